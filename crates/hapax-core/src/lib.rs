@@ -1,1 +1,34 @@
-//! hapax-core
+//! The pure heart of Hapax: what a step means, without I/O, clock or runtime.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`graph`], [`route`] | the shape of the work: nodes, edges, joins; where a node leads |
+//! | [`state`], [`crdt`] | states, deltas, reducers, conflicts |
+//! | [`frontier`], [`merge`] | what runs next; from results to the next state |
+//! | [`order`], [`rng`] | path hash and order key; the draws of an item |
+//! | [`checkpoint`], [`journal`], [`commit`], [`outbox`] | the plain data of a step, and of what is written |
+//! | [`canonical`], [`json`], [`key`] | canonical JSON; step, effect and command keys; digests |
+//! | [`id`], [`limits`], [`error`], [`failure`] | names, limits, error codes |
+//!
+//! Nothing in this crate awaits, sleeps, reads a clock or touches a file.
+
+pub mod canary;
+pub mod canonical;
+pub mod checkpoint;
+pub mod commit;
+pub mod crdt;
+pub mod error;
+pub mod failure;
+pub mod frontier;
+pub mod graph;
+pub mod id;
+pub mod journal;
+pub mod json;
+pub mod key;
+pub mod limits;
+pub mod merge;
+pub mod order;
+pub mod outbox;
+pub mod rng;
+pub mod route;
+pub mod state;

@@ -1,0 +1,151 @@
+//! One committed step: state, frontier, seed, key and digest.
+//!
+//! Invariant: the digest covers run, step, frontier, key (which binds the state), recorded I/O and outbox rows,
+//! and nothing that differs between two honest executions: no epoch, worker, time, attempt or encoding.
+
+use crate::{
+    frontier::{Barriers, WorkItem, barriers_digest, page_digests},
+    id::RunId,
+    journal::{EffectOutcome, Recorded},
+    key::{Digest, DigestBuilder, StepKey, step_key},
+    outbox::Message,
+};
+use std::sync::Arc;
+
+/// A step as it is committed and as it is read back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// The step.
+    pub step: u64,
+    /// The state, as canonical JSON.
+    pub state: Arc<[u8]>,
+    /// The version of the state's shape.
+    pub state_version: u32,
+    /// What runs next: all of it when committed, the first page when read back.
+    pub frontier: Vec<WorkItem>,
+    /// How many items the whole frontier has.
+    pub frontier_len: usize,
+    /// The digest of each of its pages.
+    pub pages: Vec<Digest>,
+    /// Joins that wait.
+    pub barriers: Barriers,
+    /// The seed of the run's draws.
+    pub seed: u64,
+    /// The idempotency key, v1.
+    pub key: StepKey,
+    /// What the step's items recorded.
+    pub io: Digest,
+    /// What the step sends.
+    pub outbox: Digest,
+    /// Binds all of the above.
+    pub digest: Digest,
+    /// The user's name for this checkpoint.
+    pub label: Option<String>,
+}
+
+/// What goes into a checkpoint.
+#[derive(Debug, Clone)]
+pub struct Draft {
+    /// The step.
+    pub step: u64,
+    /// The state, as canonical JSON.
+    pub state: Arc<[u8]>,
+    /// The version of the state's shape.
+    pub state_version: u32,
+    /// What runs next, sorted.
+    pub frontier: Vec<WorkItem>,
+    /// Joins that wait.
+    pub barriers: Barriers,
+    /// The seed of the run's draws.
+    pub seed: u64,
+    /// What the step's items recorded.
+    pub io: Digest,
+    /// What the step sends.
+    pub outbox: Digest,
+    /// The user's name for this checkpoint.
+    pub label: Option<String>,
+}
+
+impl Draft {
+    /// Computes key and digest. The state is hashed once, inside the key.
+    pub fn seal(self, run: &RunId) -> Checkpoint {
+        let items = self.frontier.iter().map(|i| (i.node.as_str(), i.order_key));
+        let key = step_key(run.as_str(), self.step, items, &self.state);
+        let pages = page_digests(&self.frontier);
+        let digest = digest(run, self.step, &pages, &self.barriers, &key, self.io, self.outbox);
+        Checkpoint {
+            step: self.step,
+            state: self.state,
+            state_version: self.state_version,
+            frontier_len: self.frontier.len(),
+            frontier: self.frontier,
+            pages,
+            barriers: self.barriers,
+            seed: self.seed,
+            key,
+            io: self.io,
+            outbox: self.outbox,
+            digest,
+            label: self.label,
+        }
+    }
+}
+
+impl Checkpoint {
+    /// Whether the parts still give the stored digest. `items` is the whole frontier, in order.
+    pub fn is_intact<'a>(&self, run: &RunId, items: impl IntoIterator<Item = &'a WorkItem>) -> bool {
+        let key_items = items.into_iter().map(|i| (i.node.as_str(), i.order_key));
+        let key = step_key(run.as_str(), self.step, key_items, &self.state);
+        let digest = digest(run, self.step, &self.pages, &self.barriers, &key, self.io, self.outbox);
+        key == self.key && digest == self.digest
+    }
+}
+
+fn digest(
+    run: &RunId,
+    step: u64,
+    pages: &[Digest],
+    barriers: &Barriers,
+    key: &StepKey,
+    io: Digest,
+    outbox: Digest,
+) -> Digest {
+    let mut digest = DigestBuilder::new("hapax.checkpoint.v1");
+    digest.text(run.as_str()).u64(step).u64(pages.len() as u64);
+    for page in pages {
+        digest.bytes(&page.0);
+    }
+    if !barriers.is_empty() {
+        digest.bytes(&barriers_digest(barriers).0);
+    }
+    digest.bytes(&key.0).bytes(&io.0).bytes(&outbox.0);
+    digest.finish()
+}
+
+/// Binds what the items of a step recorded: the last word on each call, in item and call order.
+pub fn io_digest<'a>(items: impl IntoIterator<Item = (u64, &'a Recorded)>) -> Digest {
+    let mut digest = DigestBuilder::new("hapax.io.v1");
+    for (path_hash, recorded) in items {
+        for ((scope, index), call) in recorded.calls() {
+            digest.u64(path_hash).text(scope).u64((*index).into()).text(&call.name);
+            digest.bytes(&call.request.0);
+            match &call.outcome {
+                None => digest.u64(0),
+                Some(EffectOutcome::Ok { response }) => digest.u64(1).text(response.as_str()),
+                Some(EffectOutcome::Err { code, message, retryable }) => {
+                    digest.u64(2).text(code).text(message).u64((*retryable).into())
+                }
+            };
+        }
+    }
+    digest.finish()
+}
+
+/// Binds the messages of a step.
+pub fn outbox_digest(messages: &[Message]) -> Digest {
+    let mut digest = DigestBuilder::new("hapax.outbox.v1");
+    for message in messages {
+        digest.text(&message.topic).text(&message.key).text(message.payload.as_str());
+    }
+    digest.finish()
+}

@@ -1,0 +1,248 @@
+//! What is written to a run: each write whole or not at all, and only by the run's holder.
+
+use crate::{
+    checkpoint::Checkpoint, failure::NodeFailure, frontier::WorkItem, id::RunKey, journal::JournalRow,
+    json::Json, key::Digest, outbox::Message,
+};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// The fencing token of a run's lease. A counter alone would repeat after a restored backup, so each claim
+/// draws a nonce as well.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Epoch {
+    /// Counts the claims.
+    pub counter: u64,
+    /// Drawn by the claim.
+    pub nonce: u128,
+}
+
+impl fmt::Display for Epoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{:08x}", self.counter, self.nonce >> 96)
+    }
+}
+
+/// A write to a run. All writes of a run become durable in the order in which they were submitted.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum Write {
+    /// A step.
+    Step(Box<StepCommit>),
+    /// Rows between two steps.
+    Append(Append),
+    /// A change of status: parked, failed, cancelled; or the lease given back.
+    Status(StatusChange),
+}
+
+/// Everything one step changes. Written whole or not at all.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StepCommit {
+    /// The run.
+    pub run: RunKey,
+    /// Who writes.
+    pub epoch: Epoch,
+    /// The step that it follows.
+    pub follows: u64,
+    /// The digest of the checkpoint that it follows.
+    pub base: Digest,
+    /// What the step led to.
+    pub checkpoint: Checkpoint,
+    /// The number of the first journal row.
+    pub first_seq: u64,
+    /// The journal's tail.
+    pub journal: Vec<JournalRow>,
+    /// Messages to the outside.
+    pub outbox: Vec<Message>,
+    /// The run has no more to do: it succeeds with this commit, unless a cancel was requested.
+    pub ends: bool,
+    /// The run's time used so far, in microseconds.
+    pub used_us: u64,
+}
+
+/// Journal rows of a run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Append {
+    /// The run.
+    pub run: RunKey,
+    /// Who writes.
+    pub epoch: Epoch,
+    /// The number of the first row.
+    pub first_seq: u64,
+    /// The rows.
+    pub rows: Vec<JournalRow>,
+    /// Refuse when a cancel was requested: an intent must not follow it.
+    pub unless_cancelled: bool,
+}
+
+/// A run's new status.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StatusChange {
+    /// The run.
+    pub run: RunKey,
+    /// Who writes.
+    pub epoch: Epoch,
+    /// The new status.
+    pub status: Status,
+    /// Whether the lease ends with it.
+    pub release: bool,
+    /// The run's time used so far, in microseconds.
+    pub used_us: u64,
+}
+
+impl Write {
+    /// The run that it changes.
+    pub fn run(&self) -> &RunKey {
+        match self {
+            Write::Step(step) => &step.run,
+            Write::Append(append) => &append.run,
+            Write::Status(change) => &change.run,
+        }
+    }
+
+    /// Who writes.
+    pub fn epoch(&self) -> Epoch {
+        match self {
+            Write::Step(step) => step.epoch,
+            Write::Append(append) => append.epoch,
+            Write::Status(change) => change.epoch,
+        }
+    }
+
+    /// About how many bytes it holds.
+    pub fn weight(&self) -> usize {
+        let item = |item: &WorkItem| 64 + item.input.as_ref().map_or(0, |i| i.as_bytes().len());
+        match self {
+            Write::Step(step) => {
+                256 + step.checkpoint.state.len()
+                    + step.checkpoint.frontier.iter().map(item).sum::<usize>()
+                    + step.journal.len() * 256
+                    + step.outbox.iter().map(|m| m.payload.as_bytes().len()).sum::<usize>()
+            }
+            Write::Append(append) => 128 + append.rows.iter().map(row_weight).sum::<usize>(),
+            Write::Status(_) => 256,
+        }
+    }
+}
+
+fn row_weight(row: &JournalRow) -> usize {
+    use crate::journal::{Done, EffectOutcome, Entry};
+    256 + match &row.entry {
+        Entry::Result { outcome: EffectOutcome::Ok { response }, .. } => response.as_bytes().len(),
+        Entry::ItemDone { done: Done::Ok { delta, .. } } => delta.as_bytes().len(),
+        _ => 0,
+    }
+}
+
+/// What became of a write that took effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Written {
+    /// Ours, durable.
+    Committed,
+    /// This very write was there already; the stored one is untouched.
+    AlreadyCommitted,
+}
+
+/// Where a run stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "status", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Status {
+    /// Not started yet.
+    Pending,
+    /// Somebody runs it, or will after a crash.
+    Running,
+    /// Parked until something happens.
+    Waiting {
+        /// What it waits for.
+        on: WaitsOn,
+    },
+    /// Parked until there is room, or until an operator says so.
+    Paused {
+        /// Why.
+        by: PausedBy,
+    },
+    /// Parked: only a person can tell whether a call took effect.
+    InDoubt,
+    /// It ended well.
+    Succeeded,
+    /// It ended with an error; `retry` goes on from its last step.
+    Failed {
+        /// What happened.
+        error: RunFailure,
+    },
+    /// It was cancelled.
+    Cancelled,
+}
+
+/// What a parked run waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum WaitsOn {
+    /// A time.
+    Timer,
+    /// A signal.
+    Signal,
+    /// A person's answer.
+    Answer,
+    /// A child run.
+    Child,
+}
+
+/// Who paused a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum PausedBy {
+    /// The engine had no room.
+    Backpressure,
+    /// An operator.
+    Operator,
+}
+
+/// Why a run failed, as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub struct RunFailure {
+    /// The error's code.
+    pub code: String,
+    /// What happened, in words.
+    pub message: String,
+    /// The step that failed.
+    pub step: u64,
+    /// The node's failure, when it was a node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<NodeFailure>,
+}
+
+impl Status {
+    /// The run is over.
+    pub fn is_final(&self) -> bool {
+        matches!(self, Status::Succeeded | Status::Failed { .. } | Status::Cancelled)
+    }
+
+    /// A worker may take it up.
+    pub fn is_runnable(&self) -> bool {
+        matches!(self, Status::Pending | Status::Running | Status::Paused { by: PausedBy::Backpressure })
+    }
+
+    /// One word for it, as stores and people see it.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Status::Pending => "pending",
+            Status::Running => "running",
+            Status::Waiting { .. } => "waiting",
+            Status::Paused { .. } => "paused",
+            Status::InDoubt => "in_doubt",
+            Status::Succeeded => "succeeded",
+            Status::Failed { .. } => "failed",
+            Status::Cancelled => "cancelled",
+        }
+    }
+
+    /// The status as the store keeps it.
+    pub fn to_json(&self) -> Json {
+        Json::of(self).expect("a status is plain data")
+    }
+}

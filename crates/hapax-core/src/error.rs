@@ -1,0 +1,167 @@
+//! Error codes: each is a page in `docs/errors` that says cause and cure.
+
+use crate::{
+    canonical::CanonicalError, graph::GraphError, id::InvalidId, merge::MergeError, route::RouteError,
+    state::StateShape,
+};
+
+/// An error code, such as `HX0001`.
+pub type Code = &'static str;
+
+macro_rules! codes {
+    ($($(#[$doc:meta])* $name:ident = $code:literal;)*) => {
+        $($(#[$doc])* pub const $name: Code = $code;)*
+        /// Every code, in order.
+        pub const ALL: &[Code] = &[$($code),*];
+    };
+}
+
+/// The codes.
+pub mod code {
+    use super::Code;
+
+    codes! {
+        /// A run id, node id, namespace or tag is empty, too long, or holds a control character.
+        INVALID_ID = "HX0001";
+        /// A graph's start is not one of its nodes.
+        NO_START = "HX0002";
+        /// A graph mentions a node that it doesn't have.
+        UNKNOWN_NODE = "HX0003";
+        /// A graph declares something twice.
+        DUPLICATE = "HX0004";
+        /// Nothing leads to a node.
+        UNREACHABLE = "HX0005";
+        /// A join can never fire.
+        JOIN_CANNOT_FILL = "HX0006";
+        /// No conditional edge of a node holds.
+        NO_ROUTE = "HX0007";
+        /// Nothing can run, but a join waits.
+        NO_PROGRESS = "HX0008";
+        /// Two items of one step wrote one field.
+        MERGE_CONFLICT = "HX0009";
+        /// A node routed to a name that is not a node.
+        UNKNOWN_TARGET = "HX0010";
+        /// Something is larger than its limit.
+        LIMIT = "HX0011";
+        /// A stored state or input doesn't fit its type.
+        STATE_SHAPE = "HX0012";
+        /// A value has no JSON form.
+        NOT_SERIALISABLE = "HX0013";
+        /// A node returned an error.
+        NODE_FAILED = "HX0020";
+        /// A node took too long.
+        NODE_TIMEOUT = "HX0021";
+        /// A node panicked.
+        NODE_PANICKED = "HX0022";
+        /// A run used up its time.
+        BUDGET_EXCEEDED = "HX0023";
+        /// A run took more steps than it may.
+        MAX_STEPS = "HX0024";
+        /// A run was cancelled.
+        CANCELLED = "HX0025";
+        /// The run is over already.
+        ALREADY_FINISHED = "HX0026";
+        /// The run id is taken by other work.
+        RUN_EXISTS = "HX0027";
+        /// There is no such run.
+        RUN_NOT_FOUND = "HX0028";
+        /// The run belongs to another shape of the graph.
+        GRAPH_MISMATCH = "HX0029";
+        /// Another engine holds the run.
+        RUN_HELD = "HX0030";
+        /// A re-run asked for something else than its record holds.
+        REPLAY_MISMATCH = "HX0031";
+        /// The engine is shut down.
+        SHUT_DOWN = "HX0032";
+        /// A context was used after its attempt had ended.
+        DEAD_HANDLE = "HX0033";
+        /// No graph of that name is registered.
+        NOT_REGISTERED = "HX0034";
+        /// Only a failed run can be retried.
+        NOT_FAILED = "HX0035";
+        /// An effect failed.
+        EFFECT_FAILED = "HX0036";
+        /// The store can't be reached or is busy; nothing was written.
+        STORE_RETRY = "HX0040";
+        /// It is not known whether a write took effect.
+        STORE_UNKNOWN = "HX0041";
+        /// Another worker owns the run now.
+        FENCED = "HX0042";
+        /// Two executions of one step diverged.
+        CONFLICT = "HX0043";
+        /// What is stored doesn't match its digest.
+        CORRUPT = "HX0044";
+        /// The disk is full.
+        STORE_FULL = "HX0045";
+        /// A newer program wrote this database.
+        SCHEMA_TOO_NEW = "HX0046";
+        /// The store can't be opened.
+        CANNOT_OPEN = "HX0047";
+        /// The file is on a network file system.
+        NETWORK_FILE_SYSTEM = "HX0048";
+        /// The store can't be written to.
+        READ_ONLY = "HX0049";
+        /// The store's address isn't understood.
+        BAD_URL = "HX0050";
+    }
+}
+
+/// Errors that have a code.
+pub trait Coded {
+    /// The code; its page says cause and cure.
+    fn code(&self) -> Code;
+}
+
+impl Coded for InvalidId {
+    fn code(&self) -> Code {
+        code::INVALID_ID
+    }
+}
+
+impl Coded for CanonicalError {
+    fn code(&self) -> Code {
+        code::NOT_SERIALISABLE
+    }
+}
+
+impl Coded for StateShape {
+    fn code(&self) -> Code {
+        code::STATE_SHAPE
+    }
+}
+
+impl Coded for GraphError {
+    fn code(&self) -> Code {
+        match self {
+            GraphError::Id(_) => code::INVALID_ID,
+            GraphError::NoStart { .. } => code::NO_START,
+            GraphError::UnknownNode { .. } => code::UNKNOWN_NODE,
+            GraphError::Duplicate { .. } => code::DUPLICATE,
+            GraphError::Unreachable { .. } => code::UNREACHABLE,
+            GraphError::JoinCannotFill { .. } => code::JOIN_CANNOT_FILL,
+        }
+    }
+}
+
+impl Coded for RouteError {
+    fn code(&self) -> Code {
+        match self {
+            RouteError::Input { .. } => code::NOT_SERIALISABLE,
+            RouteError::Name(_) => code::INVALID_ID,
+        }
+    }
+}
+
+impl Coded for MergeError {
+    fn code(&self) -> Code {
+        match self {
+            MergeError::Conflict { .. } => code::MERGE_CONFLICT,
+            MergeError::NoRoute { .. } => code::NO_ROUTE,
+            MergeError::NoProgress { .. } => code::NO_PROGRESS,
+            MergeError::UnknownTarget { .. } => code::UNKNOWN_TARGET,
+            MergeError::Failed { .. } => code::NODE_FAILED,
+            MergeError::FanOut { .. } | MergeError::PathCollision { .. } => code::LIMIT,
+            MergeError::Unwritable { .. } => code::NOT_SERIALISABLE,
+        }
+    }
+}

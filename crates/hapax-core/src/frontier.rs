@@ -1,0 +1,101 @@
+//! What runs next: work items, waiting barriers, and the pages in which a large frontier is stored.
+//!
+//! Invariant: a frontier is sorted by (order key, path hash, node), and its path hashes are distinct.
+
+use crate::{
+    graph::Graph,
+    id::NodeId,
+    json::Json,
+    key::{Digest, DigestBuilder},
+    limits::FRONTIER_PAGE,
+    order::{OrderKey, PathHash},
+};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, VecDeque};
+
+/// One node to run in one step.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkItem {
+    /// Sorts the items of a step.
+    pub order_key: OrderKey,
+    /// Identifies the item in its step.
+    pub path_hash: PathHash,
+    /// What runs.
+    pub node: NodeId,
+    /// What a fork or a failed node handed over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input: Option<Json>,
+}
+
+impl WorkItem {
+    /// The item that a producer leads to by its `edge_index`.
+    pub fn child(parent: PathHash, edge_index: u32, node: NodeId, input: Option<Json>) -> Self {
+        let path_hash = parent.child(node.as_str(), edge_index);
+        Self { order_key: OrderKey::of(parent, edge_index), path_hash, node, input }
+    }
+
+    /// The frontier of step 0.
+    pub fn start<S>(graph: &Graph<S>) -> Self {
+        Self::child(PathHash::ROOT, 0, graph.start().clone(), None)
+    }
+
+    /// How items of one step sort. Ties of the 40-bit order key break by the full path hash, then by name.
+    pub fn sort_key(&self) -> (OrderKey, PathHash, &str) {
+        (self.order_key, self.path_hash, self.node.as_str())
+    }
+}
+
+/// A producer that reached a join.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Arrival {
+    /// The producer's order key.
+    pub order_key: OrderKey,
+    /// The producer's path hash: the parent of what fires.
+    pub path_hash: PathHash,
+    /// The join's edge index at that producer.
+    pub edge_index: u32,
+}
+
+/// Joins that wait: by join number, one queue for each source.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Barriers(pub BTreeMap<u32, Vec<VecDeque<Arrival>>>);
+
+impl Barriers {
+    /// No join waits.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// A page of the frontier, hashed on its own so that it can be checked on its own.
+pub fn page_digest(items: &[WorkItem]) -> Digest {
+    let mut digest = DigestBuilder::new("hapax.frontier.v1");
+    digest.u64(items.len() as u64);
+    for item in items {
+        digest.u64(item.order_key.0).u64(item.path_hash.0).text(item.node.as_str());
+        digest.u64(item.input.is_some().into());
+        digest.bytes(item.input.as_ref().map_or(&[], Json::as_bytes));
+    }
+    digest.finish()
+}
+
+/// The digests of all pages of a frontier.
+pub fn page_digests(items: &[WorkItem]) -> Vec<Digest> {
+    items.chunks(FRONTIER_PAGE).map(page_digest).collect()
+}
+
+/// Binds the waiting barriers.
+pub fn barriers_digest(barriers: &Barriers) -> Digest {
+    let mut digest = DigestBuilder::new("hapax.barriers.v1");
+    for (join, queues) in &barriers.0 {
+        digest.u64((*join).into()).u64(queues.len() as u64);
+        for queue in queues {
+            digest.u64(queue.len() as u64);
+            for arrival in queue {
+                digest.u64(arrival.order_key.0).u64(arrival.path_hash.0).u64(arrival.edge_index.into());
+            }
+        }
+    }
+    digest.finish()
+}

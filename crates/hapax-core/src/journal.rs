@@ -1,0 +1,233 @@
+//! The journal: what must be durable between two commits, in the order in which it happened.
+//!
+//! Invariant: a row names the digest of the checkpoint it builds on. Rows of any other base were left by steps
+//! that ran ahead of the disk and were lost; recovery ignores them.
+
+use crate::{failure::NodeFailure, json::Json, key::Digest, order::PathHash, route::SettledRoute};
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
+
+/// One row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JournalRow {
+    /// Its place in the run's journal.
+    pub seq: u64,
+    /// The digest of the checkpoint it builds on.
+    pub base: Digest,
+    /// The step whose frontier holds the item.
+    pub step: u64,
+    /// The item.
+    pub path_hash: PathHash,
+    /// What happened.
+    pub entry: Entry,
+}
+
+/// What a row says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "t", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Entry {
+    /// An attempt failed.
+    AttemptFailed {
+        /// What happened.
+        failure: NodeFailure,
+    },
+    /// A call is about to leave.
+    Intent(Intent),
+    /// A call came back.
+    Result {
+        /// The call's scope.
+        scope: Arc<str>,
+        /// Its number in that scope.
+        index: u32,
+        /// The attempt that made it.
+        attempt: u32,
+        /// How it ended.
+        outcome: EffectOutcome,
+        /// When, in microseconds since 1970.
+        at_us: i64,
+    },
+    /// An item of a multi-item step is done, for better or worse.
+    ItemDone {
+        /// How it ended.
+        done: Done,
+    },
+    /// An operator asked for fresh attempts.
+    Retried,
+}
+
+/// A call that is about to leave.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Intent {
+    /// The call's scope.
+    pub scope: Arc<str>,
+    /// Its number in that scope.
+    pub index: u32,
+    /// The attempt that makes it.
+    pub attempt: u32,
+    /// What the user calls it.
+    pub name: String,
+    /// What kind of call.
+    pub kind: EffectKind,
+    /// The hash of the canonical request.
+    pub request: Digest,
+    /// The idempotency key the callee gets.
+    pub key: String,
+    /// When, in microseconds since 1970.
+    pub at_us: i64,
+}
+
+/// What a call does to the world.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum EffectKind {
+    /// Changes something outside: the same key on every attempt.
+    Write,
+}
+
+/// How a call ended. An error is a result like any other.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EffectOutcome {
+    /// It answered.
+    Ok {
+        /// The answer.
+        response: Json,
+    },
+    /// It failed.
+    Err {
+        /// The error's code.
+        code: String,
+        /// The error's text.
+        message: String,
+        /// Whether another attempt makes sense.
+        retryable: bool,
+    },
+}
+
+/// How an item ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Done {
+    /// It returned.
+    Ok {
+        /// The fields it wrote.
+        delta: Json,
+        /// Where it leads.
+        route: SettledRoute,
+    },
+    /// Its attempts are used up.
+    Failed {
+        /// What happened.
+        failure: NodeFailure,
+    },
+}
+
+/// What is known of one call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordedCall {
+    /// What the user calls it.
+    pub name: String,
+    /// The hash of the canonical request.
+    pub request: Digest,
+    /// How it ended; `None`: it may or may not have reached the other side.
+    pub outcome: Option<EffectOutcome>,
+    /// The attempt that recorded it last.
+    pub attempt: u32,
+    /// Where it stands among the item's records.
+    pub order: usize,
+}
+
+/// Everything an item recorded so far.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Recorded {
+    calls: BTreeMap<(Arc<str>, u32), RecordedCall>,
+    rows: usize,
+}
+
+impl Recorded {
+    /// All calls, by scope and number.
+    pub fn calls(&self) -> impl Iterator<Item = (&(Arc<str>, u32), &RecordedCall)> {
+        self.calls.iter()
+    }
+
+    /// One call.
+    pub fn call(&self, scope: &Arc<str>, index: u32) -> Option<&RecordedCall> {
+        self.calls.get(&(scope.clone(), index))
+    }
+
+    /// Whether nothing was recorded after this call.
+    pub fn is_last(&self, call: &RecordedCall) -> bool {
+        call.order + 1 == self.rows
+    }
+
+    /// Takes the next row of the item.
+    pub fn take(&mut self, entry: &Entry) {
+        match entry {
+            Entry::Intent(intent) => {
+                let call =
+                    self.calls.entry((intent.scope.clone(), intent.index)).or_insert_with(|| RecordedCall {
+                        name: intent.name.clone(),
+                        request: intent.request,
+                        outcome: None,
+                        attempt: intent.attempt,
+                        order: 0,
+                    });
+                // A repeated call may reach the other side again: the earlier error is no longer its last word.
+                (call.outcome, call.attempt, call.order) = (None, intent.attempt, self.rows);
+                self.rows += 1;
+            }
+            Entry::Result { scope, index, attempt, outcome, .. } => {
+                if let Some(call) = self.calls.get_mut(&(scope.clone(), *index)) {
+                    (call.outcome, call.attempt, call.order) = (Some(outcome.clone()), *attempt, self.rows);
+                    self.rows += 1;
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What the journal says about one item of the current step.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ItemRecord {
+    /// Its calls.
+    pub recorded: Recorded,
+    /// Attempts that failed, in all: the next one has this number plus one.
+    pub failed: u32,
+    /// Attempts that failed since an operator last asked for fresh ones.
+    pub failed_since_retry: u32,
+    /// How it ended, when it did.
+    pub done: Option<Done>,
+}
+
+/// Sorts the journal's tail by item, leaving out the rows of any other base.
+pub fn by_item(base: Digest, rows: impl IntoIterator<Item = JournalRow>) -> HashMap<PathHash, ItemRecord> {
+    let mut items: HashMap<PathHash, ItemRecord> = HashMap::new();
+    for row in rows.into_iter().filter(|row| row.base == base) {
+        if row.entry == Entry::Retried {
+            for item in items.values_mut() {
+                item.failed_since_retry = 0;
+                if matches!(item.done, Some(Done::Failed { .. })) {
+                    item.done = None;
+                }
+            }
+            continue;
+        }
+        let item = items.entry(row.path_hash).or_default();
+        item.recorded.take(&row.entry);
+        match row.entry {
+            Entry::AttemptFailed { .. } => {
+                item.failed += 1;
+                item.failed_since_retry += 1;
+            }
+            Entry::ItemDone { done } => item.done = Some(done),
+            _ => {}
+        }
+    }
+    items
+}

@@ -1,0 +1,41 @@
+//! Every limit and default in one place, each with its reason.
+
+use std::time::Duration;
+
+/// Ids are index keys on every database; 255 bytes fit the smallest of their limits.
+pub const MAX_ID_BYTES: usize = 255;
+/// A larger state belongs in a blob store; beyond this a single step would stall the writer for all runs.
+pub const MAX_STATE_BYTES: usize = 16 * 1024 * 1024;
+/// Inputs, deltas and effect results are journaled whole, so they share the state's limit.
+pub const MAX_PAYLOAD_BYTES: usize = MAX_STATE_BYTES;
+/// The order key keeps 24 bits for the edge index.
+pub const MAX_FAN_OUT: usize = (1 << 24) - 1;
+/// Tags are indexed; more of them than this is data, not a tag.
+pub const MAX_TAGS: usize = 64;
+/// Error messages are stored with every failed attempt; nobody reads more.
+pub const MAX_ERROR_BYTES: usize = 8 * 1024;
+/// Frontier items are stored in pages of this many: what one read brings into memory.
+pub const FRONTIER_PAGE: usize = 1024;
+
+/// Nodes of one run that execute at the same time.
+pub const MAX_CONCURRENT_NODES: usize = 8;
+/// Frontier items of one run that are held in memory.
+pub const QUEUE_DEPTH: usize = FRONTIER_PAGE;
+/// Runs that one engine executes at the same time.
+pub const MAX_ACTIVE_RUNS: usize = 256;
+/// One attempt of a node.
+pub const NODE_TIMEOUT: Duration = Duration::from_secs(30);
+/// A run's time while it runs; parked time is free.
+pub const RUN_BUDGET: Duration = Duration::from_secs(600);
+/// How long a start waits for room before its run is parked.
+pub const BACKPRESSURE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a worker owns a run without renewing.
+pub const LEASE_TTL: Duration = Duration::from_secs(15);
+/// A third of the lease: two renewals may be lost.
+pub const LEASE_RENEWAL: Duration = Duration::from_secs(5);
+/// How long a cancelled node may take to notice.
+pub const CANCEL_GRACE: Duration = Duration::from_secs(1);
+/// Steps that may run ahead of the disk; a crash repeats at most these.
+pub const WINDOW_STEPS: usize = 256;
+/// Bytes that may run ahead of the disk.
+pub const WINDOW_BYTES: usize = 4 * 1024 * 1024;

@@ -1,0 +1,377 @@
+//! From the results of a step's items to the next state and frontier.
+//!
+//! Invariant: results are pushed in order-key order, never in finish order. What comes out depends on the
+//! state before, the results and the graph, and on nothing else.
+
+use crate::{
+    canonical::CanonicalError,
+    failure::NodeFailure,
+    frontier::{Arrival, Barriers, WorkItem},
+    graph::Graph,
+    id::NodeId,
+    json::Json,
+    limits::MAX_FAN_OUT,
+    order::{OrderKey, PathHash},
+    route::SettledRoute,
+    state::{Claims, Conflict, ConflictPolicy, State},
+};
+use std::collections::{HashMap, HashSet, VecDeque};
+
+/// What became of one item.
+#[derive(Debug, Clone)]
+pub enum ItemResult<S: State> {
+    /// It returned.
+    Done {
+        /// What it wrote.
+        delta: S::Delta,
+        /// Where it leads.
+        route: SettledRoute,
+    },
+    /// Its attempts are used up; its error handler goes on.
+    Failed(NodeFailure),
+}
+
+/// A step that can't be committed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MergeError {
+    /// Two items wrote one field.
+    #[error("two items of step {step} wrote different values into `{}`: {first} and {second}; use a reducer that combines them, or the policy LastWriterWins", conflict.field)]
+    Conflict {
+        /// The step.
+        step: u64,
+        /// What collided.
+        conflict: Conflict,
+        /// The earlier writer's node.
+        first: String,
+        /// The later writer's node.
+        second: String,
+    },
+    /// No conditional edge of a node holds.
+    #[error(
+        "no edge of `{node}` holds in step {step}, and it is not declared as an end; add `.end({node:?})` or an edge for this case"
+    )]
+    NoRoute {
+        /// The step.
+        step: u64,
+        /// The node.
+        node: NodeId,
+    },
+    /// Nothing can run any more, but something waits.
+    #[error(
+        "nothing can run after step {step}, but joins wait: {waiting}; every branch must reach its join or none"
+    )]
+    NoProgress {
+        /// The step.
+        step: u64,
+        /// The joins, with what they wait for.
+        waiting: String,
+    },
+    /// A node routed to a name that isn't a node.
+    #[error(
+        "`{from}` leads to `{to}` in step {step}, which is not a node of this graph; the route must name a declared node"
+    )]
+    UnknownTarget {
+        /// The step.
+        step: u64,
+        /// Who routed.
+        from: NodeId,
+        /// Where to.
+        to: NodeId,
+    },
+    /// A failed item has no handler.
+    #[error("`{}` failed in step {step}: {}", failure.node, failure.message)]
+    Failed {
+        /// The step.
+        step: u64,
+        /// What happened.
+        failure: NodeFailure,
+    },
+    /// More branches than order keys can tell apart.
+    #[error("`{node}` forked into {count} branches in step {step}; at most {MAX_FAN_OUT} are possible")]
+    FanOut {
+        /// The step.
+        step: u64,
+        /// Who forked.
+        node: NodeId,
+        /// How many.
+        count: usize,
+    },
+    /// Two items of one frontier share a path hash.
+    #[error(
+        "two items after step {step} have the path hash {path_hash}; start the run again under another id"
+    )]
+    PathCollision {
+        /// The step.
+        step: u64,
+        /// The shared hash.
+        path_hash: PathHash,
+    },
+    /// What a node wrote has no canonical form.
+    #[error("`{node}` wrote something that has no JSON form in step {step}: {source}")]
+    Unwritable {
+        /// The step.
+        step: u64,
+        /// The node.
+        node: NodeId,
+        /// Why.
+        source: CanonicalError,
+    },
+}
+
+/// What a step leads to.
+#[derive(Debug, Clone)]
+pub struct Merged<S> {
+    /// The state after the step.
+    pub state: S,
+    /// What runs next, sorted.
+    pub frontier: Vec<WorkItem>,
+    /// The joins that still wait.
+    pub barriers: Barriers,
+}
+
+/// Folds the results of one step, one after the other, in order-key order.
+pub struct Merger<'g, S: State> {
+    graph: &'g Graph<S>,
+    step: u64,
+    state: S,
+    barriers: Barriers,
+    claims: Option<Claims>,
+    names: HashMap<PathHash, NodeId>,
+    last: Option<(OrderKey, PathHash)>,
+    routed: Vec<Routed>,
+}
+
+struct Routed {
+    order_key: OrderKey,
+    path_hash: PathHash,
+    node: usize,
+    route: Next,
+}
+
+enum Next {
+    Settled(SettledRoute),
+    Handler(NodeId, Json),
+}
+
+impl<'g, S: State> Merger<'g, S> {
+    /// Begins the merge of step `step` (whose frontier holds `items` items) into the state before it.
+    pub fn new(
+        graph: &'g Graph<S>,
+        step: u64,
+        state: S,
+        barriers: Barriers,
+        policy: ConflictPolicy,
+        items: usize,
+    ) -> Self {
+        let watched = items > 1 && policy != ConflictPolicy::LastWriterWins;
+        Self {
+            graph,
+            step,
+            state,
+            barriers,
+            claims: watched.then(Claims::default),
+            names: HashMap::new(),
+            last: None,
+            routed: Vec::with_capacity(items),
+        }
+    }
+
+    /// Takes the next item's result. The caller keeps the order.
+    pub fn push(&mut self, item: &WorkItem, result: ItemResult<S>) -> Result<(), MergeError> {
+        let at = (item.order_key, item.path_hash);
+        debug_assert!(
+            crate::canary::on("merge_order") || self.last < Some(at),
+            "results come in order-key order"
+        );
+        self.last = Some(at);
+        let node = self.graph.position(item.node.as_str()).ok_or_else(|| MergeError::UnknownTarget {
+            step: self.step,
+            from: item.node.clone(),
+            to: item.node.clone(),
+        })?;
+        let route = match result {
+            ItemResult::Done { delta, route } => {
+                self.claim(item, &delta)?;
+                self.state.apply(delta);
+                Next::Settled(route)
+            }
+            ItemResult::Failed(failure) => {
+                let Some(handler) = self.graph.nodes()[node].on_error.clone() else {
+                    return Err(MergeError::Failed { step: self.step, failure });
+                };
+                let input = Json::of(&failure).map_err(|source| self.unwritable(&item.node, source))?;
+                Next::Handler(handler, input)
+            }
+        };
+        self.routed.push(Routed { order_key: item.order_key, path_hash: item.path_hash, node, route });
+        Ok(())
+    }
+
+    fn unwritable(&self, node: &NodeId, source: CanonicalError) -> MergeError {
+        MergeError::Unwritable { step: self.step, node: node.clone(), source }
+    }
+
+    fn claim(&mut self, item: &WorkItem, delta: &S::Delta) -> Result<(), MergeError> {
+        let Some(claims) = &mut self.claims else { return Ok(()) };
+        let found = claims.check((item.order_key, item.path_hash), delta);
+        match found.map_err(|source| self.unwritable(&item.node, source))? {
+            None => {
+                self.names.insert(item.path_hash, item.node.clone());
+                Ok(())
+            }
+            Some(conflict) => Err(MergeError::Conflict {
+                step: self.step,
+                first: self.names.get(&conflict.items[0].1).map_or_else(String::new, ToString::to_string),
+                second: item.node.to_string(),
+                conflict,
+            }),
+        }
+    }
+
+    /// Decides what runs next.
+    pub fn finish(mut self) -> Result<Merged<S>, MergeError> {
+        let mut next = Vec::new();
+        let mut plain = HashSet::new();
+        let mut held = HashMap::new();
+        for routed in std::mem::take(&mut self.routed) {
+            self.follow(routed, &mut next, &mut plain, &mut held)?;
+        }
+        self.fire_joins(&mut next);
+        next.sort_by(|a, b| a.sort_key().cmp(&b.sort_key()));
+        self.check_frontier(&next)?;
+        Ok(Merged { state: self.state, frontier: next, barriers: self.barriers })
+    }
+
+    /// Adds what one producer leads to. `plain` holds the nodes already reached by an edge or a goto: producers
+    /// come in order, so the first one is the lowest and its key is the coalesced item's.
+    fn follow(
+        &mut self,
+        producer: Routed,
+        next: &mut Vec<WorkItem>,
+        plain: &mut HashSet<NodeId>,
+        held: &mut HashMap<usize, Vec<bool>>,
+    ) -> Result<(), MergeError> {
+        let parent = producer.path_hash;
+        match producer.route {
+            Next::Handler(handler, input) => next.push(WorkItem::child(parent, 0, handler, Some(input))),
+            Next::Settled(SettledRoute::Stop) => {}
+            Next::Settled(SettledRoute::Goto(to)) => {
+                self.check_target(producer.node, &to)?;
+                if plain.insert(to.clone()) {
+                    next.push(WorkItem::child(parent, 0, to, None));
+                }
+            }
+            Next::Settled(SettledRoute::Fork(branches)) => {
+                self.fork(&producer.node, parent, branches, next)?
+            }
+            Next::Settled(SettledRoute::Edges) => {
+                let state = &self.state;
+                let edges = &self.graph.nodes()[producer.node].edges;
+                let held = held.entry(producer.node).or_insert_with(|| {
+                    edges.iter().map(|e| e.when.as_ref().is_none_or(|w| w(state))).collect()
+                });
+                for (index, edge) in edges.iter().enumerate().filter(|(index, _)| held[*index]) {
+                    if plain.insert(edge.to.clone()) {
+                        next.push(WorkItem::child(parent, index as u32, edge.to.clone(), None));
+                    }
+                }
+                let any = held.contains(&true);
+                self.arrive(&producer, any)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_target(&self, from: usize, to: &NodeId) -> Result<(), MergeError> {
+        match self.graph.position(to.as_str()) {
+            Some(_) => Ok(()),
+            None => Err(MergeError::UnknownTarget {
+                step: self.step,
+                from: self.graph.nodes()[from].id.clone(),
+                to: to.clone(),
+            }),
+        }
+    }
+
+    fn fork(
+        &self,
+        from: &usize,
+        parent: PathHash,
+        branches: Vec<(NodeId, Json)>,
+        next: &mut Vec<WorkItem>,
+    ) -> Result<(), MergeError> {
+        if branches.len() > MAX_FAN_OUT {
+            let (node, count) = (self.graph.nodes()[*from].id.clone(), branches.len());
+            return Err(MergeError::FanOut { step: self.step, node, count });
+        }
+        for (index, (to, input)) in branches.into_iter().enumerate() {
+            self.check_target(*from, &to)?;
+            next.push(WorkItem::child(parent, index as u32, to, Some(input)));
+        }
+        Ok(())
+    }
+
+    /// Queues the producer at its joins. A node whose edges all failed to hold needs a join or a declared end.
+    fn arrive(&mut self, producer: &Routed, took_an_edge: bool) -> Result<(), MergeError> {
+        let spec = &self.graph.nodes()[producer.node];
+        if !took_an_edge && spec.joins.is_empty() && !spec.edges.is_empty() && !spec.end {
+            return Err(MergeError::NoRoute { step: self.step, node: spec.id.clone() });
+        }
+        for (rank, &join) in spec.joins.iter().enumerate() {
+            let sources = &self.graph.joins()[join].sources;
+            let queues =
+                self.barriers.0.entry(join as u32).or_insert_with(|| vec![VecDeque::new(); sources.len()]);
+            let at = sources.iter().position(|s| *s == spec.id).expect("a node knows its joins");
+            queues[at].push_back(Arrival {
+                order_key: producer.order_key,
+                path_hash: producer.path_hash,
+                edge_index: (spec.edges.len() + rank) as u32,
+            });
+        }
+        Ok(())
+    }
+
+    /// A join fires as often as each of its producers has arrived; the k-th firing takes the k-th of each.
+    fn fire_joins(&mut self, next: &mut Vec<WorkItem>) {
+        for (join, queues) in &mut self.barriers.0 {
+            let to = &self.graph.joins()[*join as usize].to;
+            while queues.iter().all(|q| !q.is_empty()) {
+                let parent = queues.iter_mut().filter_map(VecDeque::pop_front).min();
+                let parent = parent.expect("a join has sources");
+                next.push(WorkItem::child(parent.path_hash, parent.edge_index, to.clone(), None));
+            }
+        }
+        self.barriers.0.retain(|_, queues| queues.iter().any(|q| !q.is_empty()));
+    }
+
+    fn check_frontier(&self, next: &[WorkItem]) -> Result<(), MergeError> {
+        let mut seen = HashSet::with_capacity(if next.len() > 1 { next.len() } else { 0 });
+        if next.len() > 1 {
+            for item in next {
+                if !seen.insert(item.path_hash) {
+                    return Err(MergeError::PathCollision { step: self.step, path_hash: item.path_hash });
+                }
+            }
+        }
+        if next.is_empty() && !self.barriers.is_empty() {
+            return Err(MergeError::NoProgress { step: self.step, waiting: self.waiting() });
+        }
+        Ok(())
+    }
+
+    fn waiting(&self) -> String {
+        let join = |(number, queues): (&u32, &Vec<VecDeque<Arrival>>)| {
+            let join = &self.graph.joins()[*number as usize];
+            let missing: Vec<_> = join
+                .sources
+                .iter()
+                .zip(queues)
+                .filter(|(_, q)| q.is_empty())
+                .map(|(s, _)| s.as_str())
+                .collect();
+            format!("`{}` waits for {}", join.to, missing.join(", "))
+        };
+        self.barriers.0.iter().map(join).collect::<Vec<_>>().join("; ")
+    }
+}

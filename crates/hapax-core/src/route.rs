@@ -1,0 +1,149 @@
+//! Typed node names, and what a node says about where to go next.
+
+use crate::{canonical::CanonicalError, id::NodeId, json::Json, state::State};
+use serde::{Deserialize, Serialize};
+use std::{fmt, marker::PhantomData};
+
+/// A node's name, with the type of the input that a fork must hand over. Written once, as a constant.
+///
+/// ```
+/// use hapax_core::route::Node;
+/// const TAX: Node<u64> = Node::new("tax");
+/// assert_eq!(TAX.name(), "tax");
+/// ```
+pub struct Node<I = ()> {
+    name: &'static str,
+    input: PhantomData<fn(I)>,
+}
+
+impl<I> Clone for Node<I> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<I> Copy for Node<I> {}
+
+impl<I> fmt::Debug for Node<I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Node({:?})", self.name)
+    }
+}
+
+impl<I> Node<I> {
+    /// Names a node.
+    pub const fn new(name: &'static str) -> Self {
+        Self { name, input: PhantomData }
+    }
+
+    /// The name as the store keeps it.
+    pub const fn name(self) -> &'static str {
+        self.name
+    }
+}
+
+impl<I: Serialize> Node<I> {
+    /// One branch of a fork: this node with its input.
+    pub fn with(self, input: I) -> Branch {
+        Branch { to: self.name.into(), input: Json::of(&input) }
+    }
+}
+
+/// One branch of a fork. An input that can't be written is reported when the node returns.
+#[derive(Debug, Clone)]
+pub struct Branch {
+    pub(crate) to: String,
+    pub(crate) input: Result<Json, CanonicalError>,
+}
+
+/// Where a finished node leads.
+#[derive(Debug, Clone)]
+pub enum Route {
+    /// Along the declared edges.
+    Edges,
+    /// To this node.
+    Goto(String),
+    /// Nowhere: this branch ends.
+    Stop,
+    /// To these, each with its own input.
+    Fork(Vec<Branch>),
+}
+
+/// What a node returns: what it wrote, and where to go.
+#[derive(Debug, Clone)]
+pub struct Outcome<S: State> {
+    /// The fields it wrote.
+    pub delta: S::Delta,
+    /// Where it leads.
+    pub route: Route,
+}
+
+/// Adds routes to deltas.
+pub trait RouteExt: crate::state::Delta {
+    /// Goes to `to`, whatever the edges say.
+    fn goto(self, to: Node) -> Outcome<Self::State> {
+        Outcome { delta: self, route: Route::Goto(to.name.into()) }
+    }
+
+    /// Ends this branch; the run ends when no branch is left.
+    fn stop(self) -> Outcome<Self::State> {
+        Outcome { delta: self, route: Route::Stop }
+    }
+
+    /// Goes to several nodes at once, each with its input.
+    fn fork(self, branches: impl IntoIterator<Item = Branch>) -> Outcome<Self::State> {
+        Outcome { delta: self, route: Route::Fork(branches.into_iter().collect()) }
+    }
+}
+
+impl<D: crate::state::Delta> RouteExt for D {}
+
+/// A route as the journal keeps it: names checked, inputs written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SettledRoute {
+    /// Along the declared edges.
+    Edges,
+    /// To this node.
+    Goto(NodeId),
+    /// Nowhere.
+    Stop,
+    /// To these, each with its own input.
+    Fork(Vec<(NodeId, Json)>),
+}
+
+/// A node asked for something that can't be routed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RouteError {
+    /// The input of a branch can't be written as JSON.
+    #[error("the input for `{to}` cannot be written as JSON: {source}")]
+    Input {
+        /// The branch's node.
+        to: String,
+        /// Why.
+        source: CanonicalError,
+    },
+    /// The name is no name at all.
+    #[error(transparent)]
+    Name(#[from] crate::id::InvalidId),
+}
+
+impl Route {
+    /// Checks names and inputs; afterwards nothing about the route can fail but an unknown node.
+    pub fn settle(self) -> Result<SettledRoute, RouteError> {
+        Ok(match self {
+            Route::Edges => SettledRoute::Edges,
+            Route::Stop => SettledRoute::Stop,
+            Route::Goto(to) => SettledRoute::Goto(NodeId::new(to)?),
+            Route::Fork(branches) => SettledRoute::Fork(
+                branches
+                    .into_iter()
+                    .map(|Branch { to, input }| match input {
+                        Ok(input) => Ok((NodeId::new(to)?, input)),
+                        Err(source) => Err(RouteError::Input { to, source }),
+                    })
+                    .collect::<Result<_, _>>()?,
+            ),
+        })
+    }
+}

@@ -1,0 +1,128 @@
+//! What can go wrong in a store, named by what the caller must do next.
+
+use hapax_core::{
+    commit::{Epoch, Status},
+    error::{Code, Coded, code},
+    id::RunKey,
+    key::Digest,
+};
+
+/// The driver's own error, boxed behind ours.
+pub type Source = Box<dyn std::error::Error + Send + Sync>;
+
+/// A store's answer when it can't say yes.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// Nothing was written: back off, then again.
+    #[error("the store is busy or out of reach, nothing was written: {0}")]
+    Retry(#[source] Source),
+    /// Nothing was written, because there is no room: make room, then again.
+    #[error("the disk is full, nothing was written: {0}")]
+    Full(#[source] Source),
+    /// The reply was lost: ask [`Store::settle`](crate::Store::settle), never send again blindly.
+    #[error("the store's answer was lost, so it is not known whether the write took effect: {0}")]
+    Unknown(#[source] Source),
+    /// A newer epoch owns the run: stop at once, touch nothing.
+    #[error("run `{run}` belongs to another worker now (epoch {})", owner.map_or_else(|| "gone".to_owned(), |e| e.to_string()))]
+    Fenced {
+        /// The run.
+        run: RunKey,
+        /// Who owns it; `None`: the run is gone.
+        owner: Option<Epoch>,
+    },
+    /// The step is there with another content: two executions diverged. Stop and report both.
+    #[error(
+        "step {step} of run `{run}` is already committed with other content: stored {stored}, ours {ours}"
+    )]
+    Conflict {
+        /// The run.
+        run: RunKey,
+        /// The step.
+        step: u64,
+        /// The digest that is stored.
+        stored: Digest,
+        /// The digest that was refused.
+        ours: Digest,
+    },
+    /// What is stored doesn't match its digest, or can't be read.
+    #[error("run `{run}`{} is damaged: {what}", step.map(|s| format!(", step {s},")).unwrap_or_default())]
+    Corrupt {
+        /// The run.
+        run: RunKey,
+        /// The step, when one is to blame.
+        step: Option<u64>,
+        /// What is wrong.
+        what: String,
+    },
+    /// A cancel was requested, so no intent and no end may follow.
+    #[error("run `{run}` is to be cancelled")]
+    CancelRequested {
+        /// The run.
+        run: RunKey,
+    },
+    /// There is no such run.
+    #[error("there is no run `{run}`")]
+    NotFound {
+        /// The run.
+        run: RunKey,
+    },
+    /// Somebody else holds the run.
+    #[error("run `{run}` is held by another engine ({owner}) for {left_ms} ms more, unless it renews")]
+    Held {
+        /// The run.
+        run: RunKey,
+        /// The holder.
+        owner: String,
+        /// What is left of its lease.
+        left_ms: u64,
+    },
+    /// The run's status doesn't allow it.
+    #[error("run `{run}` is {}, so this cannot be done", status.word())]
+    WrongStatus {
+        /// The run.
+        run: RunKey,
+        /// Where it stands.
+        status: Box<Status>,
+    },
+    /// Larger than its limit.
+    #[error("{what} is {size} bytes; the limit is {limit}")]
+    TooLarge {
+        /// What.
+        what: String,
+        /// Its size.
+        size: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// The store can't be opened.
+    #[error("cannot open {what}: {why}")]
+    Open {
+        /// The store's address.
+        what: String,
+        /// Why, and what to do.
+        why: String,
+        /// Which of the reasons.
+        code: Code,
+    },
+}
+
+impl Coded for StoreError {
+    fn code(&self) -> Code {
+        match self {
+            StoreError::Retry(_) => code::STORE_RETRY,
+            StoreError::Full(_) => code::STORE_FULL,
+            StoreError::Unknown(_) => code::STORE_UNKNOWN,
+            StoreError::Fenced { .. } => code::FENCED,
+            StoreError::Conflict { .. } => code::CONFLICT,
+            StoreError::Corrupt { .. } => code::CORRUPT,
+            StoreError::CancelRequested { .. } => code::CANCELLED,
+            StoreError::NotFound { .. } => code::RUN_NOT_FOUND,
+            StoreError::Held { .. } => code::RUN_HELD,
+            StoreError::WrongStatus { status, .. } if status.is_final() => code::ALREADY_FINISHED,
+            StoreError::WrongStatus { .. } => code::NOT_FAILED,
+            StoreError::TooLarge { .. } => code::LIMIT,
+            StoreError::Open { code, .. } => code,
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! The contract of every store.
+//!
+//! Invariant: the database decides. Uniqueness, fencing and order rest on compare-and-set statements and unique
+//! keys inside one transaction, never on a check that comes before.
+
+use crate::error::StoreError;
+use hapax_core::{
+    checkpoint::Checkpoint,
+    commit::{Epoch, Status, Write, Written},
+    frontier::WorkItem,
+    id::{Namespace, RunKey},
+    journal::JournalRow,
+    key::Digest,
+};
+use std::{
+    collections::BTreeMap,
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+use tokio::sync::oneshot;
+
+/// A boxed future, so that `Store` can be a trait object.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+/// What most calls answer.
+pub type Answer<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
+
+/// Where runs live: commits, journals, leases.
+///
+/// Every store passes the suite in [`conformance`](crate::conformance). What each call makes durable stands in
+/// its own doc; "durable" means that it survives a crash of the process and of the machine.
+pub trait Store: Send + Sync + 'static {
+    /// Creates a run with its step 0, claimed by its creator when `claim` says so. Durable when it answers.
+    ///
+    /// An id that is taken answers [`Created::Exists`] and changes nothing.
+    fn create(&self, run: NewRun) -> Answer<'_, Created>;
+
+    /// Takes over one run: raises its epoch, so that every later write of an earlier holder is refused. Durable
+    /// when it answers. [`StoreError::Held`] while another holder's lease is alive;
+    /// [`StoreError::WrongStatus`] when it isn't runnable (a run to be cancelled is).
+    fn claim(&self, run: RunKey, by: Claimant) -> Answer<'_, Lease>;
+
+    /// Takes over up to `limit` runnable runs that nobody holds, oldest first, as [`Store::claim`] does.
+    fn claim_ready(&self, filter: ReadyFilter, by: Claimant) -> Answer<'_, Vec<(RunKey, Lease)>>;
+
+    /// Prolongs leases by the store's clock. Answers, for each, whether it is still ours.
+    fn renew(&self, leases: Vec<(RunKey, Epoch)>, by: Claimant) -> Answer<'_, Vec<(RunKey, Renewal)>>;
+
+    /// The claimant's runs for which a cancel was requested.
+    fn cancels(&self, owner: Arc<str>) -> Answer<'_, Vec<RunKey>>;
+
+    /// Accepts a write, in order: all writes of a run that one task submits become durable in that order, and
+    /// none without those before it. Waits only for room in the queue; the [`Ticket`] tells the outcome.
+    ///
+    /// One transaction contains the fence (an update of the run's row that demands epoch, nonce, next sequence
+    /// number, and for a step the step and digest before it), the unique key, the checkpoint, the journal's tail
+    /// and the outbox rows. The outcome is one of
+    /// `Ok(Committed)`: durable · `Ok(AlreadyCommitted)`: this very write is there, untouched ·
+    /// `Fenced` · `Conflict` · `CancelRequested` · `Retry`, `Full`: nothing was written, nor will be a write that
+    /// was submitted after it · `Unknown`: call [`Store::settle`].
+    fn submit(&self, write: Arc<Write>) -> Answer<'_, Ticket>;
+
+    /// Finds out, under the run's own lock, what became of a write whose answer was lost: as [`Store::submit`]'s
+    /// outcome; `Retry`: it isn't there and may be submitted again.
+    fn settle(&self, write: Arc<Write>) -> Answer<'_, Written>;
+
+    /// The run, its latest checkpoint and the journal that builds on it, read in one snapshot and checked against
+    /// their digests. The frontier's first page only; [`Store::frontier_page`] has the others.
+    fn load(&self, run: RunKey) -> Answer<'_, Loaded>;
+
+    /// The checkpoint of one step, checked against its digest.
+    fn checkpoint(&self, run: RunKey, step: u64) -> Answer<'_, Option<Checkpoint>>;
+
+    /// One page of a frontier ([`FRONTIER_PAGE`](hapax_core::limits::FRONTIER_PAGE) items), checked.
+    fn frontier_page(&self, run: RunKey, step: u64, page: u32) -> Answer<'_, Vec<WorkItem>>;
+
+    /// Journal rows from a sequence number on, at most `limit`.
+    fn journal(&self, run: RunKey, from_seq: u64, limit: usize) -> Answer<'_, Vec<JournalRow>>;
+
+    /// The run's row.
+    fn run(&self, run: RunKey) -> Answer<'_, Option<RunRecord>>;
+
+    /// Runs, newest first.
+    fn list(&self, filter: ListFilter) -> Answer<'_, Vec<RunRecord>>;
+
+    /// Asks for a cancel. Durable when it answers; whoever holds the run sees it through [`Store::cancels`].
+    /// [`StoreError::WrongStatus`] when the run is over.
+    fn request_cancel(&self, run: RunKey) -> Answer<'_, ()>;
+
+    /// Makes a failed run pending again, with fresh attempts. [`StoreError::WrongStatus`] when it isn't failed.
+    fn retry(&self, run: RunKey) -> Answer<'_, ()>;
+
+    /// Deletes a finished run whole: row, checkpoints, keys, journal, tags. [`StoreError::WrongStatus`] for a live
+    /// run or one with unsent messages.
+    fn delete(&self, run: RunKey) -> Answer<'_, ()>;
+
+    /// Deletes finished runs by age and count, never a live one or one with an unsent message.
+    fn gc(&self, policy: GcPolicy) -> Answer<'_, GcReport>;
+
+    /// What the store did since it was opened.
+    fn stats(&self) -> StoreStats;
+
+    /// Waits until every accepted write has its answer, and gives up what the claimant held at the OS.
+    fn close(&self) -> BoxFuture<'_, ()>;
+}
+
+/// A run to be.
+#[derive(Debug, Clone)]
+pub struct NewRun {
+    /// Its name.
+    pub key: RunKey,
+    /// The graph's name.
+    pub graph: Arc<str>,
+    /// The graph's shape.
+    pub fingerprint: Digest,
+    /// Binds graph and input, to tell a repeated start from another one.
+    pub input: Digest,
+    /// Step 0.
+    pub checkpoint: Checkpoint,
+    /// For finding it again.
+    pub tags: BTreeMap<String, String>,
+    /// Claimed by its creator at once.
+    pub claim: Option<Claimant>,
+}
+
+/// The answer to a start.
+#[derive(Debug, Clone)]
+pub enum Created {
+    /// It is there now; the lease when it was claimed.
+    New(Option<Lease>),
+    /// The id was taken; nothing was changed.
+    Exists(Box<RunRecord>),
+}
+
+/// Who claims, and for how long.
+#[derive(Debug, Clone)]
+pub struct Claimant {
+    /// The engine's name. On SQLite a store-wide lock file of that name proves that it lives.
+    pub owner: Arc<str>,
+    /// How long the lease lasts without renewal.
+    pub ttl: Duration,
+}
+
+/// A run that is ours until the lease ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lease {
+    /// The fencing token.
+    pub epoch: Epoch,
+    /// Whether an earlier holder's lease had to be broken: a takeover.
+    pub taken_over: bool,
+}
+
+/// The answer to a renewal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Renewal {
+    /// Still ours.
+    Kept,
+    /// Somebody else's, or gone.
+    Lost,
+}
+
+/// Which runs a worker can execute.
+#[derive(Debug, Clone)]
+pub struct ReadyFilter {
+    /// The tenant.
+    pub namespace: Namespace,
+    /// Graphs by name, and the shapes of each that this worker's code can go on with.
+    pub graphs: Vec<(Arc<str>, Digest)>,
+    /// How many at the most.
+    pub limit: usize,
+}
+
+/// A run's row.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunRecord {
+    /// Its name.
+    pub key: RunKey,
+    /// The graph's name.
+    pub graph: Arc<str>,
+    /// The graph's shape.
+    pub fingerprint: Digest,
+    /// Binds graph and input.
+    pub input: Digest,
+    /// Where it stands.
+    pub status: Status,
+    /// The latest committed step.
+    pub step: u64,
+    /// The digest of that step.
+    pub digest: Digest,
+    /// The fencing token of the latest claim.
+    pub epoch: Epoch,
+    /// Who holds it, if anyone does.
+    pub owner: Option<String>,
+    /// The next journal row's number.
+    pub next_seq: u64,
+    /// A cancel was requested.
+    pub cancel_requested: bool,
+    /// The run's time used so far, in microseconds.
+    pub used_us: u64,
+    /// For finding it again.
+    pub tags: BTreeMap<String, String>,
+    /// When it was created, in microseconds since 1970 by the store's clock.
+    pub created_at_us: i64,
+    /// When it last changed.
+    pub updated_at_us: i64,
+}
+
+/// What a worker needs to go on.
+#[derive(Debug, Clone)]
+pub struct Loaded {
+    /// The run's row.
+    pub record: RunRecord,
+    /// The latest step.
+    pub checkpoint: Checkpoint,
+    /// The journal rows that build on it, in order.
+    pub journal: Vec<JournalRow>,
+}
+
+/// Which runs to list.
+#[derive(Debug, Clone)]
+pub struct ListFilter {
+    /// The tenant.
+    pub namespace: Namespace,
+    /// Only with all of these tags.
+    pub tags: BTreeMap<String, String>,
+    /// Only with one of these status words; empty: all.
+    pub statuses: Vec<String>,
+    /// Only of this graph.
+    pub graph: Option<Arc<str>>,
+    /// How many at the most.
+    pub limit: usize,
+}
+
+impl Default for ListFilter {
+    fn default() -> Self {
+        Self {
+            namespace: Namespace::default(),
+            tags: BTreeMap::new(),
+            statuses: vec![],
+            graph: None,
+            limit: 1000,
+        }
+    }
+}
+
+/// What may be deleted.
+#[derive(Debug, Clone)]
+pub struct GcPolicy {
+    /// The tenant.
+    pub namespace: Namespace,
+    /// Finished runs that last changed longer ago than this.
+    pub older_than: Option<Duration>,
+    /// Keep this many of the newest finished runs, whatever their age.
+    pub keep_newest: usize,
+    /// How many at the most in one call.
+    pub limit: usize,
+}
+
+/// What was deleted.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct GcReport {
+    /// The runs.
+    pub deleted: Vec<RunKey>,
+    /// Finished runs that stay because a message of theirs isn't sent yet.
+    pub unsent: usize,
+}
+
+/// Counters since the store was opened. Batching is honest only when it is shown.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StoreStats {
+    /// Steps that were committed.
+    pub steps: u64,
+    /// Writes of any kind that took effect.
+    pub writes: u64,
+    /// Physical transactions.
+    pub transactions: u64,
+}
+
+/// The pending outcome of a write. Dropping it doesn't take the write back.
+#[derive(Debug)]
+pub struct Ticket(oneshot::Receiver<Result<Written, StoreError>>);
+
+impl Ticket {
+    /// A ticket and the end that answers it.
+    pub fn new() -> (oneshot::Sender<Result<Written, StoreError>>, Self) {
+        let (sender, receiver) = oneshot::channel();
+        (sender, Self(receiver))
+    }
+
+    /// A ticket that is answered already.
+    pub fn ready(outcome: Result<Written, StoreError>) -> Self {
+        let (sender, ticket) = Self::new();
+        // The receiver is in our hands, so the send can't fail.
+        let _ = sender.send(outcome);
+        ticket
+    }
+
+    /// The answer, when it is there already.
+    pub fn try_take(&mut self) -> Option<Result<Written, StoreError>> {
+        match self.0.try_recv() {
+            Ok(outcome) => Some(outcome),
+            Err(oneshot::error::TryRecvError::Empty) => None,
+            Err(oneshot::error::TryRecvError::Closed) => Some(Err(gone())),
+        }
+    }
+}
+
+impl Future for Ticket {
+    type Output = Result<Written, StoreError>;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(cx).map(|answer| answer.unwrap_or_else(|_| Err(gone())))
+    }
+}
+
+/// A writer that ended without an answer may have written.
+fn gone() -> StoreError {
+    StoreError::Unknown("the store's writer ended before it answered".into())
+}
