@@ -10,6 +10,7 @@
 
 mod parse;
 mod serialize;
+mod text;
 mod writer;
 
 use serde::ser::{self, Serialize};
@@ -91,7 +92,7 @@ impl ser::Error for CanonicalError {
 pub fn to_vec<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, CanonicalError> {
     let mut writer = Writer::with_capacity(128);
     value.serialize(&mut writer)?;
-    Ok(writer.finish().into_bytes())
+    writer.finish().map(String::into_bytes)
 }
 
 /// The canonical form of a JSON text.
@@ -114,7 +115,7 @@ pub fn to_vec<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, CanonicalErro
 pub fn from_text(text: &str) -> Result<String, CanonicalError> {
     let mut writer = Writer::with_capacity(text.len());
     parse::canonicalize(text, &mut writer)?;
-    Ok(writer.finish())
+    writer.finish()
 }
 
 /// [`from_text`] for bytes that may not be UTF-8.

@@ -5,12 +5,12 @@
 use std::fmt;
 
 use serde::ser::{
-    Error as _, Impossible, Serialize, SerializeMap, SerializeSeq, SerializeStruct, SerializeStructVariant,
+    Error as _, Serialize, SerializeMap, SerializeSeq, SerializeStruct, SerializeStructVariant,
     SerializeTuple, SerializeTupleStruct, SerializeTupleVariant, Serializer,
 };
 
 use super::CanonicalError;
-use super::parse::canonicalize;
+use super::text::{key_text, raw_text};
 use super::writer::{OpenArray, OpenObject, Writer};
 
 type Result<T = ()> = std::result::Result<T, CanonicalError>;
@@ -19,18 +19,32 @@ type Result<T = ()> = std::result::Result<T, CanonicalError>;
 /// someone turned on `arbitrary_precision`.
 const RAW_TEXT: [&str; 2] = ["$serde_json::private::RawValue", "$serde_json::private::Number"];
 
+/// One method per integer type, all of them alike.
 macro_rules! integers {
-    ($($method:ident($type:ty))*) => {$(
+    ($through:ident: $($method:ident($type:ty))*) => {$(
         fn $method(self, value: $type) -> Result<Self::Ok> {
-            self.whole(value)
+            self.$through(value.into())
         }
     )*};
 }
 
+pub(super) use integers;
+
 impl Writer {
-    fn whole(&mut self, value: impl fmt::Display) -> Result {
-        self.integer(value);
+    fn signed(&mut self, value: i64) -> Result {
+        self.integer(value < 0, value.unsigned_abs());
         Ok(())
+    }
+
+    fn unsigned(&mut self, value: u64) -> Result {
+        self.integer(false, value);
+        Ok(())
+    }
+
+    /// Writes a value inside an array or object.
+    fn nested<T: Serialize + ?Sized>(&mut self, value: &T) -> Result {
+        let written = value.serialize(&mut *self);
+        self.note(written)
     }
 
     fn null(&mut self) -> Result {
@@ -66,9 +80,17 @@ impl<'w> Serializer for &'w mut Writer {
     type SerializeStruct = Struct<'w>;
     type SerializeStructVariant = Object<'w>;
 
-    integers! {
-        serialize_i8(i8) serialize_i16(i16) serialize_i32(i32) serialize_i64(i64) serialize_i128(i128)
-        serialize_u8(u8) serialize_u16(u16) serialize_u32(u32) serialize_u64(u64) serialize_u128(u128)
+    integers! { signed: serialize_i8(i8) serialize_i16(i16) serialize_i32(i32) serialize_i64(i64) }
+    integers! { unsigned: serialize_u8(u8) serialize_u16(u16) serialize_u32(u32) serialize_u64(u64) }
+
+    fn serialize_i128(self, value: i128) -> Result {
+        self.wide_integer(value);
+        Ok(())
+    }
+
+    fn serialize_u128(self, value: u128) -> Result {
+        self.wide_integer(value);
+        Ok(())
     }
 
     fn serialize_bool(self, value: bool) -> Result {
@@ -192,7 +214,7 @@ pub(super) struct Array<'w> {
 impl Array<'_> {
     fn element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result {
         self.writer.begin_element(&self.open);
-        value.serialize(&mut *self.writer)
+        self.writer.nested(value)
     }
 
     fn close(self) {
@@ -239,10 +261,15 @@ impl Object<'_> {
     fn field<T: Serialize + ?Sized>(&mut self, key: &str, value: &T) -> Result {
         self.writer.begin_key(&self.open);
         let plain = self.writer.string(key);
-        self.writer.end_key(&mut self.open, plain)?;
-        value.serialize(&mut *self.writer)?;
+        self.end_key(Ok(plain))?;
+        self.writer.nested(value)?;
         self.writer.end_value();
         Ok(())
+    }
+
+    fn end_key(&mut self, plain: Result<bool>) -> Result {
+        let ended = plain.and_then(|plain| self.writer.end_key(&mut self.open, plain));
+        self.writer.note(ended)
     }
 
     fn close(self) -> Result {
@@ -259,7 +286,7 @@ impl Object<'_> {
             self.awaits_value = !to_value;
             Ok(())
         } else {
-            Err(CanonicalError::custom("a map's keys and values don't alternate"))
+            self.writer.note(Err(CanonicalError::custom("a map's keys and values don't alternate")))
         }
     }
 }
@@ -271,13 +298,13 @@ impl SerializeMap for Object<'_> {
     fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result {
         self.turn(false)?;
         self.writer.begin_key(&self.open);
-        let plain = key.serialize(Text { writer: self.writer, sink: Writer::key_text })?;
-        self.writer.end_key(&mut self.open, plain)
+        let plain = key_text(self.writer, key);
+        self.end_key(plain)
     }
 
     fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result {
         self.turn(true)?;
-        value.serialize(&mut *self.writer)?;
+        self.writer.nested(value)?;
         self.writer.end_value();
         Ok(())
     }
@@ -322,154 +349,5 @@ impl SerializeStruct for Struct<'_> {
             Self::Object(object) => object.close(),
             Self::RawText(_) => Ok(()),
         }
-    }
-}
-
-/// Canonicalises a value that is JSON text.
-fn raw_text<T: Serialize + ?Sized>(writer: &mut Writer, value: &T) -> Result {
-    value.serialize(Text { writer, sink: Writer::json_text }).map(|_plain| ())
-}
-
-impl Writer {
-    /// Writes a key, and says whether it is plain.
-    fn key_text(&mut self, text: &str) -> Result<bool> {
-        Ok(self.string(text))
-    }
-
-    fn json_text(&mut self, text: &str) -> Result<bool> {
-        canonicalize(text, self).map(|()| false)
-    }
-}
-
-/// Takes only what has an obvious text: an object's keys, and raw JSON.
-struct Text<'w> {
-    writer: &'w mut Writer,
-    sink: fn(&mut Writer, &str) -> Result<bool>,
-}
-
-type NoCompound = Impossible<bool, CanonicalError>;
-
-impl Text<'_> {
-    fn whole(self, value: impl fmt::Display) -> Result<bool> {
-        self.collect_str(&value)
-    }
-}
-
-fn no_key<T>(found: &'static str) -> Result<T> {
-    Err(CanonicalError::Key { found })
-}
-
-impl Serializer for Text<'_> {
-    type Ok = bool;
-    type Error = CanonicalError;
-    type SerializeSeq = NoCompound;
-    type SerializeTuple = NoCompound;
-    type SerializeTupleStruct = NoCompound;
-    type SerializeTupleVariant = NoCompound;
-    type SerializeMap = NoCompound;
-    type SerializeStruct = NoCompound;
-    type SerializeStructVariant = NoCompound;
-
-    integers! {
-        serialize_i8(i8) serialize_i16(i16) serialize_i32(i32) serialize_i64(i64) serialize_i128(i128)
-        serialize_u8(u8) serialize_u16(u16) serialize_u32(u32) serialize_u64(u64) serialize_u128(u128)
-    }
-
-    fn serialize_str(self, text: &str) -> Result<bool> {
-        (self.sink)(self.writer, text)
-    }
-
-    fn serialize_char(self, value: char) -> Result<bool> {
-        self.serialize_str(value.encode_utf8(&mut [0; 4]))
-    }
-
-    fn serialize_bool(self, value: bool) -> Result<bool> {
-        self.serialize_str(if value { "true" } else { "false" })
-    }
-
-    fn serialize_unit_variant(self, _name: &'static str, _index: u32, variant: &'static str) -> Result<bool> {
-        self.serialize_str(variant)
-    }
-
-    fn serialize_newtype_struct<T: Serialize + ?Sized>(self, _name: &'static str, value: &T) -> Result<bool> {
-        value.serialize(self)
-    }
-
-    fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<bool> {
-        value.serialize(self)
-    }
-
-    fn serialize_f32(self, _value: f32) -> Result<bool> {
-        no_key("a float")
-    }
-
-    fn serialize_f64(self, _value: f64) -> Result<bool> {
-        no_key("a float")
-    }
-
-    fn serialize_bytes(self, _bytes: &[u8]) -> Result<bool> {
-        no_key("a byte string")
-    }
-
-    fn serialize_none(self) -> Result<bool> {
-        no_key("null")
-    }
-
-    fn serialize_unit(self) -> Result<bool> {
-        no_key("null")
-    }
-
-    fn serialize_unit_struct(self, _name: &'static str) -> Result<bool> {
-        no_key("null")
-    }
-
-    fn serialize_newtype_variant<T: Serialize + ?Sized>(
-        self,
-        _name: &'static str,
-        _index: u32,
-        _variant: &'static str,
-        _value: &T,
-    ) -> Result<bool> {
-        no_key("a variant with content")
-    }
-
-    fn serialize_seq(self, _len: Option<usize>) -> Result<NoCompound> {
-        no_key("a sequence")
-    }
-
-    fn serialize_tuple(self, _len: usize) -> Result<NoCompound> {
-        no_key("a tuple")
-    }
-
-    fn serialize_tuple_struct(self, _name: &'static str, _len: usize) -> Result<NoCompound> {
-        no_key("a tuple")
-    }
-
-    fn serialize_tuple_variant(
-        self,
-        _name: &'static str,
-        _index: u32,
-        _variant: &'static str,
-        _len: usize,
-    ) -> Result<NoCompound> {
-        no_key("a variant with content")
-    }
-
-    fn serialize_map(self, _len: Option<usize>) -> Result<NoCompound> {
-        no_key("a map")
-    }
-
-    fn serialize_struct(self, _name: &'static str, _len: usize) -> Result<NoCompound> {
-        no_key("a struct")
-    }
-
-    fn serialize_struct_variant(
-        self,
-        _name: &'static str,
-        _index: u32,
-        _variant: &'static str,
-        _len: usize,
-    ) -> Result<NoCompound> {
-        no_key("a variant with content")
     }
 }

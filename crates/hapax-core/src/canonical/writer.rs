@@ -15,6 +15,8 @@ pub(super) struct Writer {
     /// Kept between objects, so that reordering many of them allocates once.
     scratch: String,
     depth: usize,
+    /// The first error inside an array or object, for a `Serialize` that swallows it and goes on.
+    failure: Option<CanonicalError>,
 }
 
 /// Where an entry lies in the buffer.
@@ -49,12 +51,28 @@ pub(super) struct OpenArray {
 
 impl Writer {
     pub(super) fn with_capacity(bytes: usize) -> Self {
-        Self { out: String::with_capacity(bytes), spans: Vec::new(), scratch: String::new(), depth: 0 }
+        Self {
+            out: String::with_capacity(bytes),
+            spans: Vec::new(),
+            scratch: String::new(),
+            depth: 0,
+            failure: None,
+        }
     }
 
-    pub(super) fn finish(self) -> String {
-        debug_assert_eq!(self.depth, 0, "an array or object was left open");
-        self.out
+    pub(super) fn finish(self) -> Result<String, CanonicalError> {
+        match self.failure {
+            Some(failure) => Err(failure),
+            None => Ok(self.out),
+        }
+    }
+
+    /// Remembers an error, so that half-written text can never pass for canonical.
+    pub(super) fn note<T>(&mut self, result: Result<T, CanonicalError>) -> Result<T, CanonicalError> {
+        if let Err(error) = &result {
+            self.failure.get_or_insert_with(|| error.clone());
+        }
+        result
     }
 
     /// Writes text that is canonical already.
@@ -62,8 +80,28 @@ impl Writer {
         self.out.push_str(canonical);
     }
 
-    pub(super) fn integer(&mut self, digits: impl fmt::Display) {
+    /// An integer of the widest types.
+    pub(super) fn wide_integer(&mut self, digits: impl fmt::Display) {
         write!(self.out, "{digits}").expect("a String takes everything");
+    }
+
+    /// The formatting machinery costs more than the digits; most integers of a state come this way.
+    pub(super) fn integer(&mut self, negative: bool, mut magnitude: u64) {
+        let mut buffer = [b'0'; 21];
+        let mut start = buffer.len();
+        loop {
+            start -= 1;
+            buffer[start] = b'0' + (magnitude % 10) as u8;
+            magnitude /= 10;
+            if magnitude == 0 {
+                break;
+            }
+        }
+        if negative {
+            start -= 1;
+            buffer[start] = b'-';
+        }
+        self.out.push_str(std::str::from_utf8(&buffer[start..]).expect("digits are ASCII"));
     }
 
     pub(super) fn float(&mut self, value: f64) -> Result<(), CanonicalError> {
@@ -161,6 +199,8 @@ impl Writer {
     pub(super) fn open_object(&mut self) -> Result<OpenObject, CanonicalError> {
         self.descend()?;
         self.out.push('{');
+        // Room for the fields of a common struct at once, where growing would allocate twice.
+        self.spans.reserve(8);
         Ok(OpenObject { body: self.out.len(), first_span: self.spans.len(), sorted: true })
     }
 

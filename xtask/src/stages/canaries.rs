@@ -1,0 +1,250 @@
+//! The stage `canaries`: proves that the tests can fail.
+//!
+//! A canary is a mistake planted in the shipped path behind the feature `canary` and woken by
+//! `HAPAX_CANARY=name`. Each line of the list names the one test that must notice it:
+//! `name | package | test binary | test name`, where the binary `lib` means the unit tests.
+//! Caught means that libtest itself reported exactly this test as failed. A name that matches no
+//! test, a build that breaks, a crash of the binary or a timeout is an error, never a catch.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::time::Duration;
+
+use super::Context;
+use crate::process::{Captured, Cmd, Failure};
+
+/// Far more than any test that catches a canary needs; its binary is built before.
+const TEST_LIMIT: Duration = Duration::from_secs(300);
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Canary {
+    name: String,
+    test: Test,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Test {
+    package: String,
+    binary: String,
+    name: String,
+}
+
+/// What libtest said about the one test that was to run.
+#[derive(Debug, PartialEq)]
+enum Verdict {
+    Passed,
+    Failed,
+    /// No verdict, and why.
+    Error(String),
+}
+
+pub(super) fn run(context: &Context) -> Result<(), Failure> {
+    let path = context.canaries.display();
+    let fail = |what: String| Failure { what, reproduce: "cargo xtask test --only canaries".to_owned() };
+    let list = fs::read_to_string(&context.canaries)
+        .map_err(|e| fail(format!("the list of canaries {path} is unreadable: {e}")))?;
+    let canaries = parse(&list).map_err(|e| fail(format!("{path}:{e}")))?;
+    let packages: BTreeSet<&str> = canaries.iter().map(|canary| canary.test.package.as_str()).collect();
+    for package in packages {
+        context.cargo("test --no-run --features canary --lib --tests -p").arg(package).run()?;
+    }
+    check_all(&canaries, |test, canary| run_test(context, test, canary)).map_err(fail)
+}
+
+fn parse(list: &str) -> Result<Vec<Canary>, String> {
+    let mut canaries = Vec::new();
+    for (index, line) in list.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let fields: Vec<String> = line.split('|').map(|field| field.trim().to_owned()).collect();
+        let Ok([name, package, binary, test]) = <[String; 4]>::try_from(fields) else {
+            return Err(format!("{}: want `name | package | test binary | test name`", index + 1));
+        };
+        if [&name, &package, &binary, &test].iter().any(|field| field.is_empty()) {
+            return Err(format!("{}: a field is empty", index + 1));
+        }
+        canaries.push(Canary { name, test: Test { package, binary, name: test } });
+    }
+    if canaries.is_empty() { Err("1: the list is empty".to_owned()) } else { Ok(canaries) }
+}
+
+/// Checks every canary and prints the table; the error sums up what was not caught.
+fn check_all(canaries: &[Canary], mut run: impl FnMut(&Test, Option<&str>) -> Verdict) -> Result<(), String> {
+    let name_width = width(canaries.iter().map(|canary| canary.name.as_str()), "canary");
+    let test_width = width(canaries.iter().map(|canary| canary.test.name.as_str()), "test");
+    println!("{:<name_width$}  {:<test_width$}  caught", "canary", "test");
+    let mut sound = BTreeSet::new();
+    let mut wrong = Vec::new();
+    for canary in canaries {
+        let caught = check(canary, &mut sound, &mut run);
+        let shown = caught.as_ref().map_or_else(String::as_str, |()| "yes");
+        println!("{:<name_width$}  {:<test_width$}  {shown}", canary.name, canary.test.name);
+        if let Err(reason) = caught {
+            wrong.push(format!("{}: {reason}", canary.name));
+        }
+    }
+    let (bad, all) = (wrong.len(), canaries.len());
+    if bad == 0 { Ok(()) } else { Err(format!("{bad} of {all} canaries not caught ({})", wrong.join("; "))) }
+}
+
+/// One canary: its test passes while it sleeps (asked once per test) and fails when it is awake.
+fn check(
+    canary: &Canary,
+    sound: &mut BTreeSet<Test>,
+    run: &mut impl FnMut(&Test, Option<&str>) -> Verdict,
+) -> Result<(), String> {
+    if !sound.contains(&canary.test) {
+        match run(&canary.test, None) {
+            Verdict::Passed => sound.insert(canary.test.clone()),
+            Verdict::Failed => return Err("error: the test fails without any canary".to_owned()),
+            Verdict::Error(reason) => return Err(format!("error: without any canary, {reason}")),
+        };
+    }
+    match run(&canary.test, Some(&canary.name)) {
+        Verdict::Failed => Ok(()),
+        Verdict::Passed => Err("NO: the test passes".to_owned()),
+        Verdict::Error(reason) => Err(format!("error: {reason}")),
+    }
+}
+
+fn run_test(context: &Context, test: &Test, canary: Option<&str>) -> Verdict {
+    let command = command(context, test, canary);
+    let captured = match command.capture(TEST_LIMIT) {
+        Ok(captured) => captured,
+        Err(e) => return Verdict::Error(format!("`{command}` could not start: {e}")),
+    };
+    let verdict = judge(&captured);
+    // A catch is one line of the table; anything unexpected is shown whole.
+    if !matches!((&verdict, canary), (Verdict::Failed, Some(_)) | (Verdict::Passed, None)) {
+        println!("$ {command}\n{}", captured.stdout);
+        eprintln!("{}", captured.stderr);
+    }
+    verdict
+}
+
+fn command(context: &Context, test: &Test, canary: Option<&str>) -> Cmd {
+    let command = context.cargo("test --features canary -p").arg(&test.package);
+    let command = match test.binary.as_str() {
+        "lib" => command.arg("--lib"),
+        binary => command.arg("--test").arg(binary),
+    };
+    let command = command.args("-- --exact").arg(&test.name);
+    match canary {
+        Some(name) => command.env("HAPAX_CANARY", name),
+        None => command.without_env("HAPAX_CANARY"),
+    }
+}
+
+fn judge(captured: &Captured) -> Verdict {
+    let Some(status) = captured.status else {
+        return Verdict::Error(format!("killed after {TEST_LIMIT:?}"));
+    };
+    let has = |start: &str| captured.stdout.lines().any(|line| line.starts_with(start));
+    if !captured.stdout.lines().any(|line| line == "running 1 test") {
+        return Verdict::Error("not exactly one test ran".to_owned());
+    }
+    if status.success() && has("test result: ok. 1 passed; 0 failed; 0 ignored;") {
+        return Verdict::Passed;
+    }
+    if !status.success() && has("test result: FAILED. 0 passed; 1 failed;") {
+        return Verdict::Failed;
+    }
+    Verdict::Error(format!("no verdict from the test binary ({status})"))
+}
+
+fn width<'a>(texts: impl Iterator<Item = &'a str>, heading: &str) -> usize {
+    texts.map(|text| text.chars().count()).chain([heading.len()]).max().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::path::PathBuf;
+    use std::process::ExitStatus;
+
+    use super::*;
+
+    fn canary(name: &str, test: &str) -> Canary {
+        Canary {
+            name: name.into(),
+            test: Test { package: "hapax".into(), binary: "steps".into(), name: test.into() },
+        }
+    }
+
+    fn said(code: Option<i32>, stdout: &str) -> Captured {
+        let status = code.map(|code| ExitStatus::from_raw(code << 8));
+        Captured { status, stdout: stdout.into(), stderr: String::new() }
+    }
+
+    #[test]
+    fn the_list_is_read_and_its_mistakes_are_located() {
+        let list = "# why\n\nno_fence | hapax | steps | a::b # c\n";
+        assert_eq!(parse(list), Ok(vec![canary("no_fence", "a::b # c")]));
+        assert!(parse("a | b | c\n").unwrap_err().starts_with("1: want"));
+        assert_eq!(parse("# x\na | b | | d\n").unwrap_err(), "2: a field is empty");
+        assert!(parse("# nothing\n").is_err(), "an empty list proves nothing");
+    }
+
+    #[test]
+    fn only_a_reported_failure_of_one_test_is_a_failure() {
+        let failed =
+            "running 1 test\ntest a ... FAILED\n\ntest result: FAILED. 0 passed; 1 failed; 0 ignored;\n";
+        let passed =
+            "running 1 test\ntest a ... ok\n\ntest result: ok. 1 passed; 0 failed; 0 ignored; 0 measured\n";
+        let ignored = "running 1 test\n\ntest result: ok. 0 passed; 0 failed; 1 ignored; 0 measured\n";
+        let none = "running 0 tests\n\ntest result: ok. 0 passed; 0 failed; 0 ignored; 0 measured\n";
+        assert_eq!(judge(&said(Some(101), failed)), Verdict::Failed);
+        assert_eq!(judge(&said(Some(0), passed)), Verdict::Passed);
+        for (code, stdout) in [
+            (Some(0), none),
+            (Some(0), ignored),
+            (Some(101), ""),
+            (None, failed),
+            (Some(134), "running 1 test\n"),
+        ] {
+            assert!(matches!(judge(&said(code, stdout)), Verdict::Error(_)), "{code:?} {stdout}");
+        }
+    }
+
+    #[test]
+    fn a_canary_is_caught_only_when_its_test_fails_because_of_it() {
+        let run = |test: &Test, canary: Option<&str>| match (test.name.as_str(), canary) {
+            ("good", None) | ("blind", _) => Verdict::Passed,
+            ("good", Some("seen")) | ("broken", _) => Verdict::Failed,
+            _ => Verdict::Error("not exactly one test ran".into()),
+        };
+        let outcome = |name: &str, test: &str| check_all(&[canary(name, test)], run);
+        assert_eq!(outcome("seen", "good"), Ok(()));
+        assert!(outcome("seen", "blind").unwrap_err().contains("NO: the test passes"));
+        assert!(outcome("seen", "broken").unwrap_err().contains("fails without any canary"));
+        assert!(outcome("seen", "absent").unwrap_err().contains("not exactly one test ran"));
+    }
+
+    #[test]
+    fn a_test_shared_by_canaries_is_proved_sound_once() {
+        let mut sleeping = 0;
+        let run = |_: &Test, canary: Option<&str>| {
+            sleeping += usize::from(canary.is_none());
+            if canary.is_some() { Verdict::Failed } else { Verdict::Passed }
+        };
+        check_all(&[canary("a", "t"), canary("b", "t")], run).unwrap();
+        assert_eq!(sleeping, 1);
+    }
+
+    #[test]
+    fn the_command_wakes_one_canary_for_one_test() {
+        let context = Context { root: PathBuf::from("."), long: false, canaries: PathBuf::new() };
+        let mut canary = canary("a", "t");
+        assert_eq!(
+            command(&context, &canary.test, Some("a")).to_string(),
+            "HAPAX_CANARY=a cargo test --features canary -p hapax --test steps -- --exact t"
+        );
+        canary.test.binary = "lib".into();
+        assert_eq!(
+            command(&context, &canary.test, None).to_string(),
+            "cargo test --features canary -p hapax --lib -- --exact t"
+        );
+    }
+}
