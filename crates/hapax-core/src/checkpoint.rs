@@ -8,6 +8,7 @@ use crate::{
     id::RunId,
     journal::{EffectOutcome, Recorded},
     key::{Digest, DigestBuilder, StepKey, step_key},
+    order::PathHash,
     outbox::Message,
 };
 use std::sync::Arc;
@@ -123,22 +124,34 @@ fn digest(
 }
 
 /// Binds what the items of a step recorded: the last word on each call, in item and call order.
-pub fn io_digest<'a>(items: impl IntoIterator<Item = (u64, &'a Recorded)>) -> Digest {
-    let mut digest = DigestBuilder::new("hapax.io.v1");
-    for (path_hash, recorded) in items {
+#[derive(Debug)]
+pub struct IoDigest(DigestBuilder);
+
+impl Default for IoDigest {
+    fn default() -> Self {
+        Self(DigestBuilder::new("hapax.io.v1"))
+    }
+}
+
+impl IoDigest {
+    /// Takes the next item, in order-key order.
+    pub fn item(&mut self, path_hash: PathHash, recorded: &Recorded) {
         for ((scope, index), call) in recorded.calls() {
-            digest.u64(path_hash).text(scope).u64((*index).into()).text(&call.name);
-            digest.bytes(&call.request.0);
+            self.0.u64(path_hash.0).text(scope).u64((*index).into()).text(&call.name).bytes(&call.request.0);
             match &call.outcome {
-                None => digest.u64(0),
-                Some(EffectOutcome::Ok { response }) => digest.u64(1).text(response.as_str()),
+                None => self.0.u64(0),
+                Some(EffectOutcome::Ok { response }) => self.0.u64(1).text(response.as_str()),
                 Some(EffectOutcome::Err { code, message, retryable }) => {
-                    digest.u64(2).text(code).text(message).u64((*retryable).into())
+                    self.0.u64(2).text(code).text(message).u64((*retryable).into())
                 }
             };
         }
     }
-    digest.finish()
+
+    /// The digest of all items.
+    pub fn finish(mut self) -> Digest {
+        self.0.finish()
+    }
 }
 
 /// Binds the messages of a step.

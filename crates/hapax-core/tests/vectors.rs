@@ -161,14 +161,12 @@ impl StepVector {
     }
 
     fn digest(&self) -> Digest {
-        let start = DigestBuilder::new("hapax.digest.v1").bytes(self.run_id.as_bytes()).u64(self.step_id);
-        let with_frontier = self
-            .frontier()
-            .iter()
-            .fold(start.u64(self.frontier.len() as u64), |digest, (node_id, order_key)| {
-                digest.bytes(node_id.as_bytes()).u64(order_key.0)
-            });
-        with_frontier.bytes(self.state_json.as_bytes()).finish()
+        let mut digest = DigestBuilder::new("hapax.digest.v1");
+        digest.text(&self.run_id).u64(self.step_id).u64(self.frontier.len() as u64);
+        for (node_id, order_key) in self.frontier() {
+            digest.text(node_id).u64(order_key.0);
+        }
+        digest.text(&self.state_json).finish()
     }
 }
 

@@ -1,0 +1,165 @@
+//! What a node sees: its state, its resources, and the recorded way to the outside.
+
+use crate::{
+    effects::{Attempt, EffectFuture},
+    error::EffectError,
+};
+use hapax_core::{
+    id::{NodeId, RunId},
+    journal::EffectKind,
+    order::{OrderKey, PathHash},
+    rng::Rng,
+    state::State,
+};
+use serde::{Serialize, de::DeserializeOwned};
+use std::{fmt, sync::Arc, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+/// A node's view of its run. Every recorded call takes `&mut self`, so calls are numbered by the borrow checker;
+/// [`Ctx::scope`] makes lanes for concurrency.
+pub struct Ctx<S, A = ()> {
+    state: Arc<S>,
+    app: Arc<A>,
+    attempt: Arc<Attempt>,
+    scope: Arc<str>,
+    calls: u32,
+    rng: Option<Rng>,
+}
+
+impl<S, A> fmt::Debug for Ctx<S, A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let item = &self.attempt.item;
+        write!(f, "Ctx({} step {} {} attempt {})", item.run, item.step, item.node, self.attempt.number)
+    }
+}
+
+impl<S: State, A: Send + Sync + 'static> Ctx<S, A> {
+    pub(crate) fn new(state: Arc<S>, app: Arc<A>, attempt: Arc<Attempt>) -> Self {
+        Self { state, app, attempt, scope: "".into(), calls: 0, rng: None }
+    }
+
+    /// The state before this step: the same for all items of the step.
+    pub fn state(&self) -> Arc<S> {
+        self.state.clone()
+    }
+
+    /// What nodes need and no checkpoint may hold: clients, pools, settings.
+    pub fn app(&self) -> Arc<A> {
+        self.app.clone()
+    }
+
+    /// The run.
+    pub fn run_id(&self) -> &RunId {
+        &self.attempt.item.run.run
+    }
+
+    /// The step whose frontier holds this item.
+    pub fn step_id(&self) -> u64 {
+        self.attempt.item.step
+    }
+
+    /// This node.
+    pub fn node_id(&self) -> &NodeId {
+        &self.attempt.item.node
+    }
+
+    /// Where this item sorts in its step.
+    pub fn order_key(&self) -> OrderKey {
+        self.attempt.item.order_key
+    }
+
+    /// What identifies this item in its step.
+    pub fn path_hash(&self) -> PathHash {
+        self.attempt.item.path_hash
+    }
+
+    /// This attempt, counted from 1.
+    pub fn attempt(&self) -> u32 {
+        self.attempt.number
+    }
+
+    /// When this attempt is dropped: the node's own limit or the run's, whichever comes first.
+    pub fn deadline(&self) -> Instant {
+        self.attempt.deadline
+    }
+
+    /// Cancelled when the run is; a node that doesn't heed it is dropped after `cancel_grace`.
+    pub fn cancelled(&self) -> CancellationToken {
+        self.attempt.item.gate.halted().child_token()
+    }
+
+    /// Draws that are the same on every attempt, after every crash and in every replay.
+    pub fn rng(&mut self) -> &mut Rng {
+        let item = &self.attempt.item;
+        self.rng.get_or_insert_with(|| Rng::for_item(item.seed, item.step, item.path_hash, &self.scope))
+    }
+
+    /// A named lane with calls of its own: the way to run effects of one node side by side. A name can be used
+    /// once in an attempt.
+    ///
+    /// ```
+    /// # use hapax::prelude::*;
+    /// # use serde::{Serialize, Deserialize};
+    /// # #[derive(State, Clone, Default, Serialize, Deserialize)]
+    /// # struct Quotes { #[state(append)] quotes: Vec<u64> }
+    /// # async fn ask(shop: &str, _key: &str) -> Result<u64, std::io::Error> { Ok(shop.len() as u64) }
+    /// async fn quote(mut ctx: hapax::Ctx<Quotes>) -> hapax::Result<QuotesDelta> {
+    ///     let (mut left, mut right) = (ctx.scope("left"), ctx.scope("right"));
+    ///     let (a, b) = tokio::join!(
+    ///         left.effect("ask", Write, "left", async |call| ask("left", call.key()).await),
+    ///         right.effect("ask", Write, "right", async |call| ask("right", call.key()).await),
+    ///     );
+    ///     Ok(Quotes::delta().quotes(a?).quotes(b?))
+    /// }
+    /// # let _ = quote;
+    /// ```
+    pub fn scope(&mut self, name: impl fmt::Display) -> Self {
+        let path = if self.scope.is_empty() { name.to_string() } else { format!("{}/{name}", self.scope) };
+        let scope = self.attempt.open_scope(path);
+        let (state, app, attempt) = (self.state(), self.app(), self.attempt.clone());
+        Self { state, app, attempt, scope, calls: 0, rng: None }
+    }
+
+    /// Calls the outside, recorded: once an answer is recorded, no attempt and no crash repeats the call.
+    ///
+    /// A `write` gets the same key on every attempt; its intent is durable before the call, its result before
+    /// the node sees it. A failed call is recorded as well; the next attempt of the node calls again.
+    pub async fn effect<Q, T, E, F>(
+        &mut self,
+        name: &str,
+        kind: EffectKind,
+        request: &Q,
+        call: F,
+    ) -> Result<T, EffectError>
+    where
+        Q: Serialize + ?Sized,
+        T: Serialize + DeserializeOwned,
+        E: fmt::Display + 'static,
+        F: AsyncFnOnce(Call) -> Result<T, E>,
+    {
+        let index = self.calls;
+        self.calls += 1;
+        let site = EffectFuture { attempt: &self.attempt, scope: &self.scope, index, name, kind };
+        let asked = site.ask(request)?;
+        if let Some(recorded) = asked.recorded {
+            return site.replay(recorded);
+        }
+        let key = asked.key.clone();
+        site.begin(asked).await;
+        let outcome = call(Call { key: key.into() }).await;
+        site.end(outcome).await
+    }
+}
+
+/// What the closure of an effect gets.
+#[derive(Debug, Clone)]
+pub struct Call {
+    key: Arc<str>,
+}
+
+impl Call {
+    /// The idempotency key to hand to the callee: the same on every attempt and after every crash.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+}

@@ -1,0 +1,218 @@
+//! One run in the hands of this engine: from its claim to its end.
+
+use crate::{
+    clock,
+    gate::{Gate, Halt, budget_exceeded, micros, run_failure},
+    graph::Program,
+    items::Frontier,
+    observe::Event,
+    step::{Progress, step},
+    worker::{End, Shared},
+};
+use hapax_core::{
+    checkpoint::Checkpoint,
+    commit::{Epoch, RunFailure, Status},
+    error::code,
+    frontier::{Barriers, WorkItem},
+    id::RunKey,
+    journal::{ItemRecord, by_item},
+    key::Digest,
+    order::PathHash,
+    state::{self, State},
+};
+use hapax_store::{Lease, StoreError};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// A claimed run: where it stands, and what its journal says about the current step.
+pub(crate) struct Claimed<S: State, A> {
+    pub(crate) program: Arc<Program<S, A>>,
+    pub(crate) app: Arc<A>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) key: RunKey,
+    pub(crate) epoch: Epoch,
+    pub(crate) seed: u64,
+    pub(crate) step: u64,
+    pub(crate) digest: Digest,
+    pub(crate) state: Arc<S>,
+    pub(crate) frontier: Frontier,
+    pub(crate) barriers: Barriers,
+    pub(crate) record: HashMap<PathHash, ItemRecord>,
+    state_json: Arc<[u8]>,
+    since: Instant,
+    used_before: Duration,
+}
+
+/// What is known of a run when its execution begins.
+pub(crate) struct Claim {
+    pub(crate) key: RunKey,
+    pub(crate) lease: Lease,
+    pub(crate) gate: Arc<Gate>,
+    /// Step 0 of a run that was just created; any other is loaded.
+    pub(crate) fresh: Option<Checkpoint>,
+}
+
+impl<S: State, A: Send + Sync + 'static> Claimed<S, A> {
+    /// Reads the checkpoint and the journal that builds on it, after the claim has committed.
+    async fn load(program: Arc<Program<S, A>>, app: Arc<A>, shared: Arc<Shared>, claim: Claim) -> Result<Self, Halt> {
+        let Claim { key, lease, gate, fresh } = claim;
+        if let Some(checkpoint) = fresh {
+            return Self::at(program, app, shared, gate, (key, lease), checkpoint);
+        }
+        let loaded = shared.store.load(key.clone()).await.map_err(|error| match error {
+            StoreError::NotFound { .. } => Halt::Fenced,
+            error => Halt::Store(Arc::new(error)),
+        })?;
+        if loaded.record.cancel_requested {
+            return Err(gate.shut(Halt::Cancelled));
+        }
+        let fingerprint = loaded.record.fingerprint;
+        if fingerprint != program.shape.fingerprint() && !program.compatible.contains(&fingerprint) {
+            return Err(Halt::Drained);
+        }
+        gate.resume_at(loaded.record.next_seq).await;
+        let mut run = Self::at(program, app, shared, gate, (key, lease), loaded.checkpoint)?;
+        run.record = by_item(run.digest, loaded.journal);
+        run.used_before = Duration::from_micros(loaded.record.used_us);
+        Ok(run)
+    }
+
+    fn at(
+        program: Arc<Program<S, A>>,
+        app: Arc<A>,
+        shared: Arc<Shared>,
+        gate: Arc<Gate>,
+        (key, lease): (RunKey, Lease),
+        checkpoint: Checkpoint,
+    ) -> Result<Self, Halt> {
+        let state = state::decode::<S>(&checkpoint.state, checkpoint.state_version)
+            .map_err(|error| run_failure(&error, checkpoint.step))?;
+        shared.observer.emit(|| Event::RunClaimed {
+            run: key.clone(),
+            step: checkpoint.step,
+            taken_over: lease.taken_over,
+        });
+        Ok(Self {
+            program,
+            app,
+            shared,
+            gate,
+            key,
+            epoch: lease.epoch,
+            seed: checkpoint.seed,
+            step: checkpoint.step,
+            digest: checkpoint.digest,
+            state: Arc::new(state),
+            frontier: Frontier::new(checkpoint.step, checkpoint.frontier_len, checkpoint.frontier.into()),
+            barriers: checkpoint.barriers,
+            record: HashMap::new(),
+            state_json: checkpoint.state,
+            since: clock::instant(),
+            used_before: Duration::ZERO,
+        })
+    }
+}
+
+impl<S: State, A> Claimed<S, A> {
+    /// The next checkpoint becomes the current one.
+    pub(crate) fn advance(&mut self, state: S, checkpoint: &Checkpoint, first_page: VecDeque<WorkItem>) {
+        self.step = checkpoint.step;
+        self.digest = checkpoint.digest;
+        self.state = Arc::new(state);
+        self.state_json = checkpoint.state.clone();
+        self.barriers = checkpoint.barriers.clone();
+        self.frontier = Frontier::new(checkpoint.step, checkpoint.frontier_len, first_page);
+        self.record.clear();
+    }
+
+    /// Asked before each step: nothing stops the run, and it has steps and time left.
+    pub(crate) fn may_go_on(&self) -> Result<(), Halt> {
+        if let Some(halt) = self.gate.halt() {
+            return Err(halt);
+        }
+        if self.shared.drain.is_cancelled() {
+            return Err(Halt::Drained);
+        }
+        let options = &self.shared.options;
+        if options.max_steps.is_some_and(|max| self.step >= max) {
+            return Err(Halt::Failed(Box::new(RunFailure {
+                code: code::MAX_STEPS.into(),
+                message: format!("the run has taken its {} steps and is not done", self.step),
+                step: self.step,
+                node: None,
+            })));
+        }
+        if clock::instant() >= self.deadline() {
+            return Err(budget_exceeded(options.run_budget, self.step));
+        }
+        Ok(())
+    }
+
+    /// When the run's time is up.
+    pub(crate) fn deadline(&self) -> Instant {
+        let left = self.shared.options.run_budget.saturating_sub(self.used_before);
+        // A budget beyond the clock's range is no budget.
+        self.since.checked_add(left).unwrap_or_else(|| self.since + Duration::from_secs(86_400 * 365))
+    }
+
+    fn used(&self) -> Duration {
+        self.used_before + self.since.elapsed()
+    }
+
+    pub(crate) fn used_us(&self) -> u64 {
+        micros(self.used())
+    }
+}
+
+/// Executes a claimed run until it ends, is parked, or is somebody else's.
+pub(crate) async fn drive<S: State, A: Send + Sync + 'static>(
+    program: Arc<Program<S, A>>,
+    app: Arc<A>,
+    shared: Arc<Shared>,
+    claim: Claim,
+) -> End {
+    let (gate, key) = (claim.gate.clone(), claim.key.clone());
+    let mut run = match Claimed::load(program, app, shared, claim).await {
+        Ok(run) => run,
+        Err(halt) => return conclude(&gate, &key, halt, Duration::ZERO).await,
+    };
+    let halt = loop {
+        match step(&mut run).await {
+            Ok(Progress::Onward) => {}
+            Ok(Progress::Done) => return End::Succeeded(run.state_json, S::VERSION),
+            Err(halt) => break halt,
+        }
+    };
+    conclude(&gate, &key, halt, run.used()).await
+}
+
+/// Writes the run's last word, if it is ours to write.
+async fn conclude(gate: &Gate, key: &RunKey, halt: Halt, used: Duration) -> End {
+    // What the items journaled stays; if the gate is shut already, its reason is the one we have.
+    let halt = match halt {
+        Halt::Failed(_) | Halt::Drained => gate.flush().await.err().filter(is_stronger).unwrap_or(halt),
+        halt => halt,
+    };
+    let status = match halt {
+        Halt::Fenced => return End::Elsewhere,
+        Halt::Store(error) => return End::Stopped(Some(error)),
+        Halt::Failed(error) => Status::Failed { error: *error },
+        Halt::Cancelled => Status::Cancelled,
+        Halt::Drained => Status::Running,
+    };
+    tracing::info!(run_id = %key, status = status.word(), "the run leaves this engine");
+    match gate.conclude(status.clone(), used).await {
+        Ok(_) if status == Status::Running => End::Stopped(None),
+        Ok(_) => End::Over(status),
+        Err(Halt::Store(error)) => End::Stopped(Some(error)),
+        Err(_) => End::Elsewhere,
+    }
+}
+
+fn is_stronger(halt: &Halt) -> bool {
+    !matches!(halt, Halt::Failed(_) | Halt::Drained)
+}

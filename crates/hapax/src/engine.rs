@@ -1,0 +1,200 @@
+//! Opens a store, registers graphs, and looks after their runs until it is shut down.
+
+use crate::{
+    error::Error,
+    flow::Flow,
+    gate::Halt,
+    graph::Graph,
+    lease,
+    observe::Event,
+    options::Options,
+    worker::{self, Shared},
+};
+use hapax_core::{
+    commit::Status,
+    id::{RunId, RunKey},
+    state::State,
+};
+use hapax_store::{GcPolicy, GcReport, ListFilter, RunRecord, Store, StoreError, memory::MemoryStore};
+use std::{fmt, sync::Arc, time::Duration};
+use tokio::{sync::broadcast, task::AbortHandle};
+
+/// Executes runs over one store. Cheap to clone; all clones are one engine.
+#[derive(Clone)]
+pub struct Engine {
+    pub(crate) shared: Arc<Shared>,
+    background: Arc<Background>,
+}
+
+/// Ends the engine's own tasks with its last handle.
+struct Background(Vec<AbortHandle>);
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        self.0.iter().for_each(AbortHandle::abort);
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Engine({})", self.shared.owner)
+    }
+}
+
+/// An engine to be.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> hapax::Result<()> {
+/// use hapax::{Engine, Options};
+/// let engine = Engine::builder().options(Options::default().max_active_runs(16)).open("memory:").await?;
+/// # drop(engine);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct Builder {
+    options: Options,
+}
+
+impl Builder {
+    /// Limits and policies.
+    pub fn options(mut self, options: Options) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Opens the store at `url`.
+    pub async fn open(self, url: &str) -> Result<Engine, Error> {
+        let store = open_store(url).await?;
+        Ok(self.with_store(store))
+    }
+
+    /// Works on a store that is open already.
+    pub fn with_store(self, store: Arc<dyn Store>) -> Engine {
+        let shared = Shared::new(store, self.options);
+        let background = [
+            tokio::spawn(worker::find_work(shared.clone())).abort_handle(),
+            tokio::spawn(lease::renew(shared.clone())).abort_handle(),
+            tokio::spawn(lease::hear_cancels(shared.clone())).abort_handle(),
+        ];
+        Engine { shared, background: Arc::new(Background(background.into())) }
+    }
+}
+
+async fn open_store(url: &str) -> Result<Arc<dyn Store>, Error> {
+    match url.split_once(':') {
+        Some(("memory", _)) => Ok(MemoryStore::shared()),
+        #[cfg(feature = "sqlite")]
+        Some(("sqlite", path)) if !path.is_empty() => {
+            let options = hapax_store::sqlite::SqliteOptions::default();
+            Ok(hapax_store::sqlite::SqliteStore::open(path, options).await?)
+        }
+        _ => Err(Error::BadUrl { url: url.into() }),
+    }
+}
+
+impl Engine {
+    /// Opens the store at `url`: `sqlite:path/to/file.db`, or `memory:` for tests.
+    pub async fn open(url: &str) -> Result<Self, Error> {
+        Self::builder().open(url).await
+    }
+
+    /// For options of its own.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// Checks a graph, and takes up what a crash left of its runs.
+    pub async fn register<S: State, A: Send + Sync + 'static>(
+        &self,
+        graph: Graph<S, A>,
+        app: A,
+    ) -> Result<Flow<S, A>, Error> {
+        let flow = Flow::new(self.clone(), graph.build()?, app);
+        self.shared.look_for_work();
+        Ok(flow)
+    }
+
+    pub(crate) fn key(&self, run: &str) -> Result<RunKey, Error> {
+        Ok(RunKey { namespace: self.shared.options.namespace.clone(), run: RunId::new(run)? })
+    }
+
+    pub(crate) fn is_open(&self) -> Result<(), Error> {
+        if self.shared.drain.is_cancelled() { Err(Error::ShutDown) } else { Ok(()) }
+    }
+
+    /// The run's row in the store.
+    pub async fn record(&self, run: &str) -> Result<RunRecord, Error> {
+        let key = self.key(run)?;
+        let record = self.shared.store.run(key.clone()).await?;
+        record.ok_or_else(|| StoreError::NotFound { run: key }.into())
+    }
+
+    /// Where a run stands.
+    pub async fn status(&self, run: &str) -> Result<Status, Error> {
+        Ok(self.record(run).await?.status)
+    }
+
+    /// Runs of this engine's namespace, newest first.
+    pub async fn list(&self, mut filter: ListFilter) -> Result<Vec<RunRecord>, Error> {
+        filter.namespace = self.shared.options.namespace.clone();
+        Ok(self.shared.store.list(filter).await?)
+    }
+
+    /// Asks for a cancel. Durable when it answers; whoever holds the run stops it within a second.
+    /// [`Error::AlreadyFinished`] when the run is over.
+    pub async fn cancel(&self, run: &str) -> Result<(), Error> {
+        let key = self.key(run)?;
+        self.shared.store.request_cancel(key.clone()).await?;
+        if self.shared.stop(&key, Halt::Cancelled) {
+            return Ok(());
+        }
+        // Nobody may be there to see it: then it is ours to end.
+        match self.shared.store.claim(key.clone(), self.shared.claimant()).await {
+            Ok(lease) => self.shared.cancel_unstarted(self.shared.take(key, lease)).await,
+            Err(StoreError::Held { .. } | StoreError::WrongStatus { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    /// Lets a failed run go on from its last step, with fresh attempts.
+    pub async fn retry(&self, run: &str) -> Result<(), Error> {
+        self.is_open()?;
+        self.shared.store.retry(self.key(run)?).await?;
+        self.shared.look_for_work();
+        Ok(())
+    }
+
+    /// Deletes finished runs by age and count.
+    pub async fn gc(&self, mut policy: GcPolicy) -> Result<GcReport, Error> {
+        policy.namespace = self.shared.options.namespace.clone();
+        Ok(self.shared.store.gc(policy).await?)
+    }
+
+    /// What happens in this engine from now on. A listener that lags behind misses the oldest events.
+    pub fn events(&self) -> broadcast::Receiver<Event> {
+        self.shared.observer.subscribe()
+    }
+
+    /// The store beneath.
+    pub fn store(&self) -> Arc<dyn Store> {
+        self.shared.store.clone()
+    }
+
+    /// Stops taking work, lets every run finish its current step, gives all leases back, and closes the store.
+    /// What is not done by the deadline is dropped, as a crash would; nothing is lost either way.
+    pub async fn shutdown(&self, deadline: Duration) {
+        self.shared.drain.cancel();
+        self.shared.tasks.close();
+        if tokio::time::timeout(deadline, self.shared.tasks.wait()).await.is_err() {
+            for (run, _) in self.shared.holding() {
+                self.shared.stop(&run, Halt::Fenced);
+            }
+            self.shared.tasks.wait().await;
+        }
+        self.background.0.iter().for_each(AbortHandle::abort);
+        self.shared.store.close().await;
+    }
+}

@@ -1,0 +1,227 @@
+//! What can go wrong, named by what the caller must do next. Each error has a code with a page of its own.
+
+use hapax_core::{
+    canonical::CanonicalError,
+    commit::RunFailure,
+    error::{Code, Coded, code},
+    failure::clip,
+    graph::GraphError,
+    id::{InvalidId, RunKey},
+    key::Digest,
+    state::StateShape,
+};
+use hapax_store::StoreError;
+use serde::{Deserialize, Serialize};
+use std::{any::Any, fmt, sync::Arc};
+
+/// What an engine answers when it can't say yes.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The graph doesn't hold together.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    /// A name is no name.
+    #[error(transparent)]
+    Id(#[from] InvalidId),
+    /// The initial state has no JSON form.
+    #[error("the initial state cannot be written as JSON: {0}")]
+    State(#[from] CanonicalError),
+    /// The stored state doesn't fit the program's type.
+    #[error(transparent)]
+    Shape(#[from] StateShape),
+    /// The store refused or failed.
+    #[error(transparent)]
+    Store(Arc<StoreError>),
+    /// The run failed; `retry` goes on from its last step.
+    #[error("run `{run}` failed: {failure}")]
+    Failed {
+        /// The run.
+        run: RunKey,
+        /// What happened.
+        failure: Box<RunFailure>,
+    },
+    /// The run was cancelled.
+    #[error("run `{run}` was cancelled")]
+    Cancelled {
+        /// The run.
+        run: RunKey,
+    },
+    /// The id is taken by a run of another graph or with another input.
+    #[error("run `{run}` exists already with another graph or input; choose another id, or attach to it")]
+    RunExists {
+        /// The run.
+        run: RunKey,
+    },
+    /// The run is over, so there is nothing to cancel.
+    #[error("run `{run}` is {status} already")]
+    AlreadyFinished {
+        /// The run.
+        run: RunKey,
+        /// How it ended.
+        status: &'static str,
+    },
+    /// The run belongs to another shape of the graph.
+    #[error("run `{run}` was started on another shape of graph `{graph}` (stored {stored}, this program's {ours}); deploy that shape again, or declare it with `.compatible(…)`")]
+    GraphMismatch {
+        /// The run.
+        run: RunKey,
+        /// The graph's name.
+        graph: Arc<str>,
+        /// The shape that the run is bound to.
+        stored: Digest,
+        /// The registered shape.
+        ours: Digest,
+    },
+    /// No graph of that name is registered with this engine.
+    #[error("graph `{graph}` is not registered with this engine; call `engine.register(…)` first")]
+    NotRegistered {
+        /// The graph's name.
+        graph: Arc<str>,
+    },
+    /// The engine is shut down.
+    #[error("the engine is shut down; its runs go on when another one opens the store")]
+    ShutDown,
+    /// The store's address isn't understood.
+    #[error("`{url}` is not a store's address; use `sqlite:path/to/file.db` or `memory:`")]
+    BadUrl {
+        /// What was given.
+        url: String,
+    },
+}
+
+impl From<StoreError> for Error {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::WrongStatus { run, status } if status.is_final() => {
+                Error::AlreadyFinished { run, status: status.word() }
+            }
+            error => Error::Store(Arc::new(error)),
+        }
+    }
+}
+
+impl Coded for Error {
+    fn code(&self) -> Code {
+        match self {
+            Error::Graph(e) => e.code(),
+            Error::Id(e) => e.code(),
+            Error::State(e) => e.code(),
+            Error::Shape(e) => e.code(),
+            Error::Store(e) => e.code(),
+            Error::Failed { failure, .. } => known(&failure.code),
+            Error::Cancelled { .. } => code::CANCELLED,
+            Error::RunExists { .. } => code::RUN_EXISTS,
+            Error::AlreadyFinished { .. } => code::ALREADY_FINISHED,
+            Error::GraphMismatch { .. } => code::GRAPH_MISMATCH,
+            Error::NotRegistered { .. } => code::NOT_REGISTERED,
+            Error::ShutDown => code::SHUT_DOWN,
+            Error::BadUrl { .. } => code::BAD_URL,
+        }
+    }
+}
+
+/// A stored code as the constant it is; one from a newer program reads as a plain node failure.
+fn known(stored: &str) -> Code {
+    code::ALL.iter().find(|code| **code == stored).copied().unwrap_or(code::NODE_FAILED)
+}
+
+/// What a node returns when it fails: any error fits through `?`.
+///
+/// ```
+/// use hapax::NodeError;
+/// fn parse(text: &str) -> hapax::Result<u64> {
+///     Ok(text.parse()?)
+/// }
+/// assert!(parse("x").unwrap_err().is_retryable());
+/// assert!(!NodeError::new("card refused").fatal().is_retryable());
+/// ```
+pub struct NodeError {
+    source: Box<dyn std::error::Error + Send + Sync>,
+    code: Code,
+    retryable: bool,
+}
+
+/// What nodes and `main` return.
+pub type Result<T, E = NodeError> = std::result::Result<T, E>;
+
+impl NodeError {
+    /// An error from a message.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { source: message.into().into(), code: code::NODE_FAILED, retryable: true }
+    }
+
+    /// Says that another attempt would fail as well.
+    pub fn fatal(mut self) -> Self {
+        self.retryable = false;
+        self
+    }
+
+    /// Whether another attempt makes sense.
+    pub fn is_retryable(&self) -> bool {
+        self.retryable
+    }
+
+    pub(crate) fn coded(code: Code, message: impl Into<String>, retryable: bool) -> Self {
+        Self { source: message.into().into(), code, retryable }
+    }
+
+    /// The error with its causes, as one line.
+    pub(crate) fn text(&self) -> String {
+        let mut text = self.source.to_string();
+        let mut cause = self.source.source();
+        while let Some(error) = cause {
+            text.push_str(": ");
+            text.push_str(&error.to_string());
+            cause = error.source();
+        }
+        clip(text)
+    }
+}
+
+impl Coded for NodeError {
+    fn code(&self) -> Code {
+        self.code
+    }
+}
+
+impl<E: std::error::Error + Send + Sync + 'static> From<E> for NodeError {
+    fn from(error: E) -> Self {
+        let any: &dyn Any = &error;
+        let (code, retryable) = if let Some(effect) = any.downcast_ref::<EffectError>() {
+            (code::EFFECT_FAILED, effect.retryable)
+        } else if let Some(engine) = any.downcast_ref::<Error>() {
+            (engine.code(), false)
+        } else {
+            (code::NODE_FAILED, true)
+        };
+        Self { source: Box::new(error), code, retryable }
+    }
+}
+
+impl fmt::Display for NodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text())
+    }
+}
+
+/// `fn main() -> hapax::Result<()>` prints this: the code first, since it leads to the page with the cure.
+impl fmt::Debug for NodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "[{}] {}", self.code, self.text())
+    }
+}
+
+/// What a failed effect gives, live and replayed alike: text, never the caller's own error type.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{effect}: {message}")]
+pub struct EffectError {
+    /// The effect's name.
+    pub effect: String,
+    /// The error's code.
+    pub code: String,
+    /// The error's text.
+    pub message: String,
+    /// Whether another attempt makes sense.
+    pub retryable: bool,
+}

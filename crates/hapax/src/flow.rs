@@ -1,0 +1,217 @@
+//! A registered graph: starts, finds and resumes its runs.
+
+use crate::{
+    Engine,
+    drive::{Claim, drive},
+    error::Error,
+    graph::Program,
+    handle::Run,
+    worker::{Drive, End, Shared},
+};
+use futures::future::BoxFuture;
+use hapax_core::{
+    canonical,
+    checkpoint::{Draft, IoDigest, outbox_digest},
+    frontier::{Barriers, WorkItem},
+    id::RunKey,
+    key::{Digest, DigestBuilder},
+    rng::run_seed,
+    state::State,
+};
+use hapax_store::{Created, NewRun, RunRecord, StoreError};
+use std::{collections::BTreeMap, fmt, sync::Arc};
+
+/// A graph registered with an engine. Cheap to clone.
+pub struct Flow<S: State, A = ()> {
+    engine: Engine,
+    code: Arc<Code<S, A>>,
+}
+
+impl<S: State, A> Clone for Flow<S, A> {
+    fn clone(&self) -> Self {
+        Self { engine: self.engine.clone(), code: self.code.clone() }
+    }
+}
+
+impl<S: State, A> fmt::Debug for Flow<S, A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Flow({:?})", self.code.program.shape)
+    }
+}
+
+/// A graph with its resources.
+struct Code<S: State, A> {
+    program: Arc<Program<S, A>>,
+    app: Arc<A>,
+}
+
+impl<S: State, A: Send + Sync + 'static> Drive for Code<S, A> {
+    fn drive(self: Arc<Self>, shared: Arc<Shared>, claim: Claim) -> BoxFuture<'static, End> {
+        Box::pin(drive(self.program.clone(), self.app.clone(), shared, claim))
+    }
+
+    fn fingerprints(&self) -> Vec<Digest> {
+        let ours = self.program.shape.fingerprint();
+        self.program.compatible.iter().copied().chain([ours]).collect()
+    }
+}
+
+/// How a run begins, beyond its id and state.
+///
+/// ```
+/// use hapax::StartOptions;
+/// let options = StartOptions::default().tag("customer", "42").seed(7);
+/// # drop(options);
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct StartOptions {
+    tags: BTreeMap<String, String>,
+    seed: Option<u64>,
+}
+
+impl StartOptions {
+    /// For finding the run again.
+    pub fn tag(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.tags.insert(key.into(), value.into());
+        self
+    }
+
+    /// The seed of the run's draws; by default it follows from the run's id.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+}
+
+impl<S: State, A: Send + Sync + 'static> Flow<S, A> {
+    pub(crate) fn new(engine: Engine, program: Program<S, A>, app: A) -> Self {
+        let code = Arc::new(Code { program: Arc::new(program), app: Arc::new(app) });
+        engine.shared.add_flow(code.program.shape.name().clone(), code.clone());
+        Self { engine, code }
+    }
+
+    /// The graph's shape, as runs are bound to it.
+    pub fn fingerprint(&self) -> Digest {
+        self.code.program.shape.fingerprint()
+    }
+
+    /// Starts a run; durable when it answers. The same id with the same state attaches to the run that is there,
+    /// finished or not; with another one it is [`Error::RunExists`].
+    ///
+    /// Waits for room when the engine executes all the runs it may; after `backpressure_timeout` the run is parked
+    /// and taken up later by itself.
+    pub async fn start(&self, run: &str, state: S) -> Result<Run<S>, Error> {
+        self.start_with(run, state, StartOptions::default()).await
+    }
+
+    /// Starts a run with tags or a seed.
+    pub async fn start_with(&self, run: &str, state: S, options: StartOptions) -> Result<Run<S>, Error> {
+        self.engine.is_open()?;
+        let key = self.engine.key(run)?;
+        let new = self.new_run(key.clone(), &state, options)?;
+        let (input, first) = (new.input, new.checkpoint.clone());
+        let shared = &self.engine.shared;
+        let created = loop {
+            match shared.store.create(new.clone()).await {
+                // Whether it is there is found out by asking for the same again.
+                Err(StoreError::Unknown(_)) => {}
+                created => break created?,
+            }
+        };
+        let handle = Run::new(self.engine.clone(), key.clone());
+        match created {
+            Created::New(Some(lease)) => {
+                let mut taken = shared.take(key, lease);
+                taken.claim.fresh = Some(first);
+                match shared.room().await {
+                    Some(room) => shared.run(self.code.clone(), taken, room),
+                    None => shared.park(taken).await,
+                }
+                Ok(handle)
+            }
+            Created::New(None) => Ok(handle),
+            Created::Exists(record) if record.input == input => {
+                shared.look_for_work();
+                Ok(handle)
+            }
+            Created::Exists(_) => Err(Error::RunExists { run: key }),
+        }
+    }
+
+    fn new_run(&self, key: RunKey, state: &S, options: StartOptions) -> Result<NewRun, Error> {
+        let shape = &self.code.program.shape;
+        let json = canonical::to_vec(state)?;
+        let mut input = DigestBuilder::new("hapax.input.v1");
+        input.text(shape.name()).bytes(&json);
+        let seed = options.seed.unwrap_or_else(|| run_seed(key.run.as_str()));
+        let draft = Draft {
+            step: 0,
+            state: json.into(),
+            state_version: S::VERSION,
+            frontier: vec![WorkItem::start(shape)],
+            barriers: Barriers::default(),
+            seed,
+            io: IoDigest::default().finish(),
+            outbox: outbox_digest(&[]),
+            label: None,
+        };
+        Ok(NewRun {
+            graph: shape.name().clone(),
+            fingerprint: shape.fingerprint(),
+            input: input.finish(),
+            checkpoint: draft.seal(&key.run),
+            tags: options.tags,
+            claim: Some(self.engine.shared.claimant()),
+            key,
+        })
+    }
+
+    /// Follows a run that is there already.
+    pub async fn attach(&self, run: &str) -> Result<Run<S>, Error> {
+        let record = self.engine.record(run).await?;
+        self.is_ours(&record)?;
+        Ok(Run::new(self.engine.clone(), record.key))
+    }
+
+    /// Goes on with a run at once; a finished one just gives its result. An error when another engine holds it.
+    pub async fn resume(&self, run: &str) -> Result<Run<S>, Error> {
+        self.engine.is_open()?;
+        let record = self.engine.record(run).await?;
+        self.is_ours(&record)?;
+        let (key, shared) = (record.key, &self.engine.shared);
+        let handle = Run::new(self.engine.clone(), key.clone());
+        if record.status.is_final() || shared.watch(&key).is_some() {
+            return Ok(handle);
+        }
+        let lease = shared.store.claim(key.clone(), shared.claimant()).await?;
+        let taken = shared.take(key, lease);
+        match shared.room().await {
+            Some(room) => shared.run(self.code.clone(), taken, room),
+            None => shared.park(taken).await,
+        }
+        Ok(handle)
+    }
+
+    /// Lets a failed run go on from its last step, with fresh attempts.
+    pub async fn retry(&self, run: &str) -> Result<Run<S>, Error> {
+        self.is_ours(&self.engine.record(run).await?)?;
+        self.engine.retry(run).await?;
+        Ok(Run::new(self.engine.clone(), self.engine.key(run)?))
+    }
+
+    fn is_ours(&self, record: &RunRecord) -> Result<(), Error> {
+        let shape = &self.code.program.shape;
+        if record.graph != *shape.name() {
+            return Err(Error::NotRegistered { graph: record.graph.clone() });
+        }
+        if !Drive::fingerprints(&*self.code).contains(&record.fingerprint) {
+            return Err(Error::GraphMismatch {
+                run: record.key.clone(),
+                graph: record.graph.clone(),
+                stored: record.fingerprint,
+                ours: shape.fingerprint(),
+            });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,345 @@
+//! The output gate: the writes of one run, in order, and the wait until they are durable.
+//!
+//! Invariant: steps may run ahead of the disk, but nothing leaves the process before [`Gate::passed`] says that
+//! every write up to a mark is durable. Once a write is refused, the gate is shut for good.
+
+use crate::{
+    clock,
+    observe::{Event, Observer},
+};
+use hapax_core::{
+    commit::{Epoch, RunFailure, Status, StatusChange, Write, Written},
+    error::{Coded, code},
+    id::RunKey,
+    limits::{WINDOW_BYTES, WINDOW_STEPS},
+};
+use hapax_store::{Store, StoreError, Ticket};
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+use tokio_util::sync::CancellationToken;
+
+/// Why a run stops being executed here.
+#[derive(Debug, Clone)]
+pub(crate) enum Halt {
+    /// Somebody else owns it now: touch nothing.
+    Fenced,
+    /// A cancel was requested.
+    Cancelled,
+    /// It failed.
+    Failed(Box<RunFailure>),
+    /// The store didn't answer for too long, or holds something that can't be.
+    Store(Arc<StoreError>),
+    /// The engine shuts down.
+    Drained,
+}
+
+/// How many writes had been accepted at some point.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Mark(u64);
+
+/// A write on its way to the disk.
+struct Flying {
+    write: Arc<Write>,
+    /// `None`: it must be submitted again.
+    ticket: Option<Ticket>,
+}
+
+/// The ordered writes of one run in the hands of one engine.
+pub(crate) struct Gate {
+    store: Arc<dyn Store>,
+    run: RunKey,
+    epoch: Epoch,
+    patience: Duration,
+    observer: Observer,
+    /// The next journal row's number; locked while a write is being accepted, so that order is order of acceptance.
+    next_seq: tokio::sync::Mutex<u64>,
+    accepted: Mutex<VecDeque<Flying>>,
+    /// The oldest writes, in the hands of whoever waits for them.
+    settling: tokio::sync::Mutex<VecDeque<Flying>>,
+    issued: AtomicU64,
+    durable: AtomicU64,
+    flying_bytes: AtomicUsize,
+    trouble_since: Mutex<Option<Instant>>,
+    halt: OnceLock<Halt>,
+    halted: CancellationToken,
+}
+
+impl Gate {
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        run: RunKey,
+        epoch: Epoch,
+        patience: Duration,
+        observer: Observer,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            store,
+            run,
+            epoch,
+            patience,
+            observer,
+            next_seq: tokio::sync::Mutex::new(0),
+            accepted: Mutex::default(),
+            settling: tokio::sync::Mutex::default(),
+            issued: AtomicU64::new(0),
+            durable: AtomicU64::new(0),
+            flying_bytes: AtomicUsize::new(0),
+            trouble_since: Mutex::default(),
+            halt: OnceLock::new(),
+            halted: CancellationToken::new(),
+        })
+    }
+
+    /// Where the journal goes on, as loaded.
+    pub(crate) async fn resume_at(&self, next_seq: u64) {
+        *self.next_seq.lock().await = next_seq;
+    }
+
+    /// Stops the run; the first reason counts.
+    pub(crate) fn shut(&self, halt: Halt) -> Halt {
+        let halt = self.halt.get_or_init(|| halt).clone();
+        self.halted.cancel();
+        halt
+    }
+
+    /// Cancelled as soon as the run stops.
+    pub(crate) fn halted(&self) -> &CancellationToken {
+        &self.halted
+    }
+
+    pub(crate) fn halt(&self) -> Option<Halt> {
+        self.halt.get().cloned()
+    }
+
+    fn check(&self) -> Result<(), Halt> {
+        self.halt.get().map_or(Ok(()), |halt| Err(halt.clone()))
+    }
+
+    /// Hands a write to the store, behind all earlier ones. Doesn't wait for the disk.
+    pub(crate) async fn submit(&self, build: impl FnOnce(u64) -> Write) -> Result<Mark, Halt> {
+        self.check()?;
+        let mut next_seq = self.next_seq.lock().await;
+        let write = Arc::new(build(*next_seq));
+        let ticket = self.accept(&write).await?;
+        // From here on nothing awaits, so a dropped future can't leave the write half-accepted.
+        *next_seq += rows(&write);
+        self.flying_bytes.fetch_add(write.weight(), Ordering::Relaxed);
+        lock(&self.accepted).push_back(Flying { write, ticket: Some(ticket) });
+        Ok(Mark(self.issued.fetch_add(1, Ordering::AcqRel) + 1))
+    }
+
+    async fn accept(&self, write: &Arc<Write>) -> Result<Ticket, Halt> {
+        loop {
+            match self.store.submit(write.clone()).await {
+                Ok(ticket) => return Ok(ticket),
+                Err(error) => self.bear(error).await?,
+            }
+        }
+    }
+
+    /// Waits until everything up to the mark is durable.
+    pub(crate) async fn passed(&self, mark: Mark) -> Result<(), Halt> {
+        while self.durable.load(Ordering::Acquire) < mark.0 {
+            self.check()?;
+            let mut settling = self.settling.lock().await;
+            if self.durable.load(Ordering::Acquire) < mark.0 {
+                self.settle_oldest(&mut settling).await?;
+            }
+        }
+        self.check()
+    }
+
+    /// Waits until everything accepted so far is durable.
+    pub(crate) async fn flush(&self) -> Result<(), Halt> {
+        self.passed(Mark(self.issued.load(Ordering::Acquire))).await
+    }
+
+    /// Waits while too much runs ahead of the disk.
+    pub(crate) async fn window(&self) -> Result<(), Halt> {
+        self.reap();
+        let ahead = || {
+            let writes = self.issued.load(Ordering::Acquire) - self.durable.load(Ordering::Acquire);
+            writes as usize >= WINDOW_STEPS || self.flying_bytes.load(Ordering::Relaxed) >= WINDOW_BYTES
+        };
+        while ahead() {
+            self.check()?;
+            let mut settling = self.settling.lock().await;
+            if ahead() {
+                self.settle_oldest(&mut settling).await?;
+            }
+        }
+        self.check()
+    }
+
+    /// Takes the answers that are there already.
+    fn reap(&self) {
+        let Ok(mut settling) = self.settling.try_lock() else { return };
+        settling.append(&mut lock(&self.accepted));
+        while let Some(oldest) = settling.front_mut() {
+            match oldest.ticket.as_mut().and_then(Ticket::try_take) {
+                Some(Ok(_)) => self.arrived(&mut settling),
+                // Left to whoever waits: the ticket is spent, so it is submitted again and answers the same.
+                Some(Err(_)) => return oldest.ticket = None,
+                None => return,
+            }
+        }
+    }
+
+    async fn settle_oldest(&self, settling: &mut VecDeque<Flying>) -> Result<(), Halt> {
+        settling.append(&mut lock(&self.accepted));
+        let Some(oldest) = settling.front_mut() else { return Ok(()) };
+        let outcome = match &mut oldest.ticket {
+            Some(ticket) => ticket.await,
+            None => return self.resend(settling).await,
+        };
+        match outcome {
+            Ok(_) => {
+                self.arrived(settling);
+                Ok(())
+            }
+            Err(error) => {
+                oldest.ticket = None;
+                self.mend(settling, error).await
+            }
+        }
+    }
+
+    fn arrived(&self, settling: &mut VecDeque<Flying>) {
+        let Some(Flying { write, .. }) = settling.pop_front() else { return };
+        *lock(&self.trouble_since) = None;
+        self.flying_bytes.fetch_sub(write.weight(), Ordering::Relaxed);
+        self.durable.fetch_add(1, Ordering::AcqRel);
+        if let Write::Step(step) = &*write {
+            let (run, step) = (&self.run, step.checkpoint.step);
+            self.observer.emit(|| Event::StepCommitted { run: run.clone(), step });
+        }
+    }
+
+    /// The oldest write has no good answer: find out what became of it.
+    async fn mend(&self, settling: &mut VecDeque<Flying>, error: StoreError) -> Result<(), Halt> {
+        match error {
+            StoreError::Unknown(_) => {
+                let write = settling.front().expect("it was just there").write.clone();
+                self.settle(write).await?;
+                self.resend(settling).await
+            }
+            error => {
+                self.bear(error).await?;
+                self.resend(settling).await
+            }
+        }
+    }
+
+    /// Asks until the store knows. Whether it is there or not, it may then be submitted again: a write that is
+    /// there answers `AlreadyCommitted`.
+    async fn settle(&self, write: Arc<Write>) -> Result<(), Halt> {
+        loop {
+            match self.store.settle(write.clone()).await {
+                Ok(_) | Err(StoreError::Retry(_)) => return Ok(()),
+                Err(error) => self.bear(error).await?,
+            }
+        }
+    }
+
+    /// Submits again what has no answer, in order, while nobody else submits. The writes behind a failed one
+    /// failed too, since each demands the one before it.
+    async fn resend(&self, settling: &mut VecDeque<Flying>) -> Result<(), Halt> {
+        let _nobody_else = self.next_seq.lock().await;
+        settling.append(&mut lock(&self.accepted));
+        for flying in settling.iter_mut() {
+            if let Some(ticket) = &mut flying.ticket {
+                let _failed_or_there = ticket.await;
+                flying.ticket = None;
+            }
+        }
+        for flying in settling.iter_mut() {
+            flying.ticket = Some(self.accept(&flying.write).await?);
+        }
+        Ok(())
+    }
+
+    /// Backs off when the store may recover, else shuts the gate.
+    async fn bear(&self, error: StoreError) -> Result<(), Halt> {
+        let halt = match error {
+            StoreError::Retry(_) | StoreError::Full(_) | StoreError::Unknown(_) => {
+                let since = *lock(&self.trouble_since).get_or_insert_with(clock::instant);
+                if since.elapsed() < self.patience {
+                    // Longer pauses the longer it lasts: a tenth of what has passed, within bounds.
+                    let pause = (since.elapsed() / 10).clamp(Duration::from_millis(1), Duration::from_secs(1));
+                    tokio::time::sleep(pause).await;
+                    return Ok(());
+                }
+                Halt::Store(Arc::new(error))
+            }
+            StoreError::Fenced { .. } => Halt::Fenced,
+            StoreError::CancelRequested { .. } => Halt::Cancelled,
+            StoreError::TooLarge { .. } => Halt::Failed(Box::new(RunFailure {
+                code: error.code().into(),
+                message: error.to_string(),
+                step: 0,
+                node: None,
+            })),
+            error => Halt::Store(Arc::new(error)),
+        };
+        Err(self.shut(halt))
+    }
+
+    /// Writes a status, also after the gate was shut: the last word on a run here.
+    pub(crate) async fn conclude(&self, status: Status, used: Duration) -> Result<Written, Halt> {
+        let write = Arc::new(Write::Status(StatusChange {
+            run: self.run.clone(),
+            epoch: self.epoch,
+            status,
+            release: true,
+            used_us: micros(used),
+        }));
+        loop {
+            let outcome = match self.store.submit(write.clone()).await {
+                Ok(ticket) => ticket.await,
+                Err(error) => Err(error),
+            };
+            match outcome {
+                Ok(written) => return Ok(written),
+                Err(StoreError::Unknown(_)) => self.settle(write.clone()).await?,
+                Err(error) => self.bear(error).await?,
+            }
+        }
+    }
+}
+
+/// A failure of the run itself rather than of a node.
+pub(crate) fn run_failure(error: &(impl Coded + std::fmt::Display), step: u64) -> Halt {
+    Halt::Failed(Box::new(RunFailure { code: error.code().into(), message: error.to_string(), step, node: None }))
+}
+
+/// The run used up its time.
+pub(crate) fn budget_exceeded(budget: Duration, step: u64) -> Halt {
+    Halt::Failed(Box::new(RunFailure {
+        code: code::BUDGET_EXCEEDED.into(),
+        message: format!("the run used up its budget of {budget:?} in step {step}"),
+        step,
+        node: None,
+    }))
+}
+
+pub(crate) fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn rows(write: &Write) -> u64 {
+    match write {
+        Write::Step(step) => step.journal.len() as u64,
+        Write::Append(append) => append.rows.len() as u64,
+        _ => 0,
+    }
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

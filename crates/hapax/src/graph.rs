@@ -1,0 +1,166 @@
+//! A graph with its code: the pure shape of `hapax_core::graph`, and a function for each node.
+
+use crate::{
+    error::Error,
+    node::{BoxNode, IntoNode},
+    options::NodePolicy,
+};
+use hapax_core::{
+    failure::NodeFailure,
+    graph::{Graph as Shape, GraphBuilder},
+    key::Digest,
+    route::Node,
+    state::State,
+};
+use std::{collections::HashMap, sync::Arc};
+
+/// The work: nodes, and what leads from one to the next. Checked as a whole when it is registered.
+///
+/// ```
+/// # use hapax::prelude::*;
+/// # use serde::{Serialize, Deserialize};
+/// # #[derive(State, Clone, Default, Serialize, Deserialize)]
+/// # struct Draft { text: String, #[state(sum)] rounds: u32 }
+/// # type Ctx = hapax::Ctx<Draft>;
+/// const WRITE: Node = Node::new("write");
+/// const REVIEW: Node = Node::new("review");
+/// # async fn write(_: Ctx) -> DraftDelta { Draft::delta().rounds(1u32) }
+/// # async fn review(_: Ctx) {}
+/// let graph = Graph::new("drafts", 1, WRITE)
+///     .node(WRITE, write)
+///     .node(REVIEW, review)
+///     .edge(WRITE, REVIEW)
+///     .edge_if(REVIEW, WRITE, "again", |draft: &Draft| draft.rounds < 3)
+///     .end(REVIEW);
+/// # drop(graph);
+/// ```
+pub struct Graph<S: State, A = ()> {
+    shape: GraphBuilder<S>,
+    nodes: HashMap<String, BoxNode<S, A>>,
+    policies: HashMap<String, NodePolicy>,
+    compatible: Vec<Digest>,
+}
+
+/// A graph that passed its checks, ready to run.
+pub(crate) struct Program<S: State, A> {
+    pub(crate) shape: Shape<S>,
+    pub(crate) nodes: Vec<NodeCode<S, A>>,
+    pub(crate) compatible: Vec<Digest>,
+}
+
+/// A node's code and policy, at the node's position in the shape.
+pub(crate) struct NodeCode<S: State, A> {
+    pub(crate) run: BoxNode<S, A>,
+    pub(crate) policy: NodePolicy,
+}
+
+impl<S: State, A: Send + Sync + 'static> Graph<S, A> {
+    /// Begins a graph. The version belongs to its identity: raise it when the meaning of its nodes changes.
+    pub fn new(name: &str, version: u32, start: Node) -> Self {
+        Self {
+            shape: GraphBuilder::new(name, version, start.name()),
+            nodes: HashMap::new(),
+            policies: HashMap::new(),
+            compatible: vec![],
+        }
+    }
+
+    /// Adds a node.
+    pub fn node<I, M, N: IntoNode<S, A, I, M>>(mut self, name: Node<I>, node: N) -> Self {
+        self.shape = self.shape.node(name.name(), N::ROUTES, N::WANTS_INPUT);
+        self.nodes.insert(name.name().into(), node.into_node());
+        self
+    }
+
+    /// Gives a node a policy of its own.
+    pub fn policy<I>(mut self, name: Node<I>, policy: NodePolicy) -> Self {
+        self.policies.insert(name.name().into(), policy);
+        self
+    }
+
+    /// Adds an edge that is always taken. Only a node without input can be its target: input comes from forks.
+    pub fn edge<I>(mut self, from: Node<I>, to: Node) -> Self {
+        self.shape = self.shape.edge(from.name(), to.name());
+        self
+    }
+
+    /// Adds an edge that is taken when the merged state says so. All that hold are taken, in declaration order.
+    /// The predicate must be pure; the label is part of the graph's fingerprint and of its drawing.
+    pub fn edge_if<I>(
+        mut self,
+        from: Node<I>,
+        to: Node,
+        label: &str,
+        when: impl Fn(&S) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.shape = self.shape.edge_if(from.name(), to.name(), label, Arc::new(when));
+        self
+    }
+
+    /// Adds a barrier: `to` runs once for every time that each of the sources has arrived.
+    pub fn join(mut self, sources: impl Sources, to: Node) -> Self {
+        self.shape = self.shape.join(sources.names(), to.name());
+        self
+    }
+
+    /// Says that a branch may end at `node` although it has conditional edges.
+    pub fn end<I>(mut self, node: Node<I>) -> Self {
+        self.shape = self.shape.end(node.name());
+        self
+    }
+
+    /// Routes a node whose attempts are used up to a handler, which gets the failure as its input.
+    pub fn on_error<I>(mut self, node: Node<I>, handler: Node<NodeFailure>) -> Self {
+        self.shape = self.shape.on_error(node.name(), handler.name());
+        self
+    }
+
+    /// Declares that runs of this earlier shape may go on with this one.
+    pub fn compatible(mut self, fingerprint: Digest) -> Self {
+        self.compatible.push(fingerprint);
+        self
+    }
+
+    /// Checks the graph, as `register` does.
+    pub fn check(self) -> Result<Digest, Error> {
+        Ok(self.build()?.shape.fingerprint())
+    }
+
+    pub(crate) fn build(mut self) -> Result<Program<S, A>, Error> {
+        let shape = self.shape.build()?;
+        let nodes = shape.nodes().iter().map(|spec| NodeCode {
+            run: self.nodes[spec.id.as_str()].clone(),
+            policy: self.policies.remove(spec.id.as_str()).unwrap_or_default(),
+        });
+        Ok(Program { nodes: nodes.collect(), compatible: self.compatible, shape })
+    }
+}
+
+/// The producers of a join: an array of nodes, or a tuple of nodes with different inputs.
+pub trait Sources {
+    /// Their names.
+    fn names(self) -> Vec<&'static str>;
+}
+
+impl<I, const N: usize> Sources for [Node<I>; N] {
+    fn names(self) -> Vec<&'static str> {
+        self.iter().map(|node| node.name()).collect()
+    }
+}
+
+macro_rules! sources {
+    ($($name:ident),*) => {
+        impl<$($name),*> Sources for ($(Node<$name>,)*) {
+            fn names(self) -> Vec<&'static str> {
+                #[allow(non_snake_case, reason = "the type parameters name the elements")]
+                let ($($name,)*) = self;
+                vec![$($name.name()),*]
+            }
+        }
+    };
+}
+sources!(A, B);
+sources!(A, B, C);
+sources!(A, B, C, D);
+sources!(A, B, C, D, E);
+sources!(A, B, C, D, E, F);

@@ -1,0 +1,97 @@
+//! A handle on a run: follows it wherever it is executed. Dropping it changes nothing.
+
+use crate::{Engine, Error, worker::End};
+use hapax_core::{
+    commit::Status,
+    id::{RunId, RunKey},
+    state::{self, State},
+};
+use hapax_store::StoreError;
+use std::{fmt, marker::PhantomData, time::Duration};
+
+/// How often a run that another process executes is looked at.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// A run, wherever it is executed. Dropping it doesn't stop the run.
+pub struct Run<S> {
+    engine: Engine,
+    key: RunKey,
+    state: PhantomData<fn() -> S>,
+}
+
+impl<S> Clone for Run<S> {
+    fn clone(&self) -> Self {
+        Self { engine: self.engine.clone(), key: self.key.clone(), state: PhantomData }
+    }
+}
+
+impl<S> fmt::Debug for Run<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Run({})", self.key)
+    }
+}
+
+impl<S: State> Run<S> {
+    pub(crate) fn new(engine: Engine, key: RunKey) -> Self {
+        Self { engine, key, state: PhantomData }
+    }
+
+    /// The run's id.
+    pub fn id(&self) -> &RunId {
+        &self.key.run
+    }
+
+    /// Where it stands, as the store has it.
+    pub async fn status(&self) -> Result<Status, Error> {
+        self.engine.status(self.key.run.as_str()).await
+    }
+
+    /// Asks for a cancel; see [`Engine::cancel`].
+    pub async fn cancel(&self) -> Result<(), Error> {
+        self.engine.cancel(self.key.run.as_str()).await
+    }
+
+    /// Waits for the end: the final state, or why there is none. What it gives is durable.
+    pub async fn wait(&self) -> Result<S, Error> {
+        loop {
+            match self.leave_this_engine().await {
+                Some(End::Succeeded(state, version)) => return Ok(state::decode(&state, version)?),
+                Some(End::Over(status)) => return Err(self.ended(status)),
+                Some(End::Stopped(Some(error))) => return Err(Error::Store(error)),
+                Some(End::Elsewhere | End::Stopped(None)) | None => {}
+            }
+            if let Some(result) = self.stored_end().await? {
+                return result;
+            }
+            self.engine.is_open()?;
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// How the run left this engine, if it is here.
+    async fn leave_this_engine(&self) -> Option<End> {
+        let mut watch = self.engine.shared.watch(&self.key)?;
+        let end = watch.wait_for(Option::is_some).await;
+        end.ok().and_then(|end| end.clone())
+    }
+
+    /// How the run ended, if it has, as the store has it.
+    async fn stored_end(&self) -> Result<Option<Result<S, Error>>, Error> {
+        match self.status().await? {
+            Status::Succeeded => {
+                let checkpoint = self.engine.shared.store.load(self.key.clone()).await?.checkpoint;
+                Ok(Some(state::decode(&checkpoint.state, checkpoint.state_version).map_err(Into::into)))
+            }
+            status if status.is_final() => Ok(Some(Err(self.ended(status)))),
+            _ => Ok(None),
+        }
+    }
+
+    fn ended(&self, status: Status) -> Error {
+        match status {
+            Status::Failed { error } => Error::Failed { run: self.key.clone(), failure: Box::new(error) },
+            Status::Cancelled => Error::Cancelled { run: self.key.clone() },
+            _ => StoreError::NotFound { run: self.key.clone() }.into(),
+        }
+    }
+}

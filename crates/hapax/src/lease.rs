@@ -1,0 +1,50 @@
+//! Keeps what is held: renews leases, and hears of cancels that were asked for elsewhere.
+
+use crate::{gate::Halt, worker::Shared};
+use hapax_store::Renewal;
+use std::{sync::Arc, time::Duration};
+
+/// A cancel is seen within a second, also when another process asked for it.
+const HEAR_CANCELS: Duration = Duration::from_millis(500);
+
+/// Renews the leases of all runs in this engine's hands. A lost one stops its run at once; every write of it is
+/// refused anyway.
+pub(crate) async fn renew(shared: Arc<Shared>) {
+    let mut ticks = tokio::time::interval(shared.options.lease_renewal.max(Duration::from_millis(1)));
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let held: Vec<_> = shared.holding().into_iter().map(|(run, lease)| (run, lease.epoch)).collect();
+        if held.is_empty() {
+            continue;
+        }
+        match shared.store.renew(held, shared.claimant()).await {
+            Ok(renewals) => {
+                for (run, _) in renewals.into_iter().filter(|(_, renewal)| *renewal == Renewal::Lost) {
+                    shared.stop(&run, Halt::Fenced);
+                }
+            }
+            Err(error) => tracing::warn!(%error, "cannot renew leases; trying again"),
+        }
+    }
+}
+
+/// Stops the runs for which a cancel was requested.
+pub(crate) async fn hear_cancels(shared: Arc<Shared>) {
+    let mut ticks = tokio::time::interval(HEAR_CANCELS);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        if shared.holding().is_empty() {
+            continue;
+        }
+        match shared.store.cancels(shared.owner.clone()).await {
+            Ok(runs) => {
+                for run in runs {
+                    shared.stop(&run, Halt::Cancelled);
+                }
+            }
+            Err(error) => tracing::warn!(%error, "cannot hear of cancels; trying again"),
+        }
+    }
+}

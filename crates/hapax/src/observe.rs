@@ -1,0 +1,108 @@
+//! What can be watched: events of runs, steps, items, retries and commits.
+//!
+//! Invariant: `StepCommitted` and the events that end a run are sent only once they are durable.
+
+use hapax_core::{
+    commit::Status,
+    id::{NodeId, RunKey},
+    order::PathHash,
+};
+use tokio::sync::broadcast;
+
+/// Something that happened in this engine.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Event {
+    /// This engine began to execute a run, or went on with it.
+    RunClaimed {
+        /// The run.
+        run: RunKey,
+        /// The step from which it goes on.
+        step: u64,
+        /// Whether somebody else held it before.
+        taken_over: bool,
+    },
+    /// A step's items are about to run.
+    StepStarted {
+        /// The run.
+        run: RunKey,
+        /// The step whose frontier runs.
+        step: u64,
+        /// How many items.
+        items: usize,
+    },
+    /// An attempt of an item begins.
+    ItemStarted {
+        /// The run.
+        run: RunKey,
+        /// The step.
+        step: u64,
+        /// The node.
+        node: NodeId,
+        /// The item.
+        path_hash: PathHash,
+        /// The attempt, counted from 1.
+        attempt: u32,
+    },
+    /// An item is done, for better or worse.
+    ItemFinished {
+        /// The run.
+        run: RunKey,
+        /// The step.
+        step: u64,
+        /// The node.
+        node: NodeId,
+        /// The item.
+        path_hash: PathHash,
+        /// The failure's message, if it failed.
+        error: Option<String>,
+    },
+    /// An attempt failed and another follows.
+    Retrying {
+        /// The run.
+        run: RunKey,
+        /// The step.
+        step: u64,
+        /// The node.
+        node: NodeId,
+        /// The attempt that failed.
+        attempt: u32,
+        /// Why.
+        error: String,
+    },
+    /// A step is durable.
+    StepCommitted {
+        /// The run.
+        run: RunKey,
+        /// The step.
+        step: u64,
+    },
+    /// A run left this engine: finished, parked, or given up.
+    RunEnded {
+        /// The run.
+        run: RunKey,
+        /// Where it stands.
+        status: Status,
+    },
+}
+
+/// Sends events to whoever listens; costs nothing when nobody does.
+#[derive(Debug, Clone)]
+pub(crate) struct Observer(broadcast::Sender<Event>);
+
+impl Observer {
+    pub(crate) fn new() -> Self {
+        Self(broadcast::Sender::new(4096))
+    }
+
+    pub(crate) fn subscribe(&self) -> broadcast::Receiver<Event> {
+        self.0.subscribe()
+    }
+
+    pub(crate) fn emit(&self, event: impl FnOnce() -> Event) {
+        if self.0.receiver_count() > 0 {
+            // A listener that went away in between misses nothing.
+            let _ = self.0.send(event());
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Limits and policies: what the engine and each node may do, and what happens when they fail.
+
+use crate::error::NodeError;
+use hapax_core::{
+    id::Namespace,
+    limits,
+    rng::Rng,
+    state::ConflictPolicy,
+};
+use std::{fmt, sync::Arc, time::Duration};
+
+/// How far a run may go before its steps are on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Durability {
+    /// Steps run ahead of the disk and share its commits; nothing leaves the process before it is durable.
+    #[default]
+    Pipelined,
+    /// Every step waits for the disk before the next one begins.
+    Strict,
+}
+
+/// What an engine may do. The defaults suit most programs.
+///
+/// ```
+/// use hapax::{Durability, Options};
+/// use std::time::Duration;
+/// let options = Options::default()
+///     .max_concurrent_nodes(4)
+///     .node_timeout(Duration::from_secs(5))
+///     .durability(Durability::Strict);
+/// # drop(options);
+/// ```
+#[derive(Debug, Clone)]
+pub struct Options {
+    pub(crate) namespace: Namespace,
+    pub(crate) max_concurrent_nodes: usize,
+    pub(crate) max_per_node_concurrency: Option<usize>,
+    pub(crate) queue_depth: usize,
+    pub(crate) max_active_runs: usize,
+    pub(crate) node_timeout: Duration,
+    pub(crate) run_budget: Duration,
+    pub(crate) backpressure_timeout: Duration,
+    pub(crate) max_steps: Option<u64>,
+    pub(crate) conflict_policy: ConflictPolicy,
+    pub(crate) retry: Retry,
+    pub(crate) lease_ttl: Duration,
+    pub(crate) lease_renewal: Duration,
+    pub(crate) cancel_grace: Duration,
+    pub(crate) durability: Durability,
+    pub(crate) store_patience: Duration,
+    pub(crate) scan_interval: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            namespace: Namespace::default(),
+            max_concurrent_nodes: limits::MAX_CONCURRENT_NODES,
+            max_per_node_concurrency: None,
+            queue_depth: limits::QUEUE_DEPTH,
+            max_active_runs: limits::MAX_ACTIVE_RUNS,
+            node_timeout: limits::NODE_TIMEOUT,
+            run_budget: limits::RUN_BUDGET,
+            backpressure_timeout: limits::BACKPRESSURE_TIMEOUT,
+            max_steps: None,
+            conflict_policy: ConflictPolicy::Fail,
+            retry: Retry::none(),
+            lease_ttl: limits::LEASE_TTL,
+            lease_renewal: limits::LEASE_RENEWAL,
+            cancel_grace: limits::CANCEL_GRACE,
+            durability: Durability::default(),
+            store_patience: Duration::from_secs(30),
+            scan_interval: Duration::from_secs(1),
+        }
+    }
+}
+
+macro_rules! setters {
+    ($($(#[$doc:meta])* $name:ident: $type:ty;)*) => {
+        impl Options {
+            $($(#[$doc])*
+            pub fn $name(mut self, $name: $type) -> Self {
+                self.$name = $name;
+                self
+            })*
+        }
+    };
+}
+
+setters! {
+    /// The tenant whose runs this engine sees. Default: `default`.
+    namespace: Namespace;
+    /// Nodes of one run that execute at the same time. Default: 8.
+    max_concurrent_nodes: usize;
+    /// Items of one node of one run that execute at the same time. Default: no limit but the one above.
+    max_per_node_concurrency: Option<usize>;
+    /// Frontier items of one run that are held in memory; the rest stays in the store. Default: 1024.
+    queue_depth: usize;
+    /// Runs that execute at the same time. Default: 256.
+    max_active_runs: usize;
+    /// One attempt of a node. Default: 30 s.
+    node_timeout: Duration;
+    /// A run's time while it runs. Default: 10 min.
+    run_budget: Duration;
+    /// How long a start waits for room before its run is parked. Default: 30 s.
+    backpressure_timeout: Duration;
+    /// Steps that a run may take. Default: no limit.
+    max_steps: Option<u64>;
+    /// What happens when two items of one step write one field. Default: the run fails.
+    conflict_policy: ConflictPolicy;
+    /// What happens when a node fails, unless its own policy says otherwise. Default: one attempt.
+    retry: Retry;
+    /// How long this engine owns a run without renewing. Default: 15 s.
+    lease_ttl: Duration;
+    /// How often it renews. Default: 5 s.
+    lease_renewal: Duration;
+    /// How long a cancelled node may take to notice. Default: 1 s.
+    cancel_grace: Duration;
+    /// How far a run may go before its steps are on disk. Default: pipelined.
+    durability: Durability;
+    /// How long a run waits for a store that is busy, full or out of reach before it gives up; it can be resumed
+    /// afterwards. Default: 30 s.
+    store_patience: Duration;
+    /// How often the engine looks for runs that nobody holds. Default: 1 s.
+    scan_interval: Duration;
+}
+
+type Backoff = Arc<dyn Fn(u32) -> Duration + Send + Sync>;
+type Predicate = Arc<dyn Fn(&NodeError) -> bool + Send + Sync>;
+
+/// When and how often a failed node is tried again.
+///
+/// ```
+/// use hapax::Retry;
+/// use std::time::Duration;
+/// let retry = Retry::standard().attempts(3).only_if(|e| !e.to_string().contains("refused"));
+/// let linear = Retry::standard().backoff(|n| Duration::from_millis(50) * n);
+/// # drop((retry, linear));
+/// ```
+#[derive(Clone)]
+pub struct Retry {
+    max_attempts: u32,
+    backoff: Option<Backoff>,
+    retryable: Option<Predicate>,
+}
+
+impl fmt::Debug for Retry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Retry").field("max_attempts", &self.max_attempts).finish_non_exhaustive()
+    }
+}
+
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+impl Retry {
+    /// One attempt.
+    pub fn none() -> Self {
+        Self { max_attempts: 1, backoff: None, retryable: None }
+    }
+
+    /// Five attempts, 100 ms doubled up to 30 s between them, with full jitter.
+    pub fn standard() -> Self {
+        Self { max_attempts: 5, ..Self::none() }
+    }
+
+    /// How many attempts in all; at least one.
+    pub fn attempts(mut self, max_attempts: u32) -> Self {
+        self.max_attempts = max_attempts.max(1);
+        self
+    }
+
+    /// The pause after the n-th failure, counted from 1, instead of the standard one. No jitter is added.
+    pub fn backoff(mut self, pause: impl Fn(u32) -> Duration + Send + Sync + 'static) -> Self {
+        self.backoff = Some(Arc::new(pause));
+        self
+    }
+
+    /// Which errors are worth another attempt, among those that are not fatal.
+    pub fn only_if(mut self, retryable: impl Fn(&NodeError) -> bool + Send + Sync + 'static) -> Self {
+        self.retryable = Some(Arc::new(retryable));
+        self
+    }
+
+    pub(crate) fn allows(&self, failures: u32, error: &NodeError) -> bool {
+        let wanted = self.retryable.as_ref().is_none_or(|retryable| retryable(error));
+        failures < self.max_attempts && error.is_retryable() && wanted
+    }
+
+    /// The pause after the n-th failure. Jitter comes from a stream of its own, so that it can't disturb the
+    /// node's draws.
+    pub(crate) fn pause(&self, failures: u32, jitter: &mut Rng) -> Duration {
+        if let Some(backoff) = &self.backoff {
+            return backoff(failures);
+        }
+        let doubled = FIRST_PAUSE.saturating_mul(1u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX));
+        doubled.min(LONGEST_PAUSE).mul_f64(jitter.f64())
+    }
+}
+
+/// What one node may do, where it differs from the engine's options.
+///
+/// ```
+/// use hapax::{NodePolicy, Retry};
+/// use std::time::Duration;
+/// let policy = NodePolicy::default().timeout(Duration::from_secs(2)).retry(Retry::standard());
+/// # drop(policy);
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct NodePolicy {
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) retry: Option<Retry>,
+    pub(crate) max_concurrency: Option<usize>,
+}
+
+impl NodePolicy {
+    /// One attempt of this node.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// What happens when it fails.
+    pub fn retry(mut self, retry: Retry) -> Self {
+        self.retry = Some(retry);
+        self
+    }
+
+    /// Items of this node that execute at the same time in one run.
+    pub fn max_concurrency(mut self, items: usize) -> Self {
+        self.max_concurrency = Some(items.max(1));
+        self
+    }
+}

@@ -1,0 +1,415 @@
+//! Runs the items of a step: the only place where user code runs.
+//!
+//! Invariant: items start in order-key order, at most `max_concurrent_nodes` at a time, and their results come out
+//! in order-key order, whichever finished first. A panic is a node's error, never a dead engine.
+
+use crate::{
+    Ctx,
+    drive::Claimed,
+    effects::{Attempt, Item},
+    error::{NodeError, Result as NodeResult},
+    gate::{Halt, budget_exceeded, lock},
+    graph::Program,
+    observe::Event,
+    worker::Shared,
+};
+use futures::FutureExt;
+use hapax_core::{
+    canary,
+    error::{Coded, code},
+    failure::NodeFailure,
+    frontier::WorkItem,
+    journal::{Done, Entry, ItemRecord, Recorded},
+    json::Json,
+    merge::ItemResult,
+    rng::Rng,
+    route::Outcome,
+    state::State,
+};
+use std::{
+    collections::{BTreeMap, HashMap},
+    panic::AssertUnwindSafe,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::task::JoinSet;
+use tracing::Instrument;
+
+/// An item that is done, with everything that it recorded.
+pub(crate) struct Finished<S: State> {
+    pub(crate) item: WorkItem,
+    pub(crate) result: ItemResult<S>,
+    pub(crate) recorded: Recorded,
+}
+
+/// The items of a step, coming out in order.
+pub(crate) struct Items<'r, S: State, A> {
+    run: &'r mut Claimed<S, A>,
+    several: bool,
+    running: JoinSet<(usize, Result<Finished<S>, Halt>)>,
+    per_node: HashMap<usize, usize>,
+    nodes: HashMap<usize, usize>,
+    waiting: Option<WorkItem>,
+    done: BTreeMap<usize, Finished<S>>,
+    started: usize,
+    emitted: usize,
+    closed: bool,
+}
+
+impl<'r, S: State, A: Send + Sync + 'static> Items<'r, S, A> {
+    pub(crate) fn new(run: &'r mut Claimed<S, A>) -> Self {
+        let items = run.frontier.len();
+        run.shared.observer.emit(|| Event::StepStarted { run: run.key.clone(), step: run.step, items });
+        Self {
+            run,
+            several: items > 1,
+            running: JoinSet::new(),
+            per_node: HashMap::new(),
+            nodes: HashMap::new(),
+            waiting: None,
+            done: BTreeMap::new(),
+            started: 0,
+            emitted: 0,
+            closed: false,
+        }
+    }
+
+    /// Lets what runs finish, but starts nothing else.
+    pub(crate) fn start_no_more(&mut self) {
+        self.closed = true;
+    }
+
+    /// The next item's result, in order-key order.
+    pub(crate) async fn next(&mut self) -> Result<Option<Finished<S>>, Halt> {
+        if !self.several {
+            return self.only_one().await;
+        }
+        loop {
+            if let Some(finished) = self.take_next() {
+                return Ok(Some(finished));
+            }
+            self.start_more().await?;
+            match self.running.join_next().await {
+                None if self.done.is_empty() => return Ok(None),
+                // Only after `start_no_more`: what is left lies behind an item that was never started.
+                None => return Ok(self.done.pop_first().map(|(_, finished)| finished)),
+                Some(Ok((index, finished))) => {
+                    self.leave(index);
+                    self.done.insert(index, finished?);
+                }
+                Some(Err(gone)) => std::panic::resume_unwind(gone.into_panic()),
+            }
+        }
+    }
+
+    fn take_next(&mut self) -> Option<Finished<S>> {
+        if canary::on("merge_order") {
+            return self.done.pop_first().map(|(_, finished)| finished);
+        }
+        let finished = self.done.remove(&self.emitted)?;
+        self.emitted += 1;
+        Some(finished)
+    }
+
+    /// A step of one item runs in place and goes straight to its commit.
+    async fn only_one(&mut self) -> Result<Option<Finished<S>>, Halt> {
+        let Some(item) = self.pull().await? else { return Ok(None) };
+        let work = self.work(item);
+        Ok(Some(work.run(false).await?))
+    }
+
+    async fn pull(&mut self) -> Result<Option<WorkItem>, Halt> {
+        let Claimed { frontier, shared, key, gate, .. } = &mut *self.run;
+        frontier.next(&shared.store, key, gate).await
+    }
+
+    /// Starts items in order while there is room. Results that wait for an earlier one count as room taken, so that
+    /// a slow first item can't fill the memory.
+    async fn start_more(&mut self) -> Result<(), Halt> {
+        let (concurrent, depth) = {
+            let options = &self.run.shared.options;
+            (options.max_concurrent_nodes.max(1), options.queue_depth.max(1))
+        };
+        while !self.closed && self.running.len() < concurrent && self.done.len() < depth {
+            let next = match self.waiting.take() {
+                Some(item) => Some(item),
+                None => self.pull().await?,
+            };
+            let Some(item) = next else { return Ok(()) };
+            if !self.enter(&item) {
+                self.waiting = Some(item);
+                return Ok(());
+            }
+            let (index, work) = (self.started, self.work(item));
+            self.started += 1;
+            self.running.spawn(async move { (index, work.run(true).await) });
+        }
+        Ok(())
+    }
+
+    /// Counts an item in, unless its node is at its limit.
+    fn enter(&mut self, item: &WorkItem) -> bool {
+        let Some(node) = self.run.program.shape.position(item.node.as_str()) else { return true };
+        let policy = self.run.program.nodes[node].policy.max_concurrency;
+        let limit = policy.or(self.run.shared.options.max_per_node_concurrency).unwrap_or(usize::MAX);
+        let running = self.per_node.entry(node).or_default();
+        if *running >= limit.max(1) {
+            return false;
+        }
+        *running += 1;
+        self.nodes.insert(self.started, node);
+        true
+    }
+
+    fn leave(&mut self, index: usize) {
+        if let Some(running) = self.nodes.remove(&index).and_then(|node| self.per_node.get_mut(&node)) {
+            *running -= 1;
+        }
+    }
+
+    fn work(&mut self, item: WorkItem) -> Work<S, A> {
+        let run = &mut *self.run;
+        let record = run.record.remove(&item.path_hash).unwrap_or_default();
+        let shared_item = Arc::new(Item {
+            run: run.key.clone(),
+            epoch: run.epoch,
+            step: run.step,
+            base: run.digest,
+            node: item.node.clone(),
+            order_key: item.order_key,
+            path_hash: item.path_hash,
+            seed: run.seed,
+            gate: run.gate.clone(),
+            observer: run.shared.observer.clone(),
+            recorded: std::sync::Mutex::new(record.recorded.clone()),
+        });
+        Work {
+            program: run.program.clone(),
+            app: run.app.clone(),
+            shared: run.shared.clone(),
+            state: run.state.clone(),
+            run_deadline: run.deadline(),
+            work_item: item,
+            item: shared_item,
+            record,
+        }
+    }
+}
+
+/// One item and all that it needs to run.
+struct Work<S: State, A> {
+    program: Arc<Program<S, A>>,
+    app: Arc<A>,
+    shared: Arc<Shared>,
+    state: Arc<S>,
+    run_deadline: Instant,
+    work_item: WorkItem,
+    item: Arc<Item>,
+    record: ItemRecord,
+}
+
+impl<S: State, A: Send + Sync + 'static> Work<S, A> {
+    /// Runs the item to its end: recorded, succeeded, or out of attempts. With `journaled`, its end is journaled,
+    /// so that a crash doesn't run it again; nobody waits for the disk.
+    async fn run(mut self, journaled: bool) -> Result<Finished<S>, Halt> {
+        if let Some(done) = self.record.done.take() {
+            return self.finished(done);
+        }
+        let span = tracing::info_span!("node", node_id = %self.item.node, order_key = %self.item.order_key);
+        let outcome = self.attempts().instrument(span).await?;
+        let result = match outcome {
+            Ok(outcome) => self.settle(outcome),
+            Err(failure) => ItemResult::Failed(failure),
+        };
+        if !journaled {
+            return Ok(self.conclude(result));
+        }
+        let (result, done) = self.journalable(result);
+        self.item.journal(Entry::ItemDone { done }, false).await?;
+        Ok(self.conclude(result))
+    }
+
+    /// The item's end as the journal keeps it; a delta that can't be written is a failure.
+    fn journalable(&self, result: ItemResult<S>) -> (ItemResult<S>, Done) {
+        let failure = match result {
+            ItemResult::Failed(failure) => failure,
+            ItemResult::Done { delta, route } => match Json::of(&delta) {
+                Ok(json) => {
+                    let done = Done::Ok { delta: json, route: route.clone() };
+                    return (ItemResult::Done { delta, route }, done);
+                }
+                Err(e) => {
+                    let error = NodeError::coded(e.code(), format!("the delta cannot be written as JSON: {e}"), false);
+                    self.failure(&error, self.record.failed + 1)
+                }
+            },
+        };
+        (ItemResult::Failed(failure.clone()), Done::Failed { failure })
+    }
+
+    fn conclude(self, result: ItemResult<S>) -> Finished<S> {
+        let error = match &result {
+            ItemResult::Failed(failure) => Some(failure.message.clone()),
+            ItemResult::Done { .. } => None,
+        };
+        let item = &self.item;
+        item.observer.emit(|| Event::ItemFinished {
+            run: item.run.clone(),
+            step: item.step,
+            node: item.node.clone(),
+            path_hash: item.path_hash,
+            error,
+        });
+        let recorded = std::mem::take(&mut *lock(&self.item.recorded));
+        Finished { item: self.work_item, result, recorded }
+    }
+
+    /// An item that an earlier execution finished and journaled.
+    fn finished(self, done: Done) -> Result<Finished<S>, Halt> {
+        let result = match done {
+            Done::Failed { failure } => ItemResult::Failed(failure),
+            Done::Ok { delta, route } => match delta.read() {
+                Ok(delta) => ItemResult::Done { delta, route },
+                Err(e) => {
+                    let error = NodeError::coded(code::STATE_SHAPE, format!("the journaled delta does not fit: {e}"), false);
+                    ItemResult::Failed(self.failure(&error, self.record.failed))
+                }
+            },
+        };
+        Ok(self.conclude(result))
+    }
+
+    /// Checks the route; afterwards only an unknown node can be wrong with it.
+    fn settle(&self, outcome: Outcome<S>) -> ItemResult<S> {
+        match outcome.route.settle() {
+            Ok(route) => ItemResult::Done { delta: outcome.delta, route },
+            Err(e) => {
+                let error = NodeError::coded(e.code(), e.to_string(), false);
+                ItemResult::Failed(self.failure(&error, self.record.failed + 1))
+            }
+        }
+    }
+
+    fn failure(&self, error: &NodeError, attempt: u32) -> NodeFailure {
+        NodeFailure {
+            node: self.item.node.clone(),
+            code: error.code().into(),
+            message: error.text(),
+            retryable: error.is_retryable(),
+            attempt,
+        }
+    }
+
+    /// Attempts until one succeeds or none is left.
+    async fn attempts(&mut self) -> Result<Result<Outcome<S>, NodeFailure>, Halt> {
+        let Some(node) = self.program.shape.position(self.item.node.as_str()) else {
+            let message = format!("`{}` is not a node of this graph", self.item.node);
+            let error = NodeError::coded(code::UNKNOWN_TARGET, message, false);
+            return Ok(Err(self.failure(&error, 1)));
+        };
+        let retry = self.program.nodes[node].policy.retry.clone().unwrap_or_else(|| self.shared.options.retry.clone());
+        loop {
+            let number = self.record.failed + 1;
+            let error = match self.attempt(node, number).await? {
+                Ok(outcome) => return Ok(Ok(outcome)),
+                Err(error) => error,
+            };
+            self.record.failed += 1;
+            self.record.failed_since_retry += 1;
+            let failure = self.failure(&error, number);
+            self.item.journal(Entry::AttemptFailed { failure: failure.clone() }, false).await?;
+            if !retry.allows(self.record.failed_since_retry, &error) {
+                return Ok(Err(failure));
+            }
+            self.retrying(&failure);
+            let item = &self.item;
+            let mut jitter = Rng::for_jitter(item.seed, item.step, item.path_hash, number);
+            self.pause(retry.pause(self.record.failed_since_retry, &mut jitter)).await?;
+        }
+    }
+
+    fn retrying(&self, failure: &NodeFailure) {
+        let item = &self.item;
+        tracing::warn!(run_id = %item.run, step_id = item.step, node_id = %item.node, attempt = failure.attempt, code = %failure.code, "attempt failed; another follows");
+        item.observer.emit(|| Event::Retrying {
+            run: item.run.clone(),
+            step: item.step,
+            node: item.node.clone(),
+            attempt: failure.attempt,
+            error: failure.message.clone(),
+        });
+    }
+
+    /// Sleeps between two attempts; a cancel or the end of the budget wakes it.
+    async fn pause(&self, pause: Duration) -> Result<(), Halt> {
+        tokio::select! {
+            () = tokio::time::sleep(pause) => Ok(()),
+            () = self.item.gate.halted().cancelled() => Err(self.halt()),
+            () = tokio::time::sleep_until(self.run_deadline.into()) => Err(self.out_of_budget()),
+        }
+    }
+
+    fn halt(&self) -> Halt {
+        self.item.gate.halt().unwrap_or(Halt::Drained)
+    }
+
+    fn out_of_budget(&self) -> Halt {
+        self.item.gate.shut(budget_exceeded(self.shared.options.run_budget, self.item.step))
+    }
+
+    /// One attempt, within its time, until a cancel's grace is over.
+    async fn attempt(&self, node: usize, number: u32) -> Result<NodeResult<Outcome<S>>, Halt> {
+        let code = &self.program.nodes[node];
+        let timeout = code.policy.timeout.unwrap_or(self.shared.options.node_timeout);
+        let now = crate::clock::instant();
+        let own = now.checked_add(timeout).unwrap_or(self.run_deadline);
+        let attempt = Attempt::new(self.item.clone(), number, own.min(self.run_deadline));
+        self.started(number);
+        let ctx = Ctx::new(self.state.clone(), self.app.clone(), attempt.clone());
+        let input = self.work_item.input.clone();
+        let body = AssertUnwindSafe(async { (code.run)(ctx, input).await }).catch_unwind();
+        let outcome = tokio::select! {
+            biased;
+            outcome = body => outcome.unwrap_or_else(|panic| Err(panicked(&*panic))),
+            error = attempt.condemned() => Err(error),
+            () = self.past_grace() => return Err(self.halt()),
+            () = tokio::time::sleep_until(attempt.deadline.into()) => {
+                if own >= self.run_deadline {
+                    return Err(self.out_of_budget());
+                }
+                Err(NodeError::coded(code::NODE_TIMEOUT, format!("took longer than {timeout:?}"), true))
+            }
+        };
+        let verdict = attempt.end(outcome.is_ok());
+        if self.item.gate.halt().is_some() {
+            return Err(self.halt());
+        }
+        Ok(verdict.and(outcome))
+    }
+
+    fn started(&self, attempt: u32) {
+        let item = &self.item;
+        item.observer.emit(|| Event::ItemStarted {
+            run: item.run.clone(),
+            step: item.step,
+            node: item.node.clone(),
+            path_hash: item.path_hash,
+            attempt,
+        });
+    }
+
+    /// Resolves when a node must be dropped: at once when the run is somebody else's, after a grace when it was
+    /// cancelled.
+    async fn past_grace(&self) {
+        self.item.gate.halted().cancelled().await;
+        if matches!(self.item.gate.halt(), Some(Halt::Cancelled)) {
+            tokio::time::sleep(self.shared.options.cancel_grace).await;
+        }
+    }
+}
+
+fn panicked(panic: &(dyn std::any::Any + Send)) -> NodeError {
+    let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into());
+    NodeError::coded(code::NODE_PANICKED, format!("panicked: {text}"), true)
+}

@@ -1,0 +1,122 @@
+//! THE FLOW: run the items of a frontier, merge their results, commit the next step.
+//!
+//! Invariant: this is the only place that commits a step, and what it commits depends on the checkpoint before,
+//! the graph and the recorded effects, never on time, order of finishing or place.
+
+use crate::{
+    drive::Claimed,
+    gate::{Halt, run_failure},
+    options::Durability,
+    run_items::Items,
+};
+use hapax_core::{
+    canonical,
+    checkpoint::{Draft, IoDigest, outbox_digest},
+    commit::{StepCommit, Write},
+    key::Digest,
+    limits::{FRONTIER_PAGE, MAX_STATE_BYTES},
+    merge::{MergeError, Merged, Merger},
+    state::State,
+};
+use hapax_store::StoreError;
+
+/// What a step led to.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// More to do.
+    Onward,
+    /// The run succeeded, and that is durable.
+    Done,
+}
+
+/// Takes a run from one checkpoint to the next.
+pub(crate) async fn step<S: State, A: Send + Sync + 'static>(run: &mut Claimed<S, A>) -> Result<Progress, Halt> {
+    run.may_go_on()?;
+    let (merged, io) = run_and_merge(run).await?;
+    commit(run, merged, io).await
+}
+
+/// Runs every item of the frontier and folds the results in order-key order, whichever finished first.
+async fn run_and_merge<S: State, A: Send + Sync + 'static>(
+    run: &mut Claimed<S, A>,
+) -> Result<(Merged<S>, Digest), Halt> {
+    let program = run.program.clone();
+    let (state, barriers) = (S::clone(&run.state), run.barriers.clone());
+    let policy = run.shared.options.conflict_policy;
+    let mut merger = Merger::new(&program.shape, run.step, state, barriers, policy, run.frontier.len());
+    let mut io = IoDigest::default();
+    let mut failure = None;
+    let mut items = Items::new(run);
+    while let Some(finished) = items.next().await? {
+        if failure.is_none() {
+            io.item(finished.item.path_hash, &finished.recorded);
+            failure = merger.push(&finished.item, finished.result).err();
+        }
+        if failure.is_some() {
+            items.start_no_more();
+        }
+    }
+    let step = run.step;
+    let merged = failure.map_or_else(|| merger.finish(), Err).map_err(|error| failed(error, step))?;
+    Ok((merged, io.finish()))
+}
+
+fn failed(error: MergeError, step: u64) -> Halt {
+    let halt = run_failure(&error, step);
+    match (halt, error) {
+        (Halt::Failed(mut run), MergeError::Failed { failure, .. }) => {
+            run.code.clone_from(&failure.code);
+            run.node = Some(failure);
+            Halt::Failed(run)
+        }
+        (halt, _) => halt,
+    }
+}
+
+/// Seals the next checkpoint and hands it to the store; waits for the disk when durability is strict, when too
+/// much runs ahead of it, or when the run ends.
+async fn commit<S: State, A>(run: &mut Claimed<S, A>, merged: Merged<S>, io: Digest) -> Result<Progress, Halt> {
+    let Merged { state, frontier, barriers } = merged;
+    let json = canonical::to_vec(&state).map_err(|error| run_failure(&error, run.step))?;
+    if json.len() > MAX_STATE_BYTES {
+        let what = format!("the state after step {}", run.step);
+        return Err(run_failure(&StoreError::TooLarge { what, size: json.len(), limit: MAX_STATE_BYTES }, run.step));
+    }
+    let draft = Draft {
+        step: run.step + 1,
+        state: json.into(),
+        state_version: S::VERSION,
+        frontier,
+        barriers,
+        seed: run.seed,
+        io,
+        outbox: outbox_digest(&[]),
+        label: None,
+    };
+    let checkpoint = draft.seal(&run.key.run);
+    let ends = checkpoint.frontier.is_empty();
+    let first_page = checkpoint.frontier.iter().take(FRONTIER_PAGE).cloned().collect();
+    let (follows, base) = (run.step, run.digest);
+    run.advance(state, &checkpoint, first_page);
+    let build = |first_seq| {
+        Write::Step(Box::new(StepCommit {
+            run: run.key.clone(),
+            epoch: run.epoch,
+            follows,
+            base,
+            checkpoint,
+            first_seq,
+            journal: vec![],
+            outbox: vec![],
+            ends,
+            used_us: run.used_us(),
+        }))
+    };
+    let mark = run.gate.submit(build).await?;
+    if ends || run.shared.options.durability == Durability::Strict {
+        run.gate.passed(mark).await?;
+    } else {
+        run.gate.window().await?;
+    }
+    Ok(if ends { Progress::Done } else { Progress::Onward })
+}

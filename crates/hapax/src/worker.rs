@@ -1,0 +1,237 @@
+//! What all runs of an engine share: the store, the limits, who holds what; and the loop that finds work.
+//!
+//! Invariant: a run is in `held` from its claim to its end, so that its lease is renewed and its cancel heard.
+
+use crate::{
+    Options,
+    drive::Claim,
+    gate::{Gate, Halt, lock},
+    observe::{Event, Observer},
+};
+use futures::future::BoxFuture;
+use hapax_core::{
+    commit::{PausedBy, Status},
+    id::RunKey,
+    key::Digest,
+};
+use hapax_store::{Claimant, Lease, ReadyFilter, Store, StoreError};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+/// How a run left this engine.
+#[derive(Debug, Clone)]
+pub(crate) enum End {
+    /// It succeeded with this state, of this version.
+    Succeeded(Arc<[u8]>, u32),
+    /// It failed or was cancelled.
+    Over(Status),
+    /// It is somebody else's now.
+    Elsewhere,
+    /// It can go on: the engine shuts down, parked it, or gave up on the store.
+    Stopped(Option<Arc<StoreError>>),
+}
+
+/// A graph's code without its types, so that one engine can hold many.
+pub(crate) trait Drive: Send + Sync {
+    fn drive(self: Arc<Self>, shared: Arc<Shared>, claim: Claim) -> BoxFuture<'static, End>;
+    /// The shapes whose runs it can execute.
+    fn fingerprints(&self) -> Vec<Digest>;
+}
+
+/// A run in this engine's hands.
+pub(crate) struct Held {
+    pub(crate) lease: Lease,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) end: watch::Receiver<Option<End>>,
+}
+
+/// What all runs of an engine share.
+pub(crate) struct Shared {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) options: Options,
+    pub(crate) owner: Arc<str>,
+    pub(crate) observer: Observer,
+    pub(crate) drain: CancellationToken,
+    pub(crate) tasks: TaskTracker,
+    slots: Arc<Semaphore>,
+    held: Mutex<HashMap<RunKey, Held>>,
+    flows: Mutex<HashMap<Arc<str>, Arc<dyn Drive>>>,
+    work: Notify,
+}
+
+/// A run that was claimed but not started yet: its end is announced even if it never starts.
+pub(crate) struct Taken {
+    pub(crate) claim: Claim,
+    end: watch::Sender<Option<End>>,
+}
+
+impl Shared {
+    pub(crate) fn new(store: Arc<dyn Store>, options: Options) -> Arc<Self> {
+        Arc::new(Self {
+            store,
+            owner: uuid::Uuid::now_v7().to_string().into(),
+            observer: Observer::new(),
+            drain: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            slots: Arc::new(Semaphore::new(options.max_active_runs.max(1))),
+            held: Mutex::default(),
+            flows: Mutex::default(),
+            work: Notify::new(),
+            options,
+        })
+    }
+
+    pub(crate) fn claimant(&self) -> Claimant {
+        Claimant { owner: self.owner.clone(), ttl: self.options.lease_ttl }
+    }
+
+    pub(crate) fn add_flow(&self, graph: Arc<str>, flow: Arc<dyn Drive>) {
+        lock(&self.flows).insert(graph, flow);
+    }
+
+    pub(crate) fn flow(&self, graph: &str) -> Option<Arc<dyn Drive>> {
+        lock(&self.flows).get(graph).cloned()
+    }
+
+    /// Wakes the loop that looks for work.
+    pub(crate) fn look_for_work(&self) {
+        self.work.notify_one();
+    }
+
+    /// Follows a run that is in this engine's hands.
+    pub(crate) fn watch(&self, run: &RunKey) -> Option<watch::Receiver<Option<End>>> {
+        lock(&self.held).get(run).map(|held| held.end.clone())
+    }
+
+    /// All runs in this engine's hands.
+    pub(crate) fn holding(&self) -> Vec<(RunKey, Lease)> {
+        lock(&self.held).iter().map(|(run, held)| (run.clone(), held.lease)).collect()
+    }
+
+    /// Stops a run that is in this engine's hands.
+    pub(crate) fn stop(&self, run: &RunKey, halt: Halt) -> bool {
+        let held = lock(&self.held);
+        held.get(run).map(|held| held.gate.shut(halt)).is_some()
+    }
+
+    /// Takes a freshly claimed run into this engine's hands.
+    pub(crate) fn take(&self, key: RunKey, lease: Lease) -> Taken {
+        let Options { store_patience, .. } = self.options;
+        let gate = Gate::new(self.store.clone(), key.clone(), lease.epoch, store_patience, self.observer.clone());
+        let (end, ended) = watch::channel(None);
+        lock(&self.held).insert(key.clone(), Held { lease, gate: gate.clone(), end: ended });
+        Taken { claim: Claim { key, lease, gate, fresh: None }, end }
+    }
+
+    /// The run leaves this engine's hands.
+    fn let_go(&self, run: &RunKey, sender: &watch::Sender<Option<End>>, end: End) {
+        let epoch_is_ours = |held: &Held| held.end.same_channel(&sender.subscribe());
+        let mut held = lock(&self.held);
+        if held.get(run).is_some_and(epoch_is_ours) {
+            held.remove(run);
+        }
+        drop(held);
+        sender.send_replace(Some(end));
+    }
+
+    /// Waits for room to execute a run; `None`: there was none in time.
+    pub(crate) async fn room(&self) -> Option<OwnedSemaphorePermit> {
+        let wait = tokio::time::timeout(self.options.backpressure_timeout, self.slots.clone().acquire_owned());
+        wait.await.ok().and_then(Result::ok)
+    }
+
+    /// Executes a claimed run in a task of its own.
+    pub(crate) fn run(self: &Arc<Self>, flow: Arc<dyn Drive>, taken: Taken, room: OwnedSemaphorePermit) {
+        let shared = self.clone();
+        let span = tracing::info_span!("run", run_id = %taken.claim.key);
+        self.tasks.spawn(tracing::Instrument::instrument(
+            async move {
+                let Taken { claim, end: sender } = taken;
+                let key = claim.key.clone();
+                let end = flow.drive(shared.clone(), claim).await;
+                let status = match &end {
+                    End::Succeeded(..) => Status::Succeeded,
+                    End::Over(status) => status.clone(),
+                    End::Elsewhere | End::Stopped(_) => Status::Running,
+                };
+                shared.let_go(&key, &sender, end);
+                shared.observer.emit(|| Event::RunEnded { run: key, status });
+                drop(room);
+                shared.look_for_work();
+            },
+            span,
+        ));
+    }
+
+    /// Parks a claimed run for which there was no room; it is taken up again by itself.
+    pub(crate) async fn park(&self, taken: Taken) {
+        let Taken { claim, end } = taken;
+        let paused = Status::Paused { by: PausedBy::Backpressure };
+        let last = match claim.gate.conclude(paused, Duration::ZERO).await {
+            Ok(_) => End::Stopped(None),
+            Err(_) => End::Elsewhere,
+        };
+        self.let_go(&claim.key, &end, last);
+    }
+
+    /// Marks a claimed run as cancelled without executing it.
+    pub(crate) async fn cancel_unstarted(&self, taken: Taken) {
+        let Taken { claim, end } = taken;
+        let last = match claim.gate.conclude(Status::Cancelled, Duration::ZERO).await {
+            Ok(_) => End::Over(Status::Cancelled),
+            Err(_) => End::Elsewhere,
+        };
+        self.let_go(&claim.key, &end, last);
+    }
+}
+
+/// Looks for runs that nobody holds: what a crash left, what was parked, what waits for its first step.
+pub(crate) async fn find_work(shared: Arc<Shared>) {
+    loop {
+        let more = take_what_fits(&shared).await;
+        let pause = if more { Duration::ZERO } else { shared.options.scan_interval };
+        tokio::select! {
+            () = shared.drain.cancelled() => return,
+            () = shared.work.notified() => {}
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+}
+
+/// Claims as many runs as there is room for. Answers whether there may be more at once.
+async fn take_what_fits(shared: &Arc<Shared>) -> bool {
+    let graphs: Vec<_> = {
+        let flows = lock(&shared.flows);
+        let shapes = flows.iter().flat_map(|(name, flow)| {
+            flow.fingerprints().into_iter().map(|fingerprint| (name.clone(), fingerprint)).collect::<Vec<_>>()
+        });
+        shapes.collect()
+    };
+    let limit = shared.slots.available_permits();
+    if graphs.is_empty() || limit == 0 {
+        return false;
+    }
+    let filter = ReadyFilter { namespace: shared.options.namespace.clone(), graphs, limit };
+    let claimed = match shared.store.claim_ready(filter, shared.claimant()).await {
+        Ok(claimed) => claimed,
+        Err(error) => {
+            tracing::warn!(%error, "cannot look for work; trying again");
+            return false;
+        }
+    };
+    let full = claimed.len() == limit;
+    for (key, lease) in claimed {
+        let taken = shared.take(key.clone(), lease);
+        let Ok(Some(record)) = shared.store.run(key).await else { continue };
+        match (shared.flow(&record.graph), shared.slots.clone().try_acquire_owned()) {
+            (Some(flow), Ok(room)) => shared.run(flow, taken, room),
+            _ => shared.park(taken).await,
+        }
+    }
+    full
+}
