@@ -32,3 +32,7 @@ pub mod outbox;
 pub mod rng;
 pub mod route;
 pub mod state;
+
+#[doc(hidden)]
+#[path = "private.rs"]
+pub mod __private;

@@ -3,6 +3,10 @@
 //! Invariant: a reducer is pure. The state after a step depends on the state before, the deltas and their
 //! order, and on nothing else.
 
+pub mod reduce;
+
+pub use reduce::Sum;
+
 use crate::{
     canonical::{self, CanonicalError},
     key::{Digest, sha256},
@@ -191,10 +195,15 @@ impl Claims {
     ) -> Result<(), CanonicalError> {
         let value = sha256(&canonical::to_vec(value)?);
         let (first, by) = *self.seen.entry((field, key)).or_insert((value, self.writer));
-        if first != value && self.conflict.is_none() {
+        if first != value && self.outranks(field, by) {
             self.conflict = Some(Conflict { field, items: [by, self.writer] });
         }
         Ok(())
+    }
+
+    /// The first field reports, with its earliest writer: a hash map's own order must not choose among its keys.
+    fn outranks(&self, field: &str, by: (OrderKey, PathHash)) -> bool {
+        self.conflict.as_ref().is_none_or(|known| known.field == field && by < known.items[0])
     }
 }
 
@@ -214,7 +223,7 @@ pub struct StateShape {
 pub fn decode<S: State>(json: &[u8], version: u32) -> Result<S, StateShape> {
     let shape = |path: String, reason: String| StateShape { path, reason, version };
     if version == S::VERSION {
-        return read::<S>(json).map_err(|(path, reason)| shape(path, reason));
+        return read::<S>(json).map_err(|(path, reason)| shape(path.clone(), redacted::<S>(&path, reason)));
     }
     if version > S::VERSION {
         let reason = format!("written by a newer program (this one knows up to {})", S::VERSION);
@@ -227,4 +236,11 @@ pub fn decode<S: State>(json: &[u8], version: u32) -> Result<S, StateShape> {
 fn read<T: DeserializeOwned>(json: &[u8]) -> Result<T, (String, String)> {
     let mut de = serde_json::Deserializer::from_slice(json);
     serde_path_to_error::deserialize(&mut de).map_err(|e| (e.path().to_string(), e.inner().to_string()))
+}
+
+/// A parser's reason quotes what it found, which nobody may see of a secret field.
+fn redacted<S: State>(path: &str, reason: String) -> String {
+    let first = path.split(['.', '[']).next();
+    let secret = S::fields().iter().any(|field| field.secret && Some(field.json) == first);
+    if secret { "the secret value does not fit its type".to_owned() } else { reason }
 }

@@ -1,0 +1,117 @@
+//! The built-in reducers: each folds a written value into the one that is there.
+//!
+//! Invariant: every reducer is a pure `fn(&mut T, T)`, the signature that `#[state(reduce = path)]` asks for, so
+//! a reducer of the user's can be built from these. None of them can panic or depend on the build's settings.
+
+use crate::crdt::Crdt;
+use std::time::Duration;
+
+/// A value that `#[state(sum)]` can add up.
+///
+/// Integers and durations saturate: an overflow must not panic in one build and wrap in another, because two
+/// workers would then disagree about one step. Floats add as IEEE 754 says.
+///
+/// ```
+/// use hapax_core::state::Sum;
+/// let mut total = 250u8;
+/// total.add(10);
+/// assert_eq!(total, 255);
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be summed",
+    label = "`#[state(sum)]` needs a number, a `Duration`, or a type that implements `Sum`"
+)]
+pub trait Sum {
+    /// Adds `other` to it.
+    fn add(&mut self, other: Self);
+}
+
+macro_rules! sum {
+    ($add:ident: $($type:ty)*) => {$(
+        impl Sum for $type {
+            fn add(&mut self, other: Self) {
+                *self = self.$add(other);
+            }
+        }
+    )*};
+}
+
+sum!(saturating_add: u8 u16 u32 u64 u128 usize i8 i16 i32 i64 i128 isize Duration);
+
+macro_rules! sum_floats {
+    ($($type:ty)*) => {$(
+        impl Sum for $type {
+            fn add(&mut self, other: Self) {
+                *self += other;
+            }
+        }
+    )*};
+}
+
+sum_floats!(f32 f64);
+
+/// Names the two halves of a map's item, so that the derive can speak of keys and values of any map type.
+#[doc(hidden)]
+pub trait Pair {
+    /// The first half.
+    type Key;
+    /// The second half.
+    type Value;
+}
+
+impl<K, V> Pair for (K, V) {
+    type Key = K;
+    type Value = V;
+}
+
+/// The new value replaces the old.
+pub fn last<T>(value: &mut T, new: T) {
+    *value = new;
+}
+
+/// The new elements follow the old: lists grow, sets unite, and a map's equal keys take the new value.
+pub fn extend<T: IntoIterator + Extend<T::Item>>(value: &mut T, new: T) {
+    value.extend(new);
+}
+
+/// The new value is added.
+pub fn sum<T: Sum>(value: &mut T, new: T) {
+    value.add(new);
+}
+
+/// The smaller value stays; one that doesn't compare (NaN) changes nothing.
+pub fn min<T: PartialOrd>(value: &mut T, new: T) {
+    if new < *value {
+        *value = new;
+    }
+}
+
+/// The larger value stays; one that doesn't compare (NaN) changes nothing.
+pub fn max<T: PartialOrd>(value: &mut T, new: T) {
+    if new > *value {
+        *value = new;
+    }
+}
+
+/// [`min`] where `None` means "not yet": any value takes its place.
+pub fn min_some<T: PartialOrd>(value: &mut Option<T>, new: Option<T>) {
+    some(value, new, min);
+}
+
+/// [`max`] where `None` means "not yet": any value takes its place.
+pub fn max_some<T: PartialOrd>(value: &mut Option<T>, new: Option<T>) {
+    some(value, new, max);
+}
+
+fn some<T>(value: &mut Option<T>, new: Option<T>, reduce: fn(&mut T, T)) {
+    match (value, new) {
+        (_, None) => {}
+        (Some(value), Some(new)) => reduce(value, new),
+        (value, new) => *value = new,
+    }
+}
+
+/// The type's own CRDT merge.
+pub fn crdt<T: Crdt>(value: &mut T, new: T) {
+    value.merge(new);
+}
