@@ -1,8 +1,13 @@
 //! Typed node names, and what a node says about where to go next.
 
-use crate::{canonical::CanonicalError, id::NodeId, json::Json, state::State};
+use crate::{
+    canonical::CanonicalError,
+    id::NodeId,
+    json::Json,
+    state::{Delta, State},
+};
 use serde::{Deserialize, Serialize};
-use std::{fmt, marker::PhantomData};
+use std::{convert::Infallible, fmt, marker::PhantomData};
 
 /// A node's name, with the type of the input that a fork must hand over. Written once, as a constant.
 ///
@@ -79,7 +84,7 @@ pub struct Outcome<S: State> {
 }
 
 /// Adds routes to deltas.
-pub trait RouteExt: crate::state::Delta {
+pub trait RouteExt: Delta {
     /// Goes to `to`, whatever the edges say.
     fn goto(self, to: Node) -> Outcome<Self::State> {
         Outcome { delta: self, route: Route::Goto(to.name.into()) }
@@ -96,7 +101,55 @@ pub trait RouteExt: crate::state::Delta {
     }
 }
 
-impl<D: crate::state::Delta> RouteExt for D {}
+impl<D: Delta> RouteExt for D {}
+
+/// What a node may return: a delta, an outcome, `()`, or a `Result` of one.
+#[diagnostic::on_unimplemented(
+    message = "a node cannot return `{Self}`",
+    label = "expected a delta, an `Outcome`, `()`, or a `Result` of one",
+    note = "build a delta with `{S}::delta()`, and a route with `.goto(…)`, `.stop()` or `.fork(…)`"
+)]
+pub trait IntoOutcome<S: State> {
+    /// Whether it can carry a route of its own; if not, the graph is checked more strictly.
+    const ROUTES: bool;
+    /// What it gives when the node failed.
+    type Error;
+    /// Gives the outcome.
+    fn into_outcome(self) -> Result<Outcome<S>, Self::Error>;
+}
+
+impl<S: State> IntoOutcome<S> for () {
+    const ROUTES: bool = false;
+    type Error = Infallible;
+    fn into_outcome(self) -> Result<Outcome<S>, Infallible> {
+        S::delta().into_outcome()
+    }
+}
+
+impl<D: Delta> IntoOutcome<D::State> for D {
+    const ROUTES: bool = false;
+    type Error = Infallible;
+    fn into_outcome(self) -> Result<Outcome<D::State>, Infallible> {
+        Ok(Outcome { delta: self, route: Route::Edges })
+    }
+}
+
+impl<S: State> IntoOutcome<S> for Outcome<S> {
+    const ROUTES: bool = true;
+    type Error = Infallible;
+    fn into_outcome(self) -> Result<Outcome<S>, Infallible> {
+        Ok(self)
+    }
+}
+
+impl<S: State, T: IntoOutcome<S, Error = Infallible>, E> IntoOutcome<S> for Result<T, E> {
+    const ROUTES: bool = T::ROUTES;
+    type Error = E;
+    fn into_outcome(self) -> Result<Outcome<S>, E> {
+        let Ok(outcome) = self?.into_outcome();
+        Ok(outcome)
+    }
+}
 
 /// A route as the journal keeps it: names checked, inputs written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -58,7 +58,12 @@ pub(crate) struct Claim {
 
 impl<S: State, A: Send + Sync + 'static> Claimed<S, A> {
     /// Reads the checkpoint and the journal that builds on it, after the claim has committed.
-    async fn load(program: Arc<Program<S, A>>, app: Arc<A>, shared: Arc<Shared>, claim: Claim) -> Result<Self, Halt> {
+    async fn load(
+        program: Arc<Program<S, A>>,
+        app: Arc<A>,
+        shared: Arc<Shared>,
+        claim: Claim,
+    ) -> Result<Self, Halt> {
         let Claim { key, lease, gate, fresh } = claim;
         if let Some(checkpoint) = fresh {
             return Self::at(program, app, shared, gate, (key, lease), checkpoint);

@@ -10,8 +10,7 @@ use crate::{
     observe::Observer,
 };
 use hapax_core::{
-    canary,
-    canonical,
+    canary, canonical,
     commit::{Append, Epoch, Write},
     error::{Coded, code},
     failure::clip,
@@ -52,8 +51,13 @@ pub(crate) struct Item {
 
 impl Item {
     /// Journals what happened to the item. Doesn't wait for the disk.
-    pub(crate) async fn journal(&self, entry: Entry, unless_cancelled: bool) -> Result<crate::gate::Mark, Halt> {
-        let row = |seq| JournalRow { seq, base: self.base, step: self.step, path_hash: self.path_hash, entry };
+    pub(crate) async fn journal(
+        &self,
+        entry: Entry,
+        unless_cancelled: bool,
+    ) -> Result<crate::gate::Mark, Halt> {
+        let row =
+            |seq| JournalRow { seq, base: self.base, step: self.step, path_hash: self.path_hash, entry };
         let append = |first_seq| {
             let (run, epoch, rows) = (self.run.clone(), self.epoch, vec![row(first_seq)]);
             Write::Append(Append { run, epoch, first_seq, rows, unless_cancelled })
@@ -120,7 +124,8 @@ impl Attempt {
     pub(crate) fn open_scope(&self, path: String) -> Arc<str> {
         let path: Arc<str> = path.into();
         if !lock(&self.scopes).insert(path.clone()) {
-            let message = format!("scope `{path}` was opened twice in one attempt; give each lane its own name");
+            let message =
+                format!("scope `{path}` was opened twice in one attempt; give each lane its own name");
             self.condemn(NodeError::coded(code::REPLAY_MISMATCH, message, false));
         }
         path
@@ -164,8 +169,9 @@ impl EffectFuture<'_> {
             let message = "this context belongs to an attempt that has ended".to_owned();
             return Err(self.error(code::DEAD_HANDLE, message, false));
         }
-        let request = canonical::to_vec(request)
-            .map_err(|e| self.error(e.code(), format!("the request cannot be written as JSON: {e}"), false))?;
+        let request = canonical::to_vec(request).map_err(|e| {
+            self.error(e.code(), format!("the request cannot be written as JSON: {e}"), false)
+        })?;
         let request = sha256(&request);
         let site = EffectSite {
             namespace: item.run.namespace.as_str(),
@@ -195,7 +201,11 @@ impl EffectFuture<'_> {
             self.attempt.condemn(mismatch(&self.attempt.item, &what));
         }
         match &call.outcome {
-            Some(EffectOutcome::Err { .. }) if call.attempt < self.attempt.number && recorded.is_last(call) => None,
+            Some(EffectOutcome::Err { .. })
+                if call.attempt < self.attempt.number && recorded.is_last(call) =>
+            {
+                None
+            }
             outcome => outcome.clone(),
         }
     }
@@ -204,7 +214,11 @@ impl EffectFuture<'_> {
     pub(crate) fn replay<T: DeserializeOwned>(&self, outcome: EffectOutcome) -> Result<T, EffectError> {
         match outcome {
             EffectOutcome::Ok { response } => response.read().map_err(|e| {
-                self.error(code::STATE_SHAPE, format!("the recorded answer does not fit its type: {e}"), false)
+                self.error(
+                    code::STATE_SHAPE,
+                    format!("the recorded answer does not fit its type: {e}"),
+                    false,
+                )
             }),
             EffectOutcome::Err { code, message, retryable } => Err(self.error(&code, message, retryable)),
         }
@@ -238,7 +252,8 @@ impl EffectFuture<'_> {
                 Err(e) => self.failed(e.code(), format!("the answer cannot be written as JSON: {e}"), false),
             },
             Err(error) => {
-                let fatal = (&error as &dyn Any).downcast_ref::<NodeError>().is_some_and(|e| !e.is_retryable());
+                let fatal =
+                    (&error as &dyn Any).downcast_ref::<NodeError>().is_some_and(|e| !e.is_retryable());
                 self.failed(code::EFFECT_FAILED, clip(error.to_string()), !fatal)
             }
         };
@@ -248,7 +263,12 @@ impl EffectFuture<'_> {
         answer
     }
 
-    fn failed<T>(&self, code: &str, message: String, retryable: bool) -> (Result<T, EffectError>, EffectOutcome) {
+    fn failed<T>(
+        &self,
+        code: &str,
+        message: String,
+        retryable: bool,
+    ) -> (Result<T, EffectError>, EffectOutcome) {
         let outcome = EffectOutcome::Err { code: code.into(), message: message.clone(), retryable };
         (Err(self.error(code, message, retryable)), outcome)
     }

@@ -62,7 +62,9 @@ pub enum Error {
         status: &'static str,
     },
     /// The run belongs to another shape of the graph.
-    #[error("run `{run}` was started on another shape of graph `{graph}` (stored {stored}, this program's {ours}); deploy that shape again, or declare it with `.compatible(…)`")]
+    #[error(
+        "run `{run}` was started on another shape of graph `{graph}` (stored {stored}, this program's {ours}); deploy that shape again, or declare it with `.compatible(…)`"
+    )]
     GraphMismatch {
         /// The run.
         run: RunKey,

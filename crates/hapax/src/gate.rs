@@ -271,7 +271,8 @@ impl Gate {
                 let since = *lock(&self.trouble_since).get_or_insert_with(clock::instant);
                 if since.elapsed() < self.patience {
                     // Longer pauses the longer it lasts: a tenth of what has passed, within bounds.
-                    let pause = (since.elapsed() / 10).clamp(Duration::from_millis(1), Duration::from_secs(1));
+                    let pause =
+                        (since.elapsed() / 10).clamp(Duration::from_millis(1), Duration::from_secs(1));
                     tokio::time::sleep(pause).await;
                     return Ok(());
                 }
@@ -315,7 +316,12 @@ impl Gate {
 
 /// A failure of the run itself rather than of a node.
 pub(crate) fn run_failure(error: &(impl Coded + std::fmt::Display), step: u64) -> Halt {
-    Halt::Failed(Box::new(RunFailure { code: error.code().into(), message: error.to_string(), step, node: None }))
+    Halt::Failed(Box::new(RunFailure {
+        code: error.code().into(),
+        message: error.to_string(),
+        step,
+        node: None,
+    }))
 }
 
 /// The run used up its time.

@@ -36,18 +36,19 @@ pub use graph::{Graph, Sources};
 pub use handle::Run;
 pub use hapax_core as core;
 pub use hapax_core::{
+    canonical,
     commit::{PausedBy, RunFailure, Status, WaitsOn},
     crdt,
     error::Coded,
     failure::NodeFailure,
     journal::EffectKind,
     rng::Rng,
-    route::{Branch, Node, Outcome, Route, RouteExt},
+    route::{Branch, IntoOutcome, Node, Outcome, Route, RouteExt},
     state::{self, ConflictPolicy, Delta, OldState, State},
 };
 pub use hapax_macros::{State, node};
 pub use hapax_store as store;
-pub use node::{Blocking, IntoNode, IntoOutcome, blocking};
+pub use node::{Blocking, IntoNode, blocking};
 pub use observe::Event;
 pub use options::{Durability, NodePolicy, Options, Retry};
 

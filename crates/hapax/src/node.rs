@@ -6,55 +6,15 @@ use crate::{
 };
 use hapax_core::{
     json::Json,
-    route::{Outcome, Route},
-    state::{Delta, State},
+    route::{IntoOutcome, Outcome},
+    state::State,
 };
 use serde::de::DeserializeOwned;
 use std::{future::Future, pin::Pin, sync::Arc};
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
-pub(crate) type BoxNode<S, A> = Arc<dyn Fn(Ctx<S, A>, Option<Json>) -> BoxFuture<Result<Outcome<S>>> + Send + Sync>;
-
-/// What a node may return: a delta, an outcome, `()`, or a `Result` of one.
-#[diagnostic::on_unimplemented(
-    message = "a node cannot return `{Self}`",
-    label = "expected a delta, an `Outcome`, `()`, or a `Result` of one",
-    note = "build a delta with `{S}::delta()`, and a route with `.goto(…)`, `.stop()` or `.fork(…)`"
-)]
-pub trait IntoOutcome<S: State> {
-    /// Whether it can carry a route of its own; if not, the graph is checked more strictly.
-    const ROUTES: bool;
-    /// Gives the outcome.
-    fn into_outcome(self) -> Result<Outcome<S>>;
-}
-
-impl<S: State> IntoOutcome<S> for () {
-    const ROUTES: bool = false;
-    fn into_outcome(self) -> Result<Outcome<S>> {
-        S::delta().into_outcome()
-    }
-}
-
-impl<D: Delta> IntoOutcome<D::State> for D {
-    const ROUTES: bool = false;
-    fn into_outcome(self) -> Result<Outcome<D::State>> {
-        Ok(Outcome { delta: self, route: Route::Edges })
-    }
-}
-
-impl<S: State> IntoOutcome<S> for Outcome<S> {
-    const ROUTES: bool = true;
-    fn into_outcome(self) -> Result<Outcome<S>> {
-        Ok(self)
-    }
-}
-
-impl<S: State, T: IntoOutcome<S>, E: Into<NodeError>> IntoOutcome<S> for std::result::Result<T, E> {
-    const ROUTES: bool = T::ROUTES;
-    fn into_outcome(self) -> Result<Outcome<S>> {
-        self.map_err(Into::into)?.into_outcome()
-    }
-}
+pub(crate) type BoxNode<S, A> =
+    Arc<dyn Fn(Ctx<S, A>, Option<Json>) -> BoxFuture<Result<Outcome<S>>> + Send + Sync>;
 
 /// Marks nodes of the shape `(ctx)`.
 #[derive(Debug)]
@@ -83,14 +43,14 @@ where
     S: State,
     A: Send + Sync + 'static,
     F: Fn(Ctx<S, A>) -> Fut + Send + Sync + 'static,
-    Fut: Future<Output: IntoOutcome<S>> + Send + 'static,
+    Fut: Future<Output: IntoOutcome<S, Error: Into<NodeError>>> + Send + 'static,
 {
     const ROUTES: bool = <Fut::Output as IntoOutcome<S>>::ROUTES;
     const WANTS_INPUT: bool = false;
     fn into_node(self) -> BoxNode<S, A> {
         Arc::new(move |ctx, _| {
             let run = self(ctx);
-            Box::pin(async move { run.await.into_outcome() })
+            Box::pin(async move { run.await.into_outcome().map_err(Into::into) })
         })
     }
 }
@@ -101,7 +61,7 @@ where
     A: Send + Sync + 'static,
     I: DeserializeOwned,
     F: Fn(Ctx<S, A>, I) -> Fut + Send + Sync + 'static,
-    Fut: Future<Output: IntoOutcome<S>> + Send + 'static,
+    Fut: Future<Output: IntoOutcome<S, Error: Into<NodeError>>> + Send + 'static,
 {
     const ROUTES: bool = <Fut::Output as IntoOutcome<S>>::ROUTES;
     const WANTS_INPUT: bool = true;
@@ -109,7 +69,7 @@ where
         Arc::new(move |ctx, input| match read_input(input.as_ref()) {
             Ok(input) => {
                 let run = self(ctx, input);
-                Box::pin(async move { run.await.into_outcome() })
+                Box::pin(async move { run.await.into_outcome().map_err(Into::into) })
             }
             Err(error) => Box::pin(async move { Err(error) }),
         })
@@ -154,7 +114,7 @@ where
     S: State,
     A: Send + Sync + 'static,
     F: Fn(Ctx<S, A>) -> T + Send + Sync + 'static,
-    T: IntoOutcome<S>,
+    T: IntoOutcome<S, Error: Into<NodeError>>,
 {
     const ROUTES: bool = T::ROUTES;
     const WANTS_INPUT: bool = false;
@@ -162,7 +122,7 @@ where
         let node = Arc::new(self.0);
         Arc::new(move |ctx, _| {
             let node = node.clone();
-            on_a_blocking_thread(move || node(ctx).into_outcome())
+            on_a_blocking_thread(move || node(ctx).into_outcome().map_err(Into::into))
         })
     }
 }
@@ -173,7 +133,7 @@ where
     A: Send + Sync + 'static,
     I: DeserializeOwned + Send + 'static,
     F: Fn(Ctx<S, A>, I) -> T + Send + Sync + 'static,
-    T: IntoOutcome<S>,
+    T: IntoOutcome<S, Error: Into<NodeError>>,
 {
     const ROUTES: bool = T::ROUTES;
     const WANTS_INPUT: bool = true;
@@ -181,12 +141,16 @@ where
         let node = Arc::new(self.0);
         Arc::new(move |ctx, input| {
             let node = node.clone();
-            on_a_blocking_thread(move || node(ctx, read_input(input.as_ref())?).into_outcome())
+            on_a_blocking_thread(move || {
+                node(ctx, read_input(input.as_ref())?).into_outcome().map_err(Into::into)
+            })
         })
     }
 }
 
-fn on_a_blocking_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> BoxFuture<Result<T>> {
+fn on_a_blocking_thread<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> BoxFuture<Result<T>> {
     Box::pin(async move {
         match tokio::task::spawn_blocking(work).await {
             Ok(outcome) => outcome,

@@ -1,12 +1,7 @@
 //! Limits and policies: what the engine and each node may do, and what happens when they fail.
 
 use crate::error::NodeError;
-use hapax_core::{
-    id::Namespace,
-    limits,
-    rng::Rng,
-    state::ConflictPolicy,
-};
+use hapax_core::{id::Namespace, limits, rng::Rng, state::ConflictPolicy};
 use std::{fmt, sync::Arc, time::Duration};
 
 /// How far a run may go before its steps are on disk.
@@ -193,7 +188,8 @@ impl Retry {
         if let Some(backoff) = &self.backoff {
             return backoff(failures);
         }
-        let doubled = FIRST_PAUSE.saturating_mul(1u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX));
+        let doubled =
+            FIRST_PAUSE.saturating_mul(1u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX));
         doubled.min(LONGEST_PAUSE).mul_f64(jitter.f64())
     }
 }

@@ -239,7 +239,11 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
                     return (ItemResult::Done { delta, route }, done);
                 }
                 Err(e) => {
-                    let error = NodeError::coded(e.code(), format!("the delta cannot be written as JSON: {e}"), false);
+                    let error = NodeError::coded(
+                        e.code(),
+                        format!("the delta cannot be written as JSON: {e}"),
+                        false,
+                    );
                     self.failure(&error, self.record.failed + 1)
                 }
             },
@@ -271,7 +275,11 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
             Done::Ok { delta, route } => match delta.read() {
                 Ok(delta) => ItemResult::Done { delta, route },
                 Err(e) => {
-                    let error = NodeError::coded(code::STATE_SHAPE, format!("the journaled delta does not fit: {e}"), false);
+                    let error = NodeError::coded(
+                        code::STATE_SHAPE,
+                        format!("the journaled delta does not fit: {e}"),
+                        false,
+                    );
                     ItemResult::Failed(self.failure(&error, self.record.failed))
                 }
             },
@@ -307,7 +315,11 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
             let error = NodeError::coded(code::UNKNOWN_TARGET, message, false);
             return Ok(Err(self.failure(&error, 1)));
         };
-        let retry = self.program.nodes[node].policy.retry.clone().unwrap_or_else(|| self.shared.options.retry.clone());
+        let retry = self.program.nodes[node]
+            .policy
+            .retry
+            .clone()
+            .unwrap_or_else(|| self.shared.options.retry.clone());
         loop {
             let number = self.record.failed + 1;
             let error = match self.attempt(node, number).await? {
@@ -410,6 +422,7 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
 
 fn panicked(panic: &(dyn std::any::Any + Send)) -> NodeError {
     let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
-    let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into());
+    let text =
+        text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into());
     NodeError::coded(code::NODE_PANICKED, format!("panicked: {text}"), true)
 }

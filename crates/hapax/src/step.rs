@@ -30,7 +30,9 @@ pub(crate) enum Progress {
 }
 
 /// Takes a run from one checkpoint to the next.
-pub(crate) async fn step<S: State, A: Send + Sync + 'static>(run: &mut Claimed<S, A>) -> Result<Progress, Halt> {
+pub(crate) async fn step<S: State, A: Send + Sync + 'static>(
+    run: &mut Claimed<S, A>,
+) -> Result<Progress, Halt> {
     run.may_go_on()?;
     let (merged, io) = run_and_merge(run).await?;
     commit(run, merged, io).await
@@ -75,12 +77,19 @@ fn failed(error: MergeError, step: u64) -> Halt {
 
 /// Seals the next checkpoint and hands it to the store; waits for the disk when durability is strict, when too
 /// much runs ahead of it, or when the run ends.
-async fn commit<S: State, A>(run: &mut Claimed<S, A>, merged: Merged<S>, io: Digest) -> Result<Progress, Halt> {
+async fn commit<S: State, A>(
+    run: &mut Claimed<S, A>,
+    merged: Merged<S>,
+    io: Digest,
+) -> Result<Progress, Halt> {
     let Merged { state, frontier, barriers } = merged;
     let json = canonical::to_vec(&state).map_err(|error| run_failure(&error, run.step))?;
     if json.len() > MAX_STATE_BYTES {
         let what = format!("the state after step {}", run.step);
-        return Err(run_failure(&StoreError::TooLarge { what, size: json.len(), limit: MAX_STATE_BYTES }, run.step));
+        return Err(run_failure(
+            &StoreError::TooLarge { what, size: json.len(), limit: MAX_STATE_BYTES },
+            run.step,
+        ));
     }
     let draft = Draft {
         step: run.step + 1,

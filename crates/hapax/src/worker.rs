@@ -122,7 +122,8 @@ impl Shared {
     /// Takes a freshly claimed run into this engine's hands.
     pub(crate) fn take(&self, key: RunKey, lease: Lease) -> Taken {
         let Options { store_patience, .. } = self.options;
-        let gate = Gate::new(self.store.clone(), key.clone(), lease.epoch, store_patience, self.observer.clone());
+        let gate =
+            Gate::new(self.store.clone(), key.clone(), lease.epoch, store_patience, self.observer.clone());
         let (end, ended) = watch::channel(None);
         lock(&self.held).insert(key.clone(), Held { lease, gate: gate.clone(), end: ended });
         Taken { claim: Claim { key, lease, gate, fresh: None }, end }
@@ -141,7 +142,8 @@ impl Shared {
 
     /// Waits for room to execute a run; `None`: there was none in time.
     pub(crate) async fn room(&self) -> Option<OwnedSemaphorePermit> {
-        let wait = tokio::time::timeout(self.options.backpressure_timeout, self.slots.clone().acquire_owned());
+        let wait =
+            tokio::time::timeout(self.options.backpressure_timeout, self.slots.clone().acquire_owned());
         wait.await.ok().and_then(Result::ok)
     }
 
