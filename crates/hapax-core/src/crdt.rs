@@ -17,6 +17,10 @@
 /// high.merge(High(9));
 /// assert_eq!(high.0, 9);
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` has no CRDT merge",
+    label = "`#[state(crdt)]` needs a type that implements `Crdt`"
+)]
 pub trait Crdt {
     /// Takes in what another replica knows.
     fn merge(&mut self, other: Self);

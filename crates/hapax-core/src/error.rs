@@ -138,7 +138,7 @@ impl Coded for GraphError {
             GraphError::UnknownNode { .. } => code::UNKNOWN_NODE,
             GraphError::Duplicate { .. } => code::DUPLICATE,
             GraphError::Unreachable { .. } => code::UNREACHABLE,
-            GraphError::JoinCannotFill { .. } => code::JOIN_CANNOT_FILL,
+            GraphError::JoinCannotFill { .. } | GraphError::EmptyJoin { .. } => code::JOIN_CANNOT_FILL,
         }
     }
 }

@@ -120,6 +120,16 @@ pub enum GraphError {
         /// The sources that can't arrive.
         missing: String,
     },
+    /// A join without producers.
+    #[error(
+        "graph `{graph}`: the join into `{to}` waits for no node, so it can never fire; name its sources, or remove it"
+    )]
+    EmptyJoin {
+        /// The graph.
+        graph: String,
+        /// The join's target.
+        to: String,
+    },
 }
 
 impl<S> Graph<S> {
@@ -165,13 +175,16 @@ impl<S> fmt::Debug for Graph<S> {
     }
 }
 
+/// From, to, label and condition, as declared.
+type DeclaredEdge<S> = (String, String, Option<String>, Option<Predicate<S>>);
+
 /// Collects declarations; [`GraphBuilder::build`] checks them all at once.
 pub struct GraphBuilder<S> {
     name: String,
     version: u32,
     start: String,
     nodes: Vec<(String, bool, bool)>,
-    edges: Vec<(String, String, Option<String>, Option<Predicate<S>>)>,
+    edges: Vec<DeclaredEdge<S>>,
     joins: Vec<(Vec<String>, String)>,
     ends: Vec<String>,
     handlers: Vec<(String, String)>,
@@ -230,10 +243,10 @@ impl<S> GraphBuilder<S> {
 
     /// Checks everything and gives the graph.
     pub fn build(self) -> Result<Graph<S>, GraphError> {
-        NodeId::new(&self.name)?;
+        NodeId::new(&self.name).map_err(|error| InvalidId { what: "graph name", ..error })?;
         let index = self.check_nodes()?;
         self.check_mentions(&index)?;
-        self.check_duplicates()?;
+        self.check_declarations()?;
         let fingerprint = self.fingerprint();
         let graph = self.assemble(index, fingerprint)?;
         graph.check_reachable()?;
@@ -282,7 +295,7 @@ impl<S> GraphBuilder<S> {
         Ok(())
     }
 
-    fn check_duplicates(&self) -> Result<(), GraphError> {
+    fn check_declarations(&self) -> Result<(), GraphError> {
         let mut edges = BTreeSet::new();
         for (from, to, label, _) in &self.edges {
             if !edges.insert((from, to, label)) {
@@ -292,6 +305,9 @@ impl<S> GraphBuilder<S> {
         }
         let mut joins = BTreeSet::new();
         for (sources, to) in &self.joins {
+            if sources.is_empty() {
+                return Err(GraphError::EmptyJoin { graph: self.name.clone(), to: to.clone() });
+            }
             let distinct: BTreeSet<_> = sources.iter().collect();
             if distinct.len() < sources.len() {
                 return Err(self.duplicate(format!("a source of the join into {to}")));

@@ -263,7 +263,7 @@ impl<'g, S: State> Merger<'g, S> {
                 }
             }
             Next::Settled(SettledRoute::Fork(branches)) => {
-                self.fork(&producer.node, parent, branches, next)?
+                self.fork(&producer.node, parent, branches, next)?;
             }
             Next::Settled(SettledRoute::Edges) => {
                 let state = &self.state;

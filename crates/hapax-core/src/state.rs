@@ -139,11 +139,14 @@ pub struct Conflict {
     pub items: [(OrderKey, PathHash); 2],
 }
 
+/// An item of a step.
+type Writer = (OrderKey, PathHash);
+
 /// Finds conflicts while a step is merged: each item in turn claims what it wrote.
 #[derive(Debug)]
 pub struct Claims {
-    writer: (OrderKey, PathHash),
-    seen: HashMap<(&'static str, Option<Digest>), (Digest, (OrderKey, PathHash))>,
+    writer: Writer,
+    seen: HashMap<(&'static str, Option<Digest>), (Digest, Writer)>,
     conflict: Option<Conflict>,
 }
 
@@ -202,7 +205,7 @@ impl Claims {
     }
 
     /// The first field reports, with its earliest writer: a hash map's own order must not choose among its keys.
-    fn outranks(&self, field: &str, by: (OrderKey, PathHash)) -> bool {
+    fn outranks(&self, field: &str, by: Writer) -> bool {
         self.conflict.as_ref().is_none_or(|known| known.field == field && by < known.items[0])
     }
 }

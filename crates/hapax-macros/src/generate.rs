@@ -8,8 +8,8 @@ use crate::{
     parse::Input,
 };
 use proc_macro2::TokenStream;
-use quote::{format_ident, quote, quote_spanned};
-use syn::{Ident, Path, Type};
+use quote::{ToTokens as _, format_ident, quote, quote_spanned};
+use syn::{Ident, Path};
 
 /// Everything for one state.
 pub(crate) fn state(input: &Input) -> TokenStream {
@@ -93,33 +93,35 @@ fn doc(field: &Field) -> String {
 }
 
 /// The element type of a collection.
-fn item(ty: &Type) -> TokenStream {
-    quote!(<#ty as ::core::iter::IntoIterator>::Item)
+fn item(field: &Field) -> TokenStream {
+    let ty = &field.ty;
+    quote_spanned!(field.span()=> <#ty as ::core::iter::IntoIterator>::Item)
 }
 
 fn arguments(hapax: &Path, field: &Field) -> TokenStream {
     let (span, ty) = (field.span(), &field.ty);
-    let item = item(ty);
-    let into = quote_spanned!(span=> impl ::core::convert::Into);
-    match field.reducer {
-        Reducer::Append => quote!(value: #into<#item>),
+    let item = item(field);
+    let into = |ty: TokenStream| quote_spanned!(span=> impl ::core::convert::Into<#ty>);
+    let value = match field.reducer {
         Reducer::Extend | Reducer::Union => {
-            quote_spanned!(span=> values: impl ::core::iter::IntoIterator<Item = #into<#item>>)
+            let element = into(item);
+            return quote_spanned!(span=> values: impl ::core::iter::IntoIterator<Item = #element>);
         }
         Reducer::Merge => {
             let pair = quote_spanned!(span=> <#item as #hapax::state::reduce::Pair>);
-            quote!(key: #into<#pair::Key>, value: #into<#pair::Value>)
+            let [key, value] = ["Key", "Value"].map(|half| Ident::new(half, span));
+            let (key, value) = (into(quote!(#pair::#key)), into(quote!(#pair::#value)));
+            return quote_spanned!(span=> key: #key, value: #value);
         }
-        Reducer::Min | Reducer::Max => {
-            let ty = field.optional().unwrap_or(ty);
-            quote!(value: #into<#ty>)
-        }
-        Reducer::Last | Reducer::Sum | Reducer::Crdt | Reducer::Custom { .. } => quote!(value: #into<#ty>),
-    }
+        Reducer::Append => into(item),
+        Reducer::Min | Reducer::Max => into(field.optional().unwrap_or(ty).to_token_stream()),
+        Reducer::Last | Reducer::Sum | Reducer::Crdt | Reducer::Custom { .. } => into(quote!(#ty)),
+    };
+    quote_spanned!(span=> value: #value)
 }
 
 fn body(hapax: &Path, field: &Field) -> TokenStream {
-    let (ident, item) = (&field.ident, item(&field.ty));
+    let (ident, item) = (&field.ident, item(field));
     let extend = |items: TokenStream| {
         quote_spanned! {field.span()=>
             let slot = self.#ident.get_or_insert_with(::core::default::Default::default);

@@ -58,5 +58,5 @@ pub fn derive_state(input: TokenStream) -> TokenStream {
 /// at the value that is held across an `.await` and is not `Send`. The function itself stays as it is.
 #[proc_macro_attribute]
 pub fn node(arguments: TokenStream, item: TokenStream) -> TokenStream {
-    node::check(&arguments.into(), item.into()).into()
+    node::check(&arguments.into(), &item.into()).into()
 }

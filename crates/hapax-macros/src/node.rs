@@ -8,8 +8,8 @@ use quote::{format_ident, quote, quote_spanned};
 use syn::{Error, FnArg, GenericParam, Ident, ItemFn, Result, Signature, spanned::Spanned};
 
 /// The function and its check, or the function and what is wrong with it.
-pub(crate) fn check(arguments: &TokenStream, item: TokenStream) -> TokenStream {
-    let added = assertion(arguments, &item).unwrap_or_else(Error::into_compile_error);
+pub(crate) fn check(arguments: &TokenStream, item: &TokenStream) -> TokenStream {
+    let added = assertion(arguments, item).unwrap_or_else(Error::into_compile_error);
     quote! { #item #added }
 }
 

@@ -52,6 +52,10 @@ sum_floats!(f32 f64);
 
 /// Names the two halves of a map's item, so that the derive can speak of keys and values of any map type.
 #[doc(hidden)]
+#[diagnostic::on_unimplemented(
+    message = "`#[state(merge)]` needs a map, and `{Self}` is not an entry of one",
+    label = "not a map"
+)]
 pub trait Pair {
     /// The first half.
     type Key;
