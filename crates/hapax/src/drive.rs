@@ -79,6 +79,9 @@ impl<S: State, A: Send + Sync + 'static> Claimed<S, A> {
         if fingerprint != program.shape.fingerprint() && !program.compatible.contains(&fingerprint) {
             return Err(Halt::Drained);
         }
+        if !program.shape.has_joins_of(&loaded.checkpoint.barriers) {
+            return Err(joins_differ(loaded.checkpoint.step));
+        }
         gate.resume_at(loaded.record.next_seq).await;
         let mut run = Self::at(program, app, shared, gate, (key, lease), loaded.checkpoint)?;
         run.record = by_item(run.digest, loaded.journal);
@@ -171,6 +174,17 @@ impl<S: State, A> Claimed<S, A> {
     pub(crate) fn used_us(&self) -> u64 {
         micros(self.used())
     }
+}
+
+/// A shape was declared compatible although its joins are not those that the run waits at.
+fn joins_differ(step: u64) -> Halt {
+    Halt::Failed(Box::new(RunFailure {
+        code: code::GRAPH_MISMATCH.into(),
+        message: "the run waits at a join that this graph does not have; the shapes are not compatible"
+            .into(),
+        step,
+        node: None,
+    }))
 }
 
 /// Executes a claimed run until it ends, is parked, or is somebody else's.

@@ -123,10 +123,7 @@ impl<S: State, A: Send + Sync + 'static> Flow<S, A> {
             Created::New(Some(lease)) => {
                 let mut taken = shared.take(key, lease);
                 taken.claim.fresh = Some(first);
-                match shared.room().await {
-                    Some(room) => shared.run(self.code.clone(), taken, room),
-                    None => shared.park(taken).await,
-                }
+                shared.admit(self.code.clone(), taken).await;
                 Ok(handle)
             }
             Created::New(None) => Ok(handle),
@@ -185,10 +182,7 @@ impl<S: State, A: Send + Sync + 'static> Flow<S, A> {
         }
         let lease = shared.store.claim(key.clone(), shared.claimant()).await?;
         let taken = shared.take(key, lease);
-        match shared.room().await {
-            Some(room) => shared.run(self.code.clone(), taken, room),
-            None => shared.park(taken).await,
-        }
+        shared.admit(self.code.clone(), taken).await;
         Ok(handle)
     }
 

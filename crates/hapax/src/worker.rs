@@ -170,24 +170,15 @@ impl Shared {
         ));
     }
 
-    /// Parks a claimed run for which there was no room; it is taken up again by itself.
+    /// Gives back a claimed run that wasn't executed: parked until there is room, when it is taken up again by
+    /// itself, or cancelled when that was asked for.
     pub(crate) async fn park(&self, taken: Taken) {
         let Taken { claim, end } = taken;
-        let paused = Status::Paused { by: PausedBy::Backpressure };
-        let last = match claim.gate.conclude(paused, Duration::ZERO).await {
-            Ok(_) => End::Stopped(None),
-            Err(_) => End::Elsewhere,
+        let (status, last) = match claim.gate.halt() {
+            Some(Halt::Cancelled) => (Status::Cancelled, End::Over(Status::Cancelled)),
+            _ => (Status::Paused { by: PausedBy::Backpressure }, End::Stopped(None)),
         };
-        self.let_go(&claim.key, &end, last);
-    }
-
-    /// Marks a claimed run as cancelled without executing it.
-    pub(crate) async fn cancel_unstarted(&self, taken: Taken) {
-        let Taken { claim, end } = taken;
-        let last = match claim.gate.conclude(Status::Cancelled, Duration::ZERO).await {
-            Ok(_) => End::Over(Status::Cancelled),
-            Err(_) => End::Elsewhere,
-        };
+        let last = claim.gate.conclude(status, Duration::ZERO).await.map_or(End::Elsewhere, |_| last);
         self.let_go(&claim.key, &end, last);
     }
 }
@@ -229,8 +220,9 @@ async fn take_what_fits(shared: &Arc<Shared>) -> bool {
     let full = claimed.len() == limit;
     for (key, lease) in claimed {
         let taken = shared.take(key.clone(), lease);
-        let Ok(Some(record)) = shared.store.run(key).await else { continue };
-        match (shared.flow(&record.graph), shared.slots.clone().try_acquire_owned()) {
+        let record = shared.store.run(key).await.ok().flatten();
+        let flow = record.and_then(|record| shared.flow(&record.graph));
+        match (flow, shared.slots.clone().try_acquire_owned()) {
             (Some(flow), Ok(room)) => shared.run(flow, taken, room),
             _ => shared.park(taken).await,
         }
