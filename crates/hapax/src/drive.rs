@@ -6,9 +6,11 @@ use crate::{
     graph::Program,
     items::Frontier,
     observe::Event,
+    run_items::panicked,
     step::{Progress, step},
     worker::{End, Shared},
 };
+use futures::FutureExt;
 use hapax_core::{
     checkpoint::Checkpoint,
     commit::{Epoch, RunFailure, Status},
@@ -23,6 +25,7 @@ use hapax_core::{
 use hapax_store::{Lease, StoreError};
 use std::{
     collections::{HashMap, VecDeque},
+    panic::AssertUnwindSafe,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -200,10 +203,12 @@ pub(crate) async fn drive<S: State, A: Send + Sync + 'static>(
         Err(halt) => return conclude(&gate, &key, halt, Duration::ZERO).await,
     };
     let halt = loop {
-        match step(&mut run).await {
-            Ok(Progress::Onward) => {}
-            Ok(Progress::Done) => return End::Succeeded(run.state_json, S::VERSION),
-            Err(halt) => break halt,
+        // Nodes are caught where they run; what can still panic is a reducer or a predicate.
+        match AssertUnwindSafe(step(&mut run)).catch_unwind().await {
+            Ok(Ok(Progress::Onward)) => {}
+            Ok(Ok(Progress::Done)) => return End::Succeeded(run.state_json, S::VERSION),
+            Ok(Err(halt)) => break halt,
+            Err(panic) => break run_failure(&panicked("a reducer or predicate", &*panic), run.step),
         }
     };
     conclude(&gate, &key, halt, run.used()).await

@@ -382,7 +382,7 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
         let body = AssertUnwindSafe(async { (code.run)(ctx, input).await }).catch_unwind();
         let outcome = tokio::select! {
             biased;
-            outcome = body => outcome.unwrap_or_else(|panic| Err(panicked(&*panic))),
+            outcome = body => outcome.unwrap_or_else(|panic| Err(panicked("it", &*panic))),
             error = attempt.condemned() => Err(error),
             () = self.past_grace() => return Err(self.halt()),
             () = tokio::time::sleep_until(attempt.deadline.into()) => {
@@ -420,9 +420,10 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
     }
 }
 
-fn panicked(panic: &(dyn std::any::Any + Send)) -> NodeError {
+/// A panic as an error: a panic of user code is never a dead engine.
+pub(crate) fn panicked(who: &str, panic: &(dyn std::any::Any + Send)) -> NodeError {
     let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
     let text =
         text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into());
-    NodeError::coded(code::NODE_PANICKED, format!("panicked: {text}"), true)
+    NodeError::coded(code::NODE_PANICKED, format!("{who} panicked: {text}"), true)
 }

@@ -140,11 +140,19 @@ impl Shared {
         sender.send_replace(Some(end));
     }
 
-    /// Waits for room to execute a run; `None`: there was none in time.
-    pub(crate) async fn room(&self) -> Option<OwnedSemaphorePermit> {
-        let wait =
-            tokio::time::timeout(self.options.backpressure_timeout, self.slots.clone().acquire_owned());
-        wait.await.ok().and_then(Result::ok)
+    /// Executes a claimed run as soon as there is room; parks it when there is none in time, or when it was stopped
+    /// before it began.
+    pub(crate) async fn admit(self: &Arc<Self>, flow: Arc<dyn Drive>, taken: Taken) {
+        let gate = taken.claim.gate.clone();
+        let room = tokio::select! {
+            room = self.slots.clone().acquire_owned() => room.ok(),
+            () = gate.halted().cancelled() => None,
+            () = tokio::time::sleep(self.options.backpressure_timeout) => None,
+        };
+        match room {
+            Some(room) => self.run(flow, taken, room),
+            None => self.park(taken).await,
+        }
     }
 
     /// Executes a claimed run in a task of its own.
