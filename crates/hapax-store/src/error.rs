@@ -3,7 +3,7 @@
 use hapax_core::{
     commit::{Epoch, Status},
     error::{Code, Coded, code},
-    id::RunKey,
+    id::{InvalidId, RunKey},
     key::Digest,
 };
 
@@ -86,7 +86,7 @@ pub enum StoreError {
         status: Box<Status>,
     },
     /// Larger than its limit.
-    #[error("{what} is {size} bytes; the limit is {limit}")]
+    #[error("{what}: {size} is over the limit of {limit}")]
     TooLarge {
         /// What.
         what: String,
@@ -95,6 +95,9 @@ pub enum StoreError {
         /// The limit.
         limit: usize,
     },
+    /// A tag that can't be a name.
+    #[error(transparent)]
+    Name(InvalidId),
     /// The store can't be opened.
     #[error("cannot open {what}: {why}")]
     Open {
@@ -122,6 +125,7 @@ impl Coded for StoreError {
             StoreError::WrongStatus { status, .. } if status.is_final() => code::ALREADY_FINISHED,
             StoreError::WrongStatus { .. } => code::NOT_FAILED,
             StoreError::TooLarge { .. } => code::LIMIT,
+            StoreError::Name(_) => code::INVALID_ID,
             StoreError::Open { code, .. } => code,
         }
     }

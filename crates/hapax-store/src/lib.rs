@@ -3,14 +3,20 @@
 //! [`Store`] is the contract, [`MemoryStore`](memory::MemoryStore) the reference model,
 //! [`SqliteStore`](sqlite::SqliteStore) the default. Every store passes the suite in [`conformance`].
 
+pub mod check;
+pub mod clock;
 pub mod codec;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod error;
+#[cfg(feature = "conformance")]
+pub mod faulty;
 pub mod memory;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 pub mod store;
 
+pub use check::check_limits;
 pub use error::StoreError;
+pub use memory::MemoryStore;
 pub use store::*;

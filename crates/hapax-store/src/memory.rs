@@ -1,1 +1,388 @@
-//! memory
+//! The reference model: plain maps behind one lock.
+//!
+//! Invariant: every call holds the lock from its first look to its last change, so each is one transaction and
+//! all of them happen one after the other. What this store answers is what every other store must answer.
+//! "Durable" means as long as the process.
+
+mod run;
+
+use crate::{
+    check::{check_limits, check_new_run},
+    clock::now_us,
+    error::StoreError,
+    store::{
+        Answer, BoxFuture, Claimant, Created, GcPolicy, GcReport, Lease, ListFilter, Loaded, NewRun,
+        ReadyFilter, Renewal, RunRecord, Store, StoreStats, Ticket,
+    },
+};
+use hapax_core::{
+    checkpoint::Checkpoint,
+    commit::{Epoch, Status, Write, Written},
+    frontier::{WorkItem, page_digest},
+    id::RunKey,
+    journal::JournalRow,
+    limits::FRONTIER_PAGE,
+};
+use run::{Decision, Run, read_back};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+/// Runs in memory, for tests and for work that may be lost with the process.
+///
+/// ```
+/// use hapax_store::{ListFilter, MemoryStore, Store};
+///
+/// # futures::executor::block_on(async {
+/// let store = MemoryStore::shared();
+/// assert!(store.list(ListFilter::default()).await.unwrap().is_empty());
+/// # });
+/// ```
+#[derive(Debug, Default)]
+pub struct MemoryStore {
+    tables: Mutex<Tables>,
+}
+
+#[derive(Debug, Default)]
+struct Tables {
+    runs: HashMap<RunKey, Run>,
+    /// Runs that aren't over, oldest first: a claim needn't look at the others.
+    live: BTreeMap<u64, RunKey>,
+    /// How many runs were ever created.
+    created: u64,
+    stats: StoreStats,
+}
+
+impl MemoryStore {
+    /// An empty store.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// An empty store to share between engines.
+    pub fn shared() -> Arc<Self> {
+        Arc::new(Self::new())
+    }
+
+    fn tables(&self) -> MutexGuard<'_, Tables> {
+        self.tables.lock().expect("no call panics while it holds the lock")
+    }
+}
+
+impl Tables {
+    fn run(&self, key: &RunKey) -> Result<&Run, StoreError> {
+        self.runs.get(key).ok_or_else(|| StoreError::NotFound { run: key.clone() })
+    }
+
+    fn run_mut(&mut self, key: &RunKey) -> Result<&mut Run, StoreError> {
+        self.runs.get_mut(key).ok_or_else(|| StoreError::NotFound { run: key.clone() })
+    }
+
+    fn live(&self) -> impl Iterator<Item = &Run> {
+        self.live.values().map(|key| &self.runs[key])
+    }
+
+    fn create(&mut self, new: NewRun) -> Created {
+        if let Some(run) = self.runs.get(&new.key) {
+            return Created::Exists(Box::new(run.record.clone()));
+        }
+        let (now, key, claim) = (now_us(), new.key.clone(), new.claim.clone());
+        self.created += 1;
+        let mut run = Run::new(new, self.created, now);
+        let lease = claim.map(|by| run.claim(&by, now));
+        self.live.insert(run.number, key.clone());
+        self.runs.insert(key, run);
+        self.stats.transactions += 1;
+        Created::New(lease)
+    }
+
+    fn claim(&mut self, key: &RunKey, by: &Claimant) -> Result<Lease, StoreError> {
+        let now = now_us();
+        let run = self.run_mut(key)?;
+        run.check_claim(now)?;
+        let lease = run.claim(by, now);
+        self.stats.transactions += 1;
+        Ok(lease)
+    }
+
+    fn ready(&self, filter: &ReadyFilter) -> Vec<RunKey> {
+        let now = now_us();
+        let ours = |record: &RunRecord| {
+            record.key.namespace == filter.namespace
+                && filter.graphs.iter().any(|(g, shape)| *g == record.graph && *shape == record.fingerprint)
+        };
+        let ready = self.live().filter(|run| ours(&run.record) && run.check_claim(now).is_ok());
+        ready.take(filter.limit).map(|run| run.record.key.clone()).collect()
+    }
+
+    fn renew(&mut self, key: &RunKey, epoch: Epoch, by: &Claimant) -> Renewal {
+        match self.runs.get_mut(key) {
+            Some(run) if run.record.epoch == epoch && run.record.owner.as_deref() == Some(&*by.owner) => {
+                run.prolong(by, now_us());
+                Renewal::Kept
+            }
+            _ => Renewal::Lost,
+        }
+    }
+
+    fn decide(&self, write: &Write) -> Result<Decision, StoreError> {
+        match self.runs.get(write.run()) {
+            Some(run) => run.decide(write),
+            None => Err(StoreError::Fenced { run: write.run().clone(), owner: None }),
+        }
+    }
+
+    fn write(&mut self, write: &Write) -> Result<Written, StoreError> {
+        check_limits(write)?;
+        if self.decide(write)? == Decision::There {
+            return Ok(Written::AlreadyCommitted);
+        }
+        let run = self.run_mut(write.run())?;
+        run.apply(write, now_us());
+        if run.record.status.is_final() {
+            let number = run.number;
+            self.live.remove(&number);
+        }
+        self.stats.steps += u64::from(matches!(write, Write::Step(_)));
+        self.stats.writes += 1;
+        self.stats.transactions += 1;
+        Ok(Written::Committed)
+    }
+
+    fn retry(&mut self, key: &RunKey) -> Result<(), StoreError> {
+        let run = self.run_mut(key)?;
+        if !matches!(run.record.status, Status::Failed { .. }) {
+            return Err(run.wrong_status());
+        }
+        run.retry(now_us());
+        let number = run.number;
+        self.live.insert(number, key.clone());
+        self.stats.transactions += 1;
+        Ok(())
+    }
+
+    fn request_cancel(&mut self, key: &RunKey) -> Result<(), StoreError> {
+        let run = self.run_mut(key)?;
+        if run.record.status.is_final() {
+            return Err(run.wrong_status());
+        }
+        run.record.cancel_requested = true;
+        run.record.updated_at_us = now_us();
+        self.stats.transactions += 1;
+        Ok(())
+    }
+
+    fn delete(&mut self, key: &RunKey) -> Result<(), StoreError> {
+        let run = self.run(key)?;
+        if !run.record.status.is_final() || run.has_unsent() {
+            return Err(run.wrong_status());
+        }
+        self.runs.remove(key);
+        self.stats.transactions += 1;
+        Ok(())
+    }
+
+    fn gc(&mut self, policy: &GcPolicy) -> GcReport {
+        let ours = |run: &&Run| run.record.key.namespace == policy.namespace && run.record.status.is_final();
+        let mut finished: Vec<&Run> = self.runs.values().filter(ours).collect();
+        finished.sort_by_key(|run| Reverse((run.record.updated_at_us, run.number)));
+        let age = policy.older_than.map_or(0, |age| i64::try_from(age.as_micros()).unwrap_or(i64::MAX));
+        let before = now_us().saturating_sub(age);
+        let old = |run: &&Run| policy.older_than.is_none() || run.record.updated_at_us < before;
+        let old = finished.into_iter().skip(policy.keep_newest).filter(old);
+        let (unsent, free): (Vec<_>, Vec<_>) = old.partition(|run| run.has_unsent());
+        let unsent = unsent.len();
+        let deleted: Vec<RunKey> =
+            free.into_iter().rev().take(policy.limit).map(|run| run.record.key.clone()).collect();
+        for key in &deleted {
+            self.runs.remove(key);
+        }
+        GcReport { deleted, unsent }
+    }
+
+    fn list(&self, filter: &ListFilter) -> Vec<RunRecord> {
+        let tagged = |record: &RunRecord| filter.tags.iter().all(|(k, v)| record.tags.get(k) == Some(v));
+        let stands = |record: &RunRecord| {
+            filter.statuses.is_empty() || filter.statuses.iter().any(|word| word == record.status.word())
+        };
+        let wanted = |run: &&Run| {
+            let record = &run.record;
+            record.key.namespace == filter.namespace
+                && filter.graph.as_ref().is_none_or(|graph| *graph == record.graph)
+                && stands(record)
+                && tagged(record)
+        };
+        let mut runs: Vec<&Run> = self.runs.values().filter(wanted).collect();
+        runs.sort_by_key(|run| Reverse(run.number));
+        runs.into_iter().take(filter.limit).map(|run| run.record.clone()).collect()
+    }
+}
+
+impl Store for MemoryStore {
+    fn create(&self, run: NewRun) -> Answer<'_, Created> {
+        Box::pin(async move {
+            check_new_run(&run)?;
+            Ok(self.tables().create(run))
+        })
+    }
+
+    fn claim(&self, run: RunKey, by: Claimant) -> Answer<'_, Lease> {
+        Box::pin(async move { self.tables().claim(&run, &by) })
+    }
+
+    fn claim_ready(&self, filter: ReadyFilter, by: Claimant) -> Answer<'_, Vec<(RunKey, Lease)>> {
+        Box::pin(async move {
+            let mut tables = self.tables();
+            let ready = tables.ready(&filter);
+            ready.into_iter().map(|key| tables.claim(&key, &by).map(|lease| (key, lease))).collect()
+        })
+    }
+
+    fn renew(&self, leases: Vec<(RunKey, Epoch)>, by: Claimant) -> Answer<'_, Vec<(RunKey, Renewal)>> {
+        Box::pin(async move {
+            let mut tables = self.tables();
+            let renew = |(key, epoch)| {
+                let renewal = tables.renew(&key, epoch, &by);
+                (key, renewal)
+            };
+            Ok(leases.into_iter().map(renew).collect())
+        })
+    }
+
+    fn cancels(&self, owner: Arc<str>) -> Answer<'_, Vec<RunKey>> {
+        Box::pin(async move {
+            let tables = self.tables();
+            let asked =
+                |run: &&Run| run.record.cancel_requested && run.record.owner.as_deref() == Some(&*owner);
+            Ok(tables.live().filter(asked).map(|run| run.record.key.clone()).collect())
+        })
+    }
+
+    fn submit(&self, write: Arc<Write>) -> Answer<'_, Ticket> {
+        Box::pin(async move { Ok(Ticket::ready(self.tables().write(&write))) })
+    }
+
+    fn settle(&self, write: Arc<Write>) -> Answer<'_, Written> {
+        Box::pin(async move {
+            match self.tables().decide(&write)? {
+                Decision::There => Ok(Written::AlreadyCommitted),
+                Decision::Apply => Err(StoreError::Retry("the write isn't there".into())),
+            }
+        })
+    }
+
+    fn load(&self, run: RunKey) -> Answer<'_, Loaded> {
+        Box::pin(async move {
+            let (record, checkpoint, journal) = {
+                let tables = self.tables();
+                let stored = tables.run(&run)?;
+                let checkpoint = stored.checkpoints.get(&stored.record.step).cloned();
+                (stored.record.clone(), checkpoint, stored.tail(stored.record.digest))
+            };
+            let missing = || StoreError::Corrupt {
+                run: run.clone(),
+                step: Some(record.step),
+                what: "its latest checkpoint is missing, or isn't the one its row names".to_owned(),
+            };
+            let checkpoint = checkpoint.filter(|c| c.digest == record.digest).ok_or_else(missing)?;
+            // The hashing happens outside the lock: a stored checkpoint never changes.
+            let checkpoint = read_back(&run, &checkpoint)?;
+            Ok(Loaded { record, checkpoint, journal })
+        })
+    }
+
+    fn checkpoint(&self, run: RunKey, step: u64) -> Answer<'_, Option<Checkpoint>> {
+        Box::pin(async move {
+            let stored = self.stored_checkpoint(&run, step);
+            stored.map(|checkpoint| read_back(&run, &checkpoint)).transpose()
+        })
+    }
+
+    fn frontier_page(&self, run: RunKey, step: u64, page: u32) -> Answer<'_, Vec<WorkItem>> {
+        Box::pin(async move {
+            let Some(stored) = self.stored_checkpoint(&run, step) else { return Ok(vec![]) };
+            let Some(items) = stored.frontier.chunks(FRONTIER_PAGE).nth(page as usize) else {
+                return Ok(vec![]);
+            };
+            if stored.pages.get(page as usize) != Some(&page_digest(items)) {
+                let what = format!("page {page} of its frontier doesn't match its digest");
+                return Err(StoreError::Corrupt { run, step: Some(step), what });
+            }
+            Ok(items.to_vec())
+        })
+    }
+
+    fn journal(&self, run: RunKey, from_seq: u64, limit: usize) -> Answer<'_, Vec<JournalRow>> {
+        Box::pin(async move {
+            let tables = self.tables();
+            Ok(tables.runs.get(&run).map_or_else(Vec::new, |run| run.rows_from(from_seq, limit)))
+        })
+    }
+
+    fn run(&self, run: RunKey) -> Answer<'_, Option<RunRecord>> {
+        Box::pin(async move { Ok(self.tables().runs.get(&run).map(|run| run.record.clone())) })
+    }
+
+    fn list(&self, filter: ListFilter) -> Answer<'_, Vec<RunRecord>> {
+        Box::pin(async move { Ok(self.tables().list(&filter)) })
+    }
+
+    fn request_cancel(&self, run: RunKey) -> Answer<'_, ()> {
+        Box::pin(async move { self.tables().request_cancel(&run) })
+    }
+
+    fn retry(&self, run: RunKey) -> Answer<'_, ()> {
+        Box::pin(async move { self.tables().retry(&run) })
+    }
+
+    fn delete(&self, run: RunKey) -> Answer<'_, ()> {
+        Box::pin(async move { self.tables().delete(&run) })
+    }
+
+    fn gc(&self, policy: GcPolicy) -> Answer<'_, GcReport> {
+        Box::pin(async move { Ok(self.tables().gc(&policy)) })
+    }
+
+    fn stats(&self) -> StoreStats {
+        self.tables().stats
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+}
+
+impl MemoryStore {
+    fn stored_checkpoint(&self, run: &RunKey, step: u64) -> Option<Arc<Checkpoint>> {
+        self.tables().runs.get(run).and_then(|run| run.checkpoints.get(&step).cloned())
+    }
+}
+
+#[cfg(feature = "conformance")]
+impl MemoryStore {
+    /// Damages what is stored of a run's latest step, behind the store's back. False: there is nothing like it.
+    pub fn damage(&self, key: &RunKey, damage: crate::conformance::Damage) -> bool {
+        use crate::conformance::Damage;
+        let mut tables = self.tables();
+        let Ok(run) = tables.run_mut(key) else { return false };
+        let Some(stored) = run.checkpoints.get_mut(&run.record.step) else { return false };
+        let checkpoint = Arc::make_mut(stored);
+        match damage {
+            Damage::State => checkpoint.state = [checkpoint.state.as_ref(), b" "].concat().into(),
+            Damage::Frontier => match checkpoint.frontier.first_mut() {
+                Some(item) => item.path_hash.0 ^= 1,
+                None => return false,
+            },
+            Damage::LastPage => match checkpoint.frontier.last_mut() {
+                Some(item) => item.path_hash.0 ^= 1,
+                None => return false,
+            },
+            Damage::Digest => checkpoint.digest.0[0] ^= 1,
+            // Rows are kept as values here: there are no bytes to damage.
+            Damage::Journal => return false,
+        }
+        true
+    }
+}

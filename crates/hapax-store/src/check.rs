@@ -1,0 +1,64 @@
+//! What every store asks before it writes: sizes, tags, and whether two rows are the same.
+//!
+//! Invariant: what passes here fits every store, so that a run never depends on which one it lives in.
+
+use crate::{error::StoreError, store::NewRun};
+use hapax_core::{
+    checkpoint::Checkpoint,
+    commit::Write,
+    id::check_tag,
+    journal::{Done, EffectOutcome, Entry, JournalRow},
+    json::Json,
+    key::{Digest, DigestBuilder},
+    limits::{MAX_PAYLOAD_BYTES, MAX_STATE_BYTES, MAX_TAGS},
+};
+
+/// Refuses a write with a state or a payload over its limit.
+pub fn check_limits(write: &Write) -> Result<(), StoreError> {
+    match write {
+        Write::Step(step) => {
+            check_checkpoint(&step.checkpoint)?;
+            step.outbox.iter().try_for_each(|message| payload("a message", &message.payload))?;
+            check_rows(&step.journal)
+        }
+        Write::Append(append) => check_rows(&append.rows),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a run whose state, inputs or tags are over their limits, or whose tags aren't names.
+pub fn check_new_run(run: &NewRun) -> Result<(), StoreError> {
+    check_checkpoint(&run.checkpoint)?;
+    within("the number of tags", run.tags.len(), MAX_TAGS)?;
+    run.tags.iter().try_for_each(|(key, value)| check_tag(key, value)).map_err(StoreError::Name)
+}
+
+/// Binds a journal row, so that a conflict can name both sides.
+pub fn row_digest(row: &JournalRow) -> Digest {
+    let entry = Json::of(&row.entry).expect("an entry is plain data");
+    let mut digest = DigestBuilder::new("hapax.row.v1");
+    digest.u64(row.seq).bytes(&row.base.0).u64(row.step).u64(row.path_hash.0);
+    digest.text(entry.as_str()).finish()
+}
+
+fn check_checkpoint(checkpoint: &Checkpoint) -> Result<(), StoreError> {
+    within("the state in bytes", checkpoint.state.len(), MAX_STATE_BYTES)?;
+    let inputs = checkpoint.frontier.iter().filter_map(|item| item.input.as_ref());
+    inputs.into_iter().try_for_each(|input| payload("an item's input", input))
+}
+
+fn check_rows(rows: &[JournalRow]) -> Result<(), StoreError> {
+    rows.iter().try_for_each(|row| match &row.entry {
+        Entry::Result { outcome: EffectOutcome::Ok { response }, .. } => payload("a response", response),
+        Entry::ItemDone { done: Done::Ok { delta, .. } } => payload("a delta", delta),
+        _ => Ok(()),
+    })
+}
+
+fn payload(what: &str, json: &Json) -> Result<(), StoreError> {
+    within(what, json.as_bytes().len(), MAX_PAYLOAD_BYTES)
+}
+
+fn within(what: &str, size: usize, limit: usize) -> Result<(), StoreError> {
+    if size > limit { Err(StoreError::TooLarge { what: what.to_owned(), size, limit }) } else { Ok(()) }
+}
