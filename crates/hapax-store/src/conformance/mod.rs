@@ -147,6 +147,7 @@ macro_rules! store_conformance {
                 a_commit_upon_another_base_is_a_conflict,
                 divergent_journal_rows_are_a_conflict,
                 a_step_whose_rows_collide_is_refused,
+                a_used_key_is_refused,
             }
             fencing {
                 a_stale_worker_cannot_write_anything,
