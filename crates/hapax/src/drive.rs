@@ -54,6 +54,8 @@ pub(crate) struct Claim {
     pub(crate) gate: Arc<Gate>,
     /// Step 0 of a run that was just created; any other is loaded.
     pub(crate) fresh: Option<Checkpoint>,
+    /// The run's time used by earlier holders, as far as it was looked up.
+    pub(crate) used: Duration,
 }
 
 impl<S: State, A: Send + Sync + 'static> Claimed<S, A> {
@@ -64,7 +66,7 @@ impl<S: State, A: Send + Sync + 'static> Claimed<S, A> {
         shared: Arc<Shared>,
         claim: Claim,
     ) -> Result<Self, Halt> {
-        let Claim { key, lease, gate, fresh } = claim;
+        let Claim { key, lease, gate, fresh, .. } = claim;
         if let Some(checkpoint) = fresh {
             return Self::at(program, app, shared, gate, (key, lease), checkpoint);
         }
@@ -165,7 +167,7 @@ impl<S: State, A> Claimed<S, A> {
     }
 
     fn used(&self) -> Duration {
-        self.used_before + self.since.elapsed()
+        self.used_before + clock::since(self.since)
     }
 
     pub(crate) fn used_us(&self) -> u64 {
@@ -180,10 +182,10 @@ pub(crate) async fn drive<S: State, A: Send + Sync + 'static>(
     shared: Arc<Shared>,
     claim: Claim,
 ) -> End {
-    let (gate, key) = (claim.gate.clone(), claim.key.clone());
+    let (gate, key, used) = (claim.gate.clone(), claim.key.clone(), claim.used);
     let mut run = match Claimed::load(program, app, shared, claim).await {
         Ok(run) => run,
-        Err(halt) => return conclude(&gate, &key, halt, Duration::ZERO).await,
+        Err(halt) => return conclude(&gate, &key, halt, used).await,
     };
     let halt = loop {
         match step(&mut run).await {

@@ -19,7 +19,7 @@ use hapax_core::{
     state::State,
 };
 use hapax_store::{Created, NewRun, RunRecord, StoreError};
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 /// A graph registered with an engine. Cheap to clone.
 pub struct Flow<S: State, A = ()> {
@@ -123,10 +123,7 @@ impl<S: State, A: Send + Sync + 'static> Flow<S, A> {
             Created::New(Some(lease)) => {
                 let mut taken = shared.take(key, lease);
                 taken.claim.fresh = Some(first);
-                match shared.room().await {
-                    Some(room) => shared.run(self.code.clone(), taken, room),
-                    None => shared.park(taken).await,
-                }
+                shared.admit(self.code.clone(), taken).await;
                 Ok(handle)
             }
             Created::New(None) => Ok(handle),
@@ -184,11 +181,9 @@ impl<S: State, A: Send + Sync + 'static> Flow<S, A> {
             return Ok(handle);
         }
         let lease = shared.store.claim(key.clone(), shared.claimant()).await?;
-        let taken = shared.take(key, lease);
-        match shared.room().await {
-            Some(room) => shared.run(self.code.clone(), taken, room),
-            None => shared.park(taken).await,
-        }
+        let mut taken = shared.take(key, lease);
+        taken.claim.used = Duration::from_micros(record.used_us);
+        shared.admit(self.code.clone(), taken).await;
         Ok(handle)
     }
 
