@@ -6,9 +6,11 @@ use crate::{
     graph::Program,
     items::Frontier,
     observe::Event,
+    run_items::panicked,
     step::{Progress, step},
     worker::{End, Shared},
 };
+use futures::FutureExt;
 use hapax_core::{
     checkpoint::Checkpoint,
     commit::{Epoch, RunFailure, Status},
@@ -23,6 +25,7 @@ use hapax_core::{
 use hapax_store::{Lease, StoreError};
 use std::{
     collections::{HashMap, VecDeque},
+    panic::AssertUnwindSafe,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -183,18 +186,26 @@ pub(crate) async fn drive<S: State, A: Send + Sync + 'static>(
     claim: Claim,
 ) -> End {
     let (gate, key, used) = (claim.gate.clone(), claim.key.clone(), claim.used);
-    let mut run = match Claimed::load(program, app, shared, claim).await {
+    let mut run = match unless_it_panics(0, Claimed::load(program, app, shared, claim)).await {
         Ok(run) => run,
         Err(halt) => return conclude(&gate, &key, halt, used).await,
     };
     let halt = loop {
-        match step(&mut run).await {
+        match unless_it_panics(run.step, step(&mut run)).await {
             Ok(Progress::Onward) => {}
             Ok(Progress::Done) => return End::Succeeded(run.state_json, S::VERSION),
             Err(halt) => break halt,
         }
     };
     conclude(&gate, &key, halt, run.used()).await
+}
+
+/// Reducers, predicates and upgrades are the user's as well: their panic fails the run, never the engine.
+async fn unless_it_panics<T>(step: u64, work: impl Future<Output = Result<T, Halt>>) -> Result<T, Halt> {
+    AssertUnwindSafe(work)
+        .catch_unwind()
+        .await
+        .unwrap_or_else(|panic| Err(run_failure(&panicked(&*panic), step)))
 }
 
 /// Writes the run's last word, if it is ours to write.

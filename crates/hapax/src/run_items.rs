@@ -420,7 +420,8 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
     }
 }
 
-fn panicked(panic: &(dyn std::any::Any + Send)) -> NodeError {
+/// A panic as an error with its message.
+pub(crate) fn panicked(panic: &(dyn std::any::Any + Send)) -> NodeError {
     let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
     let text =
         text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into());
