@@ -4,7 +4,7 @@ use hapax_core::{
     canonical::CanonicalError,
     commit::RunFailure,
     error::{Code, Coded, code},
-    failure::clip,
+    failure::{NodeFailure, clip},
     graph::GraphError,
     id::{InvalidId, RunKey},
     key::Digest,
@@ -111,7 +111,7 @@ impl Coded for Error {
             Error::State(e) => e.code(),
             Error::Shape(e) => e.code(),
             Error::Store(e) => e.code(),
-            Error::Failed { failure, .. } => known(&failure.code),
+            Error::Failed { failure, .. } => known(&failure.code).unwrap_or(code::NODE_FAILED),
             Error::Cancelled { .. } => code::CANCELLED,
             Error::RunExists { .. } => code::RUN_EXISTS,
             Error::AlreadyFinished { .. } => code::ALREADY_FINISHED,
@@ -123,9 +123,9 @@ impl Coded for Error {
     }
 }
 
-/// A stored code as the constant it is; one from a newer program reads as a plain node failure.
-fn known(stored: &str) -> Code {
-    code::ALL.iter().find(|code| **code == stored).copied().unwrap_or(code::NODE_FAILED)
+/// A stored code as the constant it is, unless a newer program stored it.
+fn known(stored: &str) -> Option<Code> {
+    code::ALL.iter().find(|code| **code == stored).copied()
 }
 
 /// What a node returns when it fails: any error fits through `?`.
@@ -166,6 +166,12 @@ impl NodeError {
 
     pub(crate) fn coded(code: Code, message: impl Into<String>, retryable: bool) -> Self {
         Self { source: message.into().into(), code, retryable }
+    }
+
+    /// A failure as the journal has it.
+    pub(crate) fn stored(failure: &NodeFailure) -> Self {
+        let code = known(&failure.code).unwrap_or(code::NODE_FAILED);
+        Self::coded(code, failure.message.clone(), failure.retryable)
     }
 
     /// The error with its causes, as one line.

@@ -320,6 +320,12 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
             .retry
             .clone()
             .unwrap_or_else(|| self.shared.options.retry.clone());
+        if let Some(failure) = self.record.last_failure.take()
+            && !retry.allows(self.record.failed_since_retry, &NodeError::stored(&failure))
+        {
+            // A crash came between the last attempt and the end of the run.
+            return Ok(Err(failure));
+        }
         loop {
             let number = self.record.failed + 1;
             let error = match self.attempt(node, number).await? {
