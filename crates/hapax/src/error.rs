@@ -197,7 +197,7 @@ impl<E: std::error::Error + Send + Sync + 'static> From<E> for NodeError {
     fn from(error: E) -> Self {
         let any: &dyn Any = &error;
         let (code, retryable) = if let Some(effect) = any.downcast_ref::<EffectError>() {
-            (code::EFFECT_FAILED, effect.retryable)
+            (known(&effect.code).unwrap_or(code::EFFECT_FAILED), effect.retryable)
         } else if let Some(engine) = any.downcast_ref::<Error>() {
             (engine.code(), false)
         } else {

@@ -128,6 +128,9 @@ impl<S: State, A: Send + Sync + 'static> Flow<S, A> {
             }
             Created::New(None) => Ok(handle),
             Created::Exists(record) if record.input == input => {
+                if !record.status.is_final() {
+                    self.is_ours(&record)?;
+                }
                 shared.look_for_work();
                 Ok(handle)
             }
