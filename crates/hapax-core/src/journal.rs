@@ -26,8 +26,9 @@ pub struct JournalRow {
 }
 
 /// What a row says.
+// Tagged from outside: an inner tag makes serde buffer the entry, and a buffered [`Json`] can't be read back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "t", rename_all = "snake_case")]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Entry {
     /// An attempt failed.
@@ -234,4 +235,27 @@ pub fn by_item(base: Digest, rows: impl IntoIterator<Item = JournalRow>) -> Hash
         }
     }
     items
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_that_carries_json_reads_back_as_it_was_written() {
+        let response = Json::of(&("a", 1)).unwrap();
+        let delta = response.clone();
+        let result = Entry::Result {
+            scope: "".into(),
+            index: 0,
+            attempt: 1,
+            outcome: EffectOutcome::Ok { response },
+            at_us: 5,
+        };
+        let done = Entry::ItemDone { done: Done::Ok { delta, route: SettledRoute::Edges } };
+        for entry in [result, done, Entry::Retried] {
+            let text = serde_json::to_string(&entry).unwrap();
+            assert_eq!(serde_json::from_str::<Entry>(&text).unwrap(), entry);
+        }
+    }
 }

@@ -185,9 +185,7 @@ impl Tables {
     }
 
     fn gc(&mut self, policy: &GcPolicy) -> GcReport {
-        let ours = |run: &&Run| {
-            run.record.key.namespace == policy.namespace && run.record.status.is_final()
-        };
+        let ours = |run: &&Run| run.record.key.namespace == policy.namespace && run.record.status.is_final();
         let mut finished: Vec<&Run> = self.runs.values().filter(ours).collect();
         finished.sort_by_key(|run| Reverse((run.record.updated_at_us, run.number)));
         let age = policy.older_than.map_or(0, |age| i64::try_from(age.as_micros()).unwrap_or(i64::MAX));
@@ -256,9 +254,8 @@ impl Store for MemoryStore {
     fn cancels(&self, owner: Arc<str>) -> Answer<'_, Vec<RunKey>> {
         Box::pin(async move {
             let tables = self.tables();
-            let asked = |run: &&Run| {
-                run.record.cancel_requested && run.record.owner.as_deref() == Some(&*owner)
-            };
+            let asked =
+                |run: &&Run| run.record.cancel_requested && run.record.owner.as_deref() == Some(&*owner);
             Ok(tables.live().filter(asked).map(|run| run.record.key.clone()).collect())
         })
     }

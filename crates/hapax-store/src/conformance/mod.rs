@@ -1,1 +1,233 @@
-//! conformance
+//! What every store must keep, as tests: one file per promise, listed once in [`store_conformance!`](crate::store_conformance).
+//!
+//! Invariant: a promise is checked through the [`Store`] trait alone, so that it means the same on every store.
+//! What the trait can't show (a failing statement, damaged bytes) comes in through the hooks of the [`Fixture`].
+//!
+//! A store's crate needs `hapax-store` with the feature `conformance`, and `tokio` with `macros` and
+//! `rt-multi-thread`. Then its tests say:
+//!
+//! ```
+//! use hapax_store::{MemoryStore, conformance::Fixture, store_conformance};
+//!
+//! store_conformance!(memory, || Fixture::new(MemoryStore::shared()));
+//! # fn main() {}
+//! ```
+
+pub mod atomicity;
+pub mod cancel;
+pub mod corruption;
+pub mod divergence;
+pub mod duplicates;
+pub mod fencing;
+pub mod frontier;
+pub mod leases;
+pub mod lifecycle;
+pub mod limits;
+pub mod listing;
+pub mod order;
+pub mod retention;
+pub mod round_trip;
+pub mod sample;
+pub mod settle;
+pub mod snapshot;
+
+pub use sample::{Holder, Picture, Sample};
+
+use crate::store::Store;
+use hapax_core::id::RunKey;
+use std::{any::Any, fmt, sync::Arc};
+
+/// A second handle on the same data; the first one stays open.
+pub type Reopen = Box<dyn Fn() -> Arc<dyn Store> + Send + Sync>;
+/// Damages a run behind the store's back; false: this store has nothing to damage there.
+pub type Corrupt = Box<dyn Fn(&RunKey, Damage) -> bool + Send + Sync>;
+/// Makes the n-th statement (from 0) of the next write fail; the answer disarms it and tells whether it fired.
+pub type FailAt = Box<dyn Fn(u64) -> Fired + Send + Sync>;
+/// Disarms a fail point and tells whether it fired.
+pub type Fired = Box<dyn Fn() -> bool + Send + Sync>;
+
+/// What to damage of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Damage {
+    /// The bytes of the latest checkpoint's state.
+    State,
+    /// An item in the first page of the latest checkpoint's frontier.
+    Frontier,
+    /// An item in the last page of the latest checkpoint's frontier.
+    LastPage,
+    /// The digest of the latest checkpoint.
+    Digest,
+    /// The entry of the latest journal row, so that it can't be read.
+    Journal,
+}
+
+/// A fresh, empty store and the ways to trouble it.
+pub struct Fixture {
+    /// The store.
+    pub store: Arc<dyn Store>,
+    /// A second handle on the same data.
+    pub reopen: Option<Reopen>,
+    /// Damages a run behind the store's back.
+    pub corrupt: Option<Corrupt>,
+    /// Makes a statement fail.
+    pub fail_at: Option<FailAt>,
+    keep: Vec<Box<dyn Any + Send + Sync>>,
+}
+
+impl Fixture {
+    /// A store without hooks.
+    pub fn new(store: Arc<dyn Store>) -> Self {
+        Self { store, reopen: None, corrupt: None, fail_at: None, keep: vec![] }
+    }
+
+    /// How to get a second handle on the same data.
+    #[must_use]
+    pub fn reopen(mut self, reopen: impl Fn() -> Arc<dyn Store> + Send + Sync + 'static) -> Self {
+        self.reopen = Some(Box::new(reopen));
+        self
+    }
+
+    /// How to damage a run behind the store's back.
+    #[must_use]
+    pub fn corrupt(mut self, corrupt: impl Fn(&RunKey, Damage) -> bool + Send + Sync + 'static) -> Self {
+        self.corrupt = Some(Box::new(corrupt));
+        self
+    }
+
+    /// How to make the n-th statement of the next write fail.
+    #[must_use]
+    pub fn fail_at(mut self, fail_at: impl Fn(u64) -> Fired + Send + Sync + 'static) -> Self {
+        self.fail_at = Some(Box::new(fail_at));
+        self
+    }
+
+    /// Keeps something, say a temporary directory, for as long as the test runs.
+    #[must_use]
+    pub fn keep(mut self, thing: impl Any + Send + Sync) -> Self {
+        self.keep.push(Box::new(thing));
+        self
+    }
+
+    /// Another handle on the same data; the same one where there can't be two.
+    pub fn other_handle(&self) -> Arc<dyn Store> {
+        self.reopen.as_ref().map_or_else(|| self.store.clone(), |reopen| reopen())
+    }
+}
+
+impl fmt::Debug for Fixture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fixture").field("kept", &self.keep.len()).finish_non_exhaustive()
+    }
+}
+
+/// Runs the whole suite: a module of that name with one test per promise. The factory is a function or closure
+/// that answers a fresh [`Fixture`](crate::conformance::Fixture).
+#[macro_export]
+macro_rules! store_conformance {
+    ($name:ident, $factory:expr) => {
+        $crate::promises! { $name, $factory;
+            atomicity {
+                a_failure_at_any_statement_leaves_nothing,
+                a_refused_write_leaves_nothing,
+            }
+            duplicates {
+                a_refused_duplicate_leaves_the_original_unchanged,
+                of_a_hundred_concurrent_identical_commits_one_is_committed,
+                a_repeated_step_does_not_stop_the_next_one,
+                repeated_journal_rows_are_written_once,
+                a_repeated_change_of_status_is_written_once,
+            }
+            divergence {
+                a_divergent_commit_of_a_step_is_a_conflict,
+                a_commit_upon_another_base_is_a_conflict,
+                divergent_journal_rows_are_a_conflict,
+                a_step_whose_rows_collide_is_refused,
+            }
+            fencing {
+                a_stale_worker_cannot_write_anything,
+                a_takeover_between_any_two_calls_fences_the_worker,
+                a_writer_without_its_nonce_is_fenced,
+                a_write_to_a_run_that_is_gone_is_fenced,
+            }
+            order {
+                writes_become_visible_in_the_order_of_their_submission,
+                a_write_after_a_failed_one_is_not_applied,
+            }
+            snapshot {
+                a_loaded_journal_belongs_to_its_checkpoint,
+                rows_of_another_base_are_not_loaded,
+            }
+            leases {
+                a_lease_is_held_while_it_is_alive,
+                an_expired_lease_is_taken_over,
+                a_renewed_lease_is_kept_and_a_lost_one_reported,
+                a_released_run_is_free_at_once,
+                ready_runs_are_claimed_oldest_first_and_once,
+                a_run_that_is_not_runnable_is_not_claimed,
+            }
+            cancel {
+                a_cancel_is_durable_and_its_holder_sees_it,
+                a_cancel_refuses_intents_and_the_end,
+                a_finished_run_cannot_be_cancelled,
+                a_parked_run_to_be_cancelled_can_be_claimed,
+            }
+            round_trip {
+                what_is_committed_is_read_back,
+                numbers_up_to_their_limits_survive,
+            }
+            limits {
+                an_oversized_state_is_refused,
+                an_oversized_payload_is_refused,
+                too_many_or_unnameable_tags_are_refused,
+            }
+            corruption {
+                damage_is_detected_and_named,
+            }
+            frontier {
+                a_large_frontier_is_read_back_in_pages,
+                a_damaged_page_is_detected,
+            }
+            settle {
+                settling_tells_what_became_of_a_write,
+                settling_writes_nothing,
+            }
+            lifecycle {
+                a_taken_id_is_left_alone,
+                a_failed_run_can_be_retried,
+                only_a_failed_run_can_be_retried,
+                what_was_written_survives_a_reopening,
+            }
+            listing {
+                runs_are_listed_newest_first,
+                tags_status_and_graph_filter_the_list,
+                namespaces_are_separate,
+            }
+            retention {
+                a_finished_run_is_deleted_whole,
+                a_live_run_is_not_deleted,
+                a_run_with_an_unsent_message_is_not_deleted,
+                retention_goes_by_age_and_count,
+            }
+        }
+    };
+}
+
+/// Expands the list of promises; [`store_conformance!`](crate::store_conformance) is the one to call.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! promises {
+    ($name:ident, $factory:expr; $($file:ident { $($promise:ident),* $(,)? })*) => {
+        mod $name {
+            #[allow(unused_imports)]
+            use super::*;
+            $(mod $file {
+                #[allow(unused_imports)]
+                use super::*;
+                $(#[::tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $promise() {
+                    $crate::conformance::$file::$promise(($factory)()).await;
+                })*
+            })*
+        }
+    };
+}

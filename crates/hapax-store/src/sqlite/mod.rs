@@ -1,1 +1,337 @@
-//! sqlite
+//! Runs in a SQLite file: the default store.
+//!
+//! Invariant: one thread owns the connection that writes; everything else reads. Nothing is answered as committed
+//! before SQLite's COMMIT, in WAL mode with `synchronous = FULL`, has succeeded.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `connection`, `schema`, `locks` | opening a file, its tables, the proof that an owner lives |
+//! | `prepare`, `queue`, `writer` | from a write to its bytes, to the thread, to a transaction shared by many |
+//! | `commit`, `journal`, `lease`, `runs` | what is done in that transaction |
+//! | `read` | what is read, checked against its digests |
+
+mod commit;
+mod connection;
+mod error;
+mod journal;
+mod lease;
+mod locks;
+mod prepare;
+mod queue;
+mod read;
+mod runs;
+mod schema;
+mod writer;
+
+use crate::{
+    check::{check_limits, check_new_run},
+    codec::{Codec, Encoders, PayloadCodec},
+    error::StoreError,
+    store::{
+        Answer, BoxFuture, Claimant, Created, GcPolicy, GcReport, Lease, ListFilter, Loaded, NewRun,
+        ReadyFilter, Renewal, RunRecord, Store, StoreStats, Ticket,
+    },
+};
+use connection::{Place, Readers};
+use error::{all_runs, unreadable};
+use hapax_core::{
+    canary,
+    checkpoint::Checkpoint,
+    commit::{Epoch, Write, Written},
+    frontier::WorkItem,
+    id::{Namespace, RunKey},
+    journal::JournalRow,
+};
+use lease::Leases;
+use locks::Locks;
+use queue::Queue;
+use rusqlite::Connection;
+use std::{path::Path, sync::Arc};
+use writer::{Shared, Writer};
+
+/// How a file is opened.
+///
+/// ```
+/// let options = hapax_store::sqlite::SqliteOptions::default().allow_network_fs(false);
+/// ```
+#[derive(Clone, Default)]
+pub struct SqliteOptions {
+    allow_network_fs: bool,
+    codec: Codec,
+}
+
+impl SqliteOptions {
+    /// Opens a file on a network file system, whose locks can't be trusted: only for a single process, and at
+    /// your own risk.
+    #[must_use]
+    pub fn allow_network_fs(mut self, allow: bool) -> Self {
+        self.allow_network_fs = allow;
+        self
+    }
+
+    /// Encrypts, or otherwise changes, what is stored of states, frontiers, journal entries and messages.
+    #[must_use]
+    pub fn payload_codec(mut self, codec: Arc<dyn PayloadCodec>) -> Self {
+        self.codec = Codec(Some(codec));
+        self
+    }
+}
+
+impl std::fmt::Debug for SqliteOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SqliteOptions")
+            .field("allow_network_fs", &self.allow_network_fs)
+            .field("payload_codec", &self.codec.0.is_some())
+            .finish()
+    }
+}
+
+/// Runs in a SQLite file.
+///
+/// Several stores, of one process or of many on one machine, may share a file.
+///
+/// ```
+/// use hapax_store::{ListFilter, Store, sqlite::{SqliteOptions, SqliteStore}};
+///
+/// # tokio::runtime::Builder::new_multi_thread().build().unwrap().block_on(async {
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let path = folder.path().join("runs.db");
+/// let store = SqliteStore::open(&path, SqliteOptions::default()).await?;
+/// assert!(store.list(ListFilter::default()).await?.is_empty());
+/// store.close().await;
+/// # Ok::<(), hapax_store::StoreError>(())
+/// # }).unwrap();
+/// ```
+pub struct SqliteStore {
+    queue: Queue,
+    readers: Arc<Readers>,
+    leases: Arc<Leases>,
+    encoders: Arc<Encoders>,
+    codec: Codec,
+    shared: Arc<Shared>,
+}
+
+impl SqliteStore {
+    /// Opens a file, and creates it with its tables where there is none.
+    ///
+    /// Refuses, with [`StoreError::Open`], what can't be durable: a read-only folder, a network file system, a
+    /// damaged file, one that a newer program wrote.
+    pub async fn open(path: impl AsRef<Path>, options: SqliteOptions) -> Result<Arc<Self>, StoreError> {
+        let path = path.as_ref().to_owned();
+        let open = move || Self::open_blocking(&path, options);
+        tokio::task::spawn_blocking(open).await.unwrap_or_else(|error| Err(StoreError::Retry(error.into())))
+    }
+
+    fn open_blocking(path: &Path, options: SqliteOptions) -> Result<Arc<Self>, StoreError> {
+        let place = Place::new(path);
+        let connection = connection::open(&place, options.allow_network_fs)?;
+        let SqliteOptions { codec, .. } = options;
+        let shared = Arc::<Shared>::default();
+        let encoders = Arc::new(Encoders::new(codec.clone()));
+        let writer = Writer {
+            place: place.clone(),
+            connection: Some(connection),
+            shared: shared.clone(),
+            encoders: encoders.clone(),
+            codec: codec.clone(),
+            broken: std::collections::HashMap::new(),
+        };
+        Ok(Arc::new(Self {
+            queue: Queue::start(writer).map_err(|error| StoreError::Retry(error.into()))?,
+            readers: Arc::new(Readers::new(place.clone())),
+            leases: Arc::new(Leases::new(Locks::new(place))),
+            encoders,
+            codec,
+            shared,
+        }))
+    }
+
+    /// Reads in one snapshot; `about` is the run that errors name.
+    async fn read<T: Send + 'static>(
+        &self,
+        about: RunKey,
+        read: impl FnOnce(&Connection, &Codec, &RunKey) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (codec, run) = (self.codec.clone(), about.clone());
+        self.readers.read(about, move |connection| read(connection, &codec, &run)).await
+    }
+
+    async fn create_run(&self, run: NewRun) -> Result<Created, StoreError> {
+        check_new_run(&run)?;
+        if let Some(by) = &run.claim {
+            self.leases.locks.hold(&by.owner)?;
+        }
+        let _room = self.queue.room(run.checkpoint.state.len()).await?;
+        let state = self.codec.snapshot(&run.checkpoint.state).map_err(StoreError::Retry)?;
+        let (key, checkpoint, stored) = (run.key.clone(), run.checkpoint.clone(), state.clone());
+        let parts = prepare::checkpoint_parts(&checkpoint, state, &self.codec).map_err(StoreError::Retry)?;
+        let created = self.queue.call(key.clone(), move |tx| runs::create(tx, &run, &parts)).await?;
+        if let Created::New(Some(lease)) = &created {
+            self.encoders.remember(&key, lease.epoch, checkpoint.step, &checkpoint.state, &stored);
+        }
+        Ok(created)
+    }
+
+    async fn submit_write(&self, write: Arc<Write>) -> Result<Ticket, StoreError> {
+        check_limits(&write)?;
+        if canary::on("check_then_insert")
+            && let Write::Step(step) = &*write
+            && self.checkpoint(step.run.clone(), step.checkpoint.step).await?.is_some()
+        {
+            return Ok(Ticket::ready(Ok(Written::AlreadyCommitted)));
+        }
+        let room = self.queue.room(write.weight()).await?;
+        // From here on nothing waits, so that the order of encoding is the order of the queue.
+        let prepared = prepare::prepare(&write, &self.encoders, &self.codec)?;
+        self.queue.write(prepared, room)
+    }
+}
+
+impl std::fmt::Debug for SqliteStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SqliteStore").field("stats", &self.stats()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(feature = "conformance")]
+impl SqliteStore {
+    /// Makes the n-th changing statement from now, counted from 0, fail. The answer disarms it and tells whether
+    /// it fired.
+    pub fn fail_at(&self, n: u64) -> impl Fn() -> bool + Send + Sync + 'static {
+        use std::sync::atomic::Ordering;
+        self.shared.faults.countdown.store(n + 1, Ordering::SeqCst);
+        let shared = self.shared.clone();
+        move || shared.faults.countdown.swap(0, Ordering::SeqCst) == 0
+    }
+}
+
+impl Store for SqliteStore {
+    fn create(&self, run: NewRun) -> Answer<'_, Created> {
+        Box::pin(self.create_run(run))
+    }
+
+    fn claim(&self, run: RunKey, by: Claimant) -> Answer<'_, Lease> {
+        Box::pin(async move {
+            self.leases.locks.hold(&by.owner)?;
+            self.encoders.forget(&run);
+            let leases = self.leases.clone();
+            self.queue.call(run.clone(), move |tx| lease::claim(tx, &leases, &run, &by)).await
+        })
+    }
+
+    fn claim_ready(&self, filter: ReadyFilter, by: Claimant) -> Answer<'_, Vec<(RunKey, Lease)>> {
+        Box::pin(async move {
+            self.leases.locks.hold(&by.owner)?;
+            let leases = self.leases.clone();
+            let about = all_runs(&filter.namespace);
+            self.queue.call(about, move |tx| lease::claim_ready(tx, &leases, &filter, &by)).await
+        })
+    }
+
+    fn renew(&self, leases: Vec<(RunKey, Epoch)>, by: Claimant) -> Answer<'_, Vec<(RunKey, Renewal)>> {
+        Box::pin(async move {
+            let Some((first, _)) = leases.first() else { return Ok(vec![]) };
+            self.queue.call(first.clone(), move |tx| lease::renew(tx, &leases, &by)).await
+        })
+    }
+
+    fn cancels(&self, owner: Arc<str>) -> Answer<'_, Vec<RunKey>> {
+        Box::pin(async move {
+            let read = move |connection: &_, _: &_, about: &_| {
+                lease::cancels(connection, &owner).map_err(|error| unreadable(error, about))
+            };
+            self.read(all_runs(&Namespace::default()), read).await
+        })
+    }
+
+    fn submit(&self, write: Arc<Write>) -> Answer<'_, Ticket> {
+        Box::pin(self.submit_write(write))
+    }
+
+    fn settle(&self, write: Arc<Write>) -> Answer<'_, Written> {
+        Box::pin(
+            async move { self.queue.call(write.run().clone(), move |tx| commit::settle(tx, &write)).await },
+        )
+    }
+
+    fn load(&self, run: RunKey) -> Answer<'_, Loaded> {
+        Box::pin(self.read(run, read::load))
+    }
+
+    fn checkpoint(&self, run: RunKey, step: u64) -> Answer<'_, Option<Checkpoint>> {
+        Box::pin(async move {
+            let read =
+                move |connection: &_, codec: &_, run: &_| read::checkpoint(connection, codec, run, step);
+            Ok(self.read(run, read).await?.map(|(checkpoint, _)| checkpoint))
+        })
+    }
+
+    fn frontier_page(&self, run: RunKey, step: u64, page: u32) -> Answer<'_, Vec<WorkItem>> {
+        Box::pin(async move {
+            let read = move |connection: &_, codec: &_, run: &_| {
+                read::frontier_page(connection, codec, run, step, page)
+            };
+            self.read(run, read).await
+        })
+    }
+
+    fn journal(&self, run: RunKey, from_seq: u64, limit: usize) -> Answer<'_, Vec<JournalRow>> {
+        Box::pin(async move {
+            let read = move |connection: &_, codec: &_, run: &_| {
+                journal::read(connection, codec, run, from_seq, limit).map_err(|error| unreadable(error, run))
+            };
+            self.read(run, read).await
+        })
+    }
+
+    fn run(&self, run: RunKey) -> Answer<'_, Option<RunRecord>> {
+        Box::pin(async move {
+            let read = move |connection: &_, _: &_, run: &_| {
+                read::run(connection, run).map_err(|error| unreadable(error, run))
+            };
+            self.read(run, read).await
+        })
+    }
+
+    fn list(&self, filter: ListFilter) -> Answer<'_, Vec<RunRecord>> {
+        Box::pin(async move {
+            let read = move |connection: &_, _: &_, about: &_| {
+                runs::list(connection, &filter).map_err(|error| unreadable(error, about))
+            };
+            self.read(all_runs(&Namespace::default()), read).await
+        })
+    }
+
+    fn request_cancel(&self, run: RunKey) -> Answer<'_, ()> {
+        Box::pin(async move { self.queue.call(run.clone(), move |tx| runs::request_cancel(tx, &run)).await })
+    }
+
+    fn retry(&self, run: RunKey) -> Answer<'_, ()> {
+        Box::pin(async move { self.queue.call(run.clone(), move |tx| runs::retry(tx, &run)).await })
+    }
+
+    fn delete(&self, run: RunKey) -> Answer<'_, ()> {
+        Box::pin(async move { self.queue.call(run.clone(), move |tx| runs::delete(tx, &run)).await })
+    }
+
+    fn gc(&self, policy: GcPolicy) -> Answer<'_, GcReport> {
+        Box::pin(async move {
+            self.queue.call(all_runs(&policy.namespace), move |tx| runs::gc(tx, &policy)).await
+        })
+    }
+
+    fn stats(&self) -> StoreStats {
+        self.shared.stats()
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            if let Some(thread) = self.queue.close() {
+                // Its panic has been reported by the panic hook; the tickets say `Unknown`.
+                let _ = tokio::task::spawn_blocking(move || thread.join()).await;
+            }
+            self.readers.close();
+            self.leases.locks.release();
+        })
+    }
+}

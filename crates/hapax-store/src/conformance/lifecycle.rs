@@ -1,0 +1,76 @@
+//! Runs begin once, and a failed one can go on from where it stood.
+
+use super::{
+    Fixture,
+    sample::{Holder, Picture, Sample, failed, key},
+};
+use crate::{error::StoreError, store::Created};
+use hapax_core::{
+    commit::{Status, Write, Written},
+    journal::Entry,
+};
+
+/// A second start answers the first run's row and changes nothing, claim or not.
+pub async fn a_taken_id_is_left_alone(fixture: Fixture) {
+    let mut holder = Sample::run("r").hold(&fixture.store).await;
+    holder.commit(holder.next("one")).await.unwrap();
+    let before = Picture::of(&fixture.store, &holder.key).await;
+    for again in [Sample::run("r"), Sample::run("r").graph("another").claimed_by("b", super::sample::LONG)] {
+        let answer = fixture.other_handle().create(again.build()).await.unwrap();
+        let Created::Exists(record) = answer else { panic!("created twice") };
+        assert_eq!(*record, holder.record().await);
+    }
+    assert_eq!(Picture::of(&fixture.store, &holder.key).await, before);
+}
+
+/// It is pending again, its journal says so, and the next holder goes on from its last step.
+pub async fn a_failed_run_can_be_retried(fixture: Fixture) {
+    let store = &fixture.store;
+    let mut holder = Sample::run("r").hold(store).await;
+    holder.commit(holder.next("one")).await.unwrap();
+    holder.write(Write::Append(holder.append(2))).await.unwrap();
+    holder.write(Write::Status(holder.status(failed(), true))).await.unwrap();
+    assert_eq!(holder.record().await.status, failed());
+    store.retry(holder.key.clone()).await.unwrap();
+    assert_eq!(holder.record().await.status, Status::Pending);
+    let loaded = store.load(holder.key.clone()).await.unwrap();
+    let retried = loaded.journal.last().expect("a row");
+    assert_eq!((retried.seq, retried.step, retried.base), (2, 1, holder.digest));
+    assert_eq!((&retried.entry, loaded.journal.len()), (&Entry::Retried, 3));
+    assert_eq!(loaded.record.next_seq, 3);
+    let mut next = Holder::claim(store, &holder.key, "b").await.unwrap();
+    assert_eq!((next.step, next.next_seq), (1, 3));
+    assert_eq!(next.commit(next.next("two")).await.unwrap(), Written::Committed);
+    next.finish().await;
+}
+
+/// Neither a live nor a finished nor a missing one.
+pub async fn only_a_failed_run_can_be_retried(fixture: Fixture) {
+    let store = &fixture.store;
+    let holder = Sample::run("r").hold(store).await;
+    let run = holder.key.clone();
+    let refused = store.retry(run.clone()).await.unwrap_err();
+    assert!(matches!(refused, StoreError::WrongStatus { .. }), "{refused}");
+    holder.finish().await;
+    let before = Picture::of(store, &run).await;
+    let refused = store.retry(run.clone()).await.unwrap_err();
+    assert!(matches!(refused, StoreError::WrongStatus { .. }), "{refused}");
+    assert_eq!(Picture::of(store, &run).await, before);
+    let missing = store.retry(key("nobody")).await.unwrap_err();
+    assert!(matches!(missing, StoreError::NotFound { .. }), "{missing}");
+}
+
+/// Another handle sees the same, and can go on.
+pub async fn what_was_written_survives_a_reopening(fixture: Fixture) {
+    let mut holder = Sample::run("r").tag("k", "v").hold(&fixture.store).await;
+    holder.commit(holder.next_with("one", 1100, 2, vec![])).await.unwrap();
+    holder.write(Write::Append(holder.append(2))).await.unwrap();
+    holder.write(Write::Status(holder.status(Status::Running, true))).await.unwrap();
+    let before = Picture::of(&fixture.store, &holder.key).await;
+    fixture.store.close().await;
+    let reopened = fixture.other_handle();
+    assert_eq!(Picture::of(&reopened, &holder.key).await, before);
+    let next = Holder::claim(&reopened, &holder.key, "b").await.unwrap();
+    assert_eq!((next.step, next.next_seq), (holder.step, holder.next_seq));
+    next.finish().await;
+}

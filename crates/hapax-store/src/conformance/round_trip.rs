@@ -1,0 +1,141 @@
+//! What is written is what is read, to the last bit.
+
+use super::{
+    Fixture,
+    sample::{LONG, Sample, claimant, failed, intent, json, message},
+};
+use hapax_core::{
+    checkpoint::Draft,
+    commit::{Append, StepCommit, Write},
+    failure::NodeFailure,
+    frontier::{Arrival, Barriers, WorkItem},
+    id::NodeId,
+    journal::{Done, EffectOutcome, Entry, JournalRow},
+    key::sha256,
+    order::{OrderKey, PathHash},
+    route::SettledRoute,
+};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Checkpoints with every field in use, journal rows of every kind, and the run's row.
+pub async fn what_is_committed_is_read_back(fixture: Fixture) {
+    let mut holder = Sample::run("r ✓").tag("käse", "brot").hold(&fixture.store).await;
+    let rows = Append { rows: every_entry(holder.rows(1).remove(0)), ..holder.append(0) };
+    holder.write(Write::Append(rows.clone())).await.unwrap();
+    let reopened = fixture.other_handle();
+    assert_eq!(reopened.load(holder.key.clone()).await.unwrap().journal, rows.rows);
+    let commit = full(holder.next_with("ünï", 3, 2, vec![message("m")]), &holder.key.run);
+    holder.commit(commit.clone()).await.unwrap();
+    let loaded = reopened.load(holder.key.clone()).await.unwrap();
+    assert_eq!(loaded.checkpoint, commit.checkpoint);
+    assert_eq!(loaded.journal, [], "the rows of a step build on the one before");
+    assert_eq!(reopened.checkpoint(holder.key.clone(), 1).await.unwrap(), Some(commit.checkpoint));
+    let start = Sample::run("r ✓").build();
+    let first = reopened.checkpoint(holder.key.clone(), 0).await.unwrap();
+    assert_eq!(first, Some(start.checkpoint));
+    let journal = reopened.journal(holder.key.clone(), 0, 100).await.unwrap();
+    assert_eq!(journal, [rows.rows, commit.journal].concat());
+    let record = loaded.record;
+    assert_eq!((record.key, record.graph), (holder.key.clone(), "sample".into()));
+    assert_eq!((record.fingerprint, record.input), (start.fingerprint, start.input));
+    assert_eq!((record.step, record.digest), (1, holder.digest));
+    assert_eq!((record.epoch, record.owner.as_deref()), (holder.epoch, Some("a")));
+    assert_eq!((record.next_seq, record.used_us), (holder.next_seq, 1));
+    assert_eq!(record.tags, BTreeMap::from([("käse".to_owned(), "brot".to_owned())]));
+    assert!(record.created_at_us > 0 && record.updated_at_us >= record.created_at_us);
+}
+
+fn full(commit: StepCommit, run: &hapax_core::id::RunId) -> StepCommit {
+    let arrival = Arrival { order_key: OrderKey(u64::MAX), path_hash: PathHash(u64::MAX), edge_index: 3 };
+    let queues = vec![VecDeque::from([arrival, arrival]), VecDeque::new()];
+    let checkpoint = commit.checkpoint;
+    let draft = Draft {
+        step: checkpoint.step,
+        state: checkpoint.state,
+        state_version: u32::MAX,
+        frontier: checkpoint.frontier,
+        barriers: Barriers(BTreeMap::from([(0, queues), (u32::MAX, vec![])])),
+        seed: checkpoint.seed,
+        io: sha256(b"io"),
+        outbox: checkpoint.outbox,
+        label: Some("a label".to_owned()),
+    };
+    StepCommit { checkpoint: draft.seal(run), ..commit }
+}
+
+fn every_entry(row: JournalRow) -> Vec<JournalRow> {
+    let node = NodeId::new("work").expect("a fine name");
+    let (code, message) = ("HX0020".to_owned(), "broken \u{1f494}".to_owned());
+    let failure =
+        NodeFailure { node, code: code.clone(), message: message.clone(), retryable: true, attempt: 2 };
+    let result =
+        |outcome| Entry::Result { scope: "s".into(), index: u32::MAX, attempt: 1, outcome, at_us: i64::MAX };
+    let entries = [
+        intent(u64::MAX),
+        result(EffectOutcome::Ok { response: json("fine") }),
+        result(EffectOutcome::Err { code, message, retryable: false }),
+        Entry::AttemptFailed { failure: failure.clone() },
+        Entry::ItemDone { done: Done::Ok { delta: json("delta"), route: SettledRoute::Edges } },
+        Entry::ItemDone { done: Done::Failed { failure } },
+        Entry::Retried,
+    ];
+    let numbered = entries.into_iter().zip(row.seq..);
+    numbered.map(|(entry, seq)| JournalRow { seq, entry, ..row.clone() }).collect()
+}
+
+/// Hash-like numbers use all 64 bits, a nonce 128; a counter goes up to `i64::MAX`.
+pub async fn numbers_up_to_their_limits_survive(fixture: Fixture) {
+    let almost = i64::MAX.unsigned_abs() - 1;
+    let mut holder = Sample::run("r").seed(u64::MAX).at_step(almost).hold(&fixture.store).await;
+    let mut commit = holder.next("one");
+    commit.used_us = i64::MAX.unsigned_abs();
+    let node = NodeId::new("work").expect("a fine name");
+    let item = |order_key, path_hash| WorkItem {
+        order_key: OrderKey(order_key),
+        path_hash: PathHash(path_hash),
+        node: node.clone(),
+        input: None,
+    };
+    let edge = i64::MAX.unsigned_abs();
+    let frontier = vec![item(0, u64::MAX), item(edge, edge), item(edge + 1, edge + 1), item(u64::MAX, 0)];
+    let draft = Draft {
+        step: commit.checkpoint.step,
+        state: commit.checkpoint.state,
+        state_version: 1,
+        frontier,
+        barriers: Barriers::default(),
+        seed: u64::MAX,
+        io: commit.checkpoint.io,
+        outbox: commit.checkpoint.outbox,
+        label: None,
+    };
+    commit.checkpoint = draft.seal(&holder.key.run);
+    holder.commit(commit.clone()).await.unwrap();
+    let mut rows = holder.append(2);
+    (rows.rows[0].path_hash, rows.rows[1].path_hash) = (PathHash(u64::MAX), PathHash(edge + 1));
+    holder.write(Write::Append(rows.clone())).await.unwrap();
+    let reopened = fixture.other_handle();
+    let loaded = reopened.load(holder.key.clone()).await.unwrap();
+    assert_eq!(loaded.checkpoint, commit.checkpoint);
+    assert_eq!(loaded.journal, rows.rows);
+    assert_eq!((loaded.record.step, loaded.record.used_us), (edge, edge));
+    assert_eq!(loaded.record.epoch, holder.epoch);
+    assert_nonces_are_wide(&fixture).await;
+}
+
+/// A nonce that was cut or read as a signed number would come back as another one.
+async fn assert_nonces_are_wide(fixture: &Fixture) {
+    let mut bits = 0;
+    for n in 0..40 {
+        let name = format!("n{n}");
+        let lease = Sample::run(&name).claimed_by("a", LONG).create(&fixture.store).await.expect("claimed");
+        let renewed = vec![(super::sample::key(&name), lease.epoch)];
+        let kept = fixture.store.renew(renewed, claimant("a", LONG)).await.unwrap();
+        assert_eq!(kept[0].1, crate::store::Renewal::Kept);
+        bits |= lease.epoch.nonce;
+    }
+    assert!(bits > u128::MAX / 2, "the nonces use all of their bits");
+    let mut holder = Sample::run("failed").hold(&fixture.store).await;
+    holder.write(Write::Status(holder.status(failed(), true))).await.unwrap();
+    assert_eq!(holder.record().await.status, failed());
+}

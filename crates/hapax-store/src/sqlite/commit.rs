@@ -1,0 +1,338 @@
+//! Writes of a run's holder: the fence first, then the rows.
+//!
+//! Invariant: a row is only written after an update of the run's own row that demanded epoch, nonce and position
+//! and changed exactly one row; what the update refused is looked into afterwards, never before.
+
+use super::{
+    error::is_duplicate,
+    journal,
+    prepare::{CheckpointParts, Parts, Prepared, StepParts},
+    writer::{Halt, Outcome, Tx},
+};
+use crate::error::StoreError;
+use hapax_core::{
+    canary,
+    checkpoint::Checkpoint,
+    commit::{Epoch, Status, StatusChange, StepCommit, Write, Written},
+    id::RunKey,
+    key::Digest,
+};
+use rusqlite::params;
+use std::borrow::Cow;
+
+/// The part of every fence that keeps a former holder out.
+const OWNERSHIP: &str = " AND epoch = ?1 AND nonce = ?2";
+/// The part of a step's fence that keeps steps and journal in order.
+const POSITION: &str = " AND step_id = ?3 AND digest = ?4 AND next_seq = ?5";
+
+/// For a run whose status stays `running`. The status is indexed: to set it anew would rewrite the index.
+const FENCE: &str = "UPDATE hapax_runs SET step_id = ?6, digest = ?7, next_seq = next_seq + ?8, used_us = ?9, \
+     updated_at = ?10 WHERE namespace = ?11 AND run_id = ?12 AND status = 'running' \
+     AND epoch = ?1 AND nonce = ?2 AND step_id = ?3 AND digest = ?4 AND next_seq = ?5";
+const FENCE_TO_RUNNING: &str = "UPDATE hapax_runs SET step_id = ?6, digest = ?7, next_seq = next_seq + ?8, used_us = ?9, \
+     updated_at = ?10, status = 'running', status_json = ?13 WHERE namespace = ?11 AND run_id = ?12 \
+     AND epoch = ?1 AND nonce = ?2 AND step_id = ?3 AND digest = ?4 AND next_seq = ?5";
+/// The end of a run: its lease ends as well, and no cancel may have been requested.
+const FENCE_TO_END: &str = "UPDATE hapax_runs SET step_id = ?6, digest = ?7, next_seq = next_seq + ?8, used_us = ?9, \
+     updated_at = ?10, status = 'succeeded', status_json = ?13, owner = NULL, lease_until = 0 \
+     WHERE namespace = ?11 AND run_id = ?12 AND cancel_requested = 0 \
+     AND epoch = ?1 AND nonce = ?2 AND step_id = ?3 AND digest = ?4 AND next_seq = ?5";
+
+/// The fence as it is shipped, or as a mutant has it.
+pub(super) fn fence_sql(sql: &'static str) -> Cow<'static, str> {
+    if canary::on("fence") {
+        sql.replace(OWNERSHIP, "").into()
+    } else if canary::on("check_then_insert") {
+        sql.replace(POSITION, "").into()
+    } else {
+        sql.into()
+    }
+}
+
+/// The insert as it is shipped, or as a mutant has it.
+fn insert_sql(sql: &'static str) -> Cow<'static, str> {
+    if canary::on("check_then_insert") {
+        sql.replace("INSERT", "INSERT OR REPLACE").into()
+    } else {
+        sql.into()
+    }
+}
+
+/// Writes, or says why not.
+pub(super) fn write(tx: &Tx<'_>, prepared: &Prepared) -> Outcome<Written> {
+    match (&*prepared.write, &prepared.parts) {
+        (Write::Step(commit), Parts::Step(parts)) => step(tx, commit, parts),
+        (Write::Append(append), Parts::Append(entries)) => journal::append(tx, append, entries),
+        (Write::Status(change), Parts::Status(json)) => status(tx, change, json),
+        _ => Err(StoreError::Retry("a write was prepared as another kind".into()).into()),
+    }
+}
+
+/// What became of a write, without writing it.
+pub(super) fn settle(tx: &Tx<'_>, write: &Write) -> Outcome<Written> {
+    let refusal = match write {
+        Write::Step(commit) => step_refusal(tx, commit)?,
+        Write::Append(append) => journal::append_refusal(tx, append)?,
+        Write::Status(change) => status_refusal(tx, change)?,
+        _ => None,
+    };
+    Err(Halt::Settle(refusal.unwrap_or_else(|| Err(StoreError::Retry("it is not there".into())))))
+}
+
+/// What every refusal is judged by: the run's row.
+pub(super) struct Head {
+    pub(super) epoch: Epoch,
+    pub(super) next_seq: u64,
+    pub(super) cancel_requested: bool,
+    step: u64,
+    digest: Digest,
+    status_json: String,
+    owned: bool,
+}
+
+/// Reads the run's row for a write of this epoch; the error when it isn't its holder any more.
+pub(super) fn head(tx: &Tx<'_>, run: &RunKey, epoch: Epoch) -> rusqlite::Result<Result<Head, StoreError>> {
+    let head = tx.one(
+        "SELECT epoch, nonce, next_seq, cancel_requested, step_id, digest, status_json, owner IS NOT NULL \
+         FROM hapax_runs WHERE namespace = ?1 AND run_id = ?2",
+        params![run.namespace.as_str(), run.run.as_str()],
+        |row| {
+            Ok(Head {
+                epoch: Epoch {
+                    counter: row.get::<_, i64>(0)?.cast_unsigned(),
+                    nonce: u128::from_be_bytes(row.get(1)?),
+                },
+                next_seq: row.get::<_, i64>(2)?.cast_unsigned(),
+                cancel_requested: row.get(3)?,
+                step: row.get::<_, i64>(4)?.cast_unsigned(),
+                digest: Digest(row.get(5)?),
+                status_json: row.get(6)?,
+                owned: row.get(7)?,
+            })
+        },
+    )?;
+    Ok(match head {
+        Some(head) if head.epoch == epoch || canary::on("fence") => Ok(head),
+        other => Err(StoreError::Fenced { run: run.clone(), owner: other.map(|head| head.epoch) }),
+    })
+}
+
+fn step(tx: &Tx<'_>, commit: &StepCommit, parts: &StepParts) -> Outcome<Written> {
+    if !fence(tx, commit)? {
+        let refusal = step_refusal(tx, commit)?;
+        // Every demand of the fence is looked into, so an unexplained refusal is one of SQLite's own.
+        return Err(Halt::Settle(refusal.unwrap_or_else(|| Err(out_of_order()))));
+    }
+    match insert_step(tx, commit, parts) {
+        Err(error) if is_duplicate(&error) => Err(Halt::Settle(duplicate(tx, commit)?)),
+        outcome => outcome.map(|()| Written::Committed).map_err(Halt::Sql),
+    }
+}
+
+fn fence(tx: &Tx<'_>, commit: &StepCommit) -> rusqlite::Result<bool> {
+    let checkpoint = &commit.checkpoint;
+    let run = |sql, status: Option<&Status>| {
+        let nonce = commit.epoch.nonce.to_be_bytes();
+        let common = params![
+            commit.epoch.counter.cast_signed(),
+            nonce,
+            commit.follows.cast_signed(),
+            commit.base.0,
+            commit.first_seq.cast_signed(),
+            checkpoint.step.cast_signed(),
+            checkpoint.digest.0,
+            commit.journal.len() as i64,
+            commit.used_us.cast_signed(),
+            tx.now,
+            commit.run.namespace.as_str(),
+            commit.run.run.as_str(),
+        ];
+        let json = status.map(Status::to_json);
+        let json = json.as_ref().map(|json| json.as_str());
+        let with_status =
+            common.iter().copied().chain(json.as_ref().map(|json| json as &dyn rusqlite::ToSql));
+        tx.execute(&fence_sql(sql), rusqlite::params_from_iter(with_status)).map(|rows| rows == 1)
+    };
+    if commit.ends {
+        return run(FENCE_TO_END, Some(&Status::Succeeded));
+    }
+    Ok(run(FENCE, None)? || run(FENCE_TO_RUNNING, Some(&Status::Running))?)
+}
+
+/// Why a step's fence refused; `None`: it wouldn't.
+fn step_refusal(tx: &Tx<'_>, commit: &StepCommit) -> rusqlite::Result<Option<Result<Written, StoreError>>> {
+    let head = match head(tx, &commit.run, commit.epoch)? {
+        Ok(head) => head,
+        Err(fenced) => return Ok(Some(Err(fenced))),
+    };
+    if head.step > commit.follows {
+        return same_or_conflict(tx, commit, commit.follows + 1).map(Some);
+    }
+    if head.step == commit.follows && head.digest != commit.base {
+        let (run, step) = (commit.run.clone(), commit.follows);
+        return Ok(Some(Err(StoreError::Conflict { run, step, stored: head.digest, ours: commit.base })));
+    }
+    if head.step < commit.follows || head.next_seq < commit.first_seq {
+        return Ok(Some(Err(out_of_order())));
+    }
+    // Rows that nobody else can have written: another execution of the same epoch.
+    if head.next_seq > commit.first_seq {
+        let (run, step, ours) = (commit.run.clone(), commit.checkpoint.step, commit.checkpoint.digest);
+        return Ok(Some(Err(StoreError::Conflict { run, step, stored: head.digest, ours })));
+    }
+    if commit.ends && head.cancel_requested {
+        return Ok(Some(Err(StoreError::CancelRequested { run: commit.run.clone() })));
+    }
+    Ok(None)
+}
+
+/// The step is there: is it this very one?
+fn same_or_conflict(
+    tx: &Tx<'_>,
+    commit: &StepCommit,
+    step: u64,
+) -> rusqlite::Result<Result<Written, StoreError>> {
+    let stored = tx.one(
+        "SELECT digest FROM hapax_checkpoints WHERE namespace = ?1 AND run_id = ?2 AND step_id = ?3",
+        params![commit.run.namespace.as_str(), commit.run.run.as_str(), step.cast_signed()],
+        |row| row.get(0).map(Digest),
+    )?;
+    let (stored, ours) = (stored.unwrap_or(commit.base), commit.checkpoint.digest);
+    Ok(if stored == ours {
+        Ok(Written::AlreadyCommitted)
+    } else {
+        Err(StoreError::Conflict { run: commit.run.clone(), step, stored, ours })
+    })
+}
+
+/// A primary key was taken although the fence let us pass: by this very step, or by another of the same key.
+fn duplicate(tx: &Tx<'_>, commit: &StepCommit) -> rusqlite::Result<Result<Written, StoreError>> {
+    let holder = tx.one(
+        "SELECT step_id FROM hapax_keys WHERE namespace = ?1 AND run_id = ?2 AND key = ?3",
+        params![commit.run.namespace.as_str(), commit.run.run.as_str(), commit.checkpoint.key.0],
+        |row| row.get::<_, i64>(0).map(i64::cast_unsigned),
+    )?;
+    same_or_conflict(tx, commit, holder.unwrap_or(commit.checkpoint.step))
+}
+
+fn out_of_order() -> StoreError {
+    StoreError::Retry("an earlier write of the run is missing".into())
+}
+
+fn insert_step(tx: &Tx<'_>, commit: &StepCommit, parts: &StepParts) -> rusqlite::Result<()> {
+    let next_seq = commit.first_seq + commit.journal.len() as u64;
+    insert_checkpoint(tx, &commit.run, &commit.checkpoint, &parts.checkpoint, next_seq)?;
+    journal::insert(tx, &commit.run, commit.first_seq, &commit.journal, &parts.journal)?;
+    for (position, (message, payload)) in commit.outbox.iter().zip(&parts.outbox).enumerate() {
+        tx.execute(
+            &insert_sql(
+                "INSERT INTO hapax_outbox (namespace, run_id, step_id, position, topic, msg_key, payload, status) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 'pending')",
+            ),
+            params![
+                commit.run.namespace.as_str(),
+                commit.run.run.as_str(),
+                commit.checkpoint.step.cast_signed(),
+                position as i64,
+                message.topic,
+                message.key,
+                payload,
+            ],
+        )?;
+    }
+    Ok(())
+}
+
+/// Writes a checkpoint with its key and its frontier's further pages.
+pub(super) fn insert_checkpoint(
+    tx: &Tx<'_>,
+    run: &RunKey,
+    checkpoint: &Checkpoint,
+    parts: &CheckpointParts,
+    next_seq: u64,
+) -> rusqlite::Result<()> {
+    let (namespace, id, step) = (run.namespace.as_str(), run.run.as_str(), checkpoint.step.cast_signed());
+    tx.execute(
+        &insert_sql("INSERT INTO hapax_keys (namespace, run_id, key, step_id) VALUES (?1, ?2, ?3, ?4)"),
+        params![namespace, id, checkpoint.key.0, step],
+    )?;
+    let (first, rest) = parts.frontier.split_first().expect("a frontier has a first page");
+    tx.execute(
+        &insert_sql(
+            "INSERT INTO hapax_checkpoints (namespace, run_id, step_id, key, digest, io, outbox, seed, next_seq, \
+             state_version, state_kind, state_base, state, frontier, frontier_len, pages, barriers, label, created_at) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)",
+        ),
+        params![
+            namespace,
+            id,
+            step,
+            checkpoint.key.0,
+            checkpoint.digest.0,
+            checkpoint.io.0,
+            checkpoint.outbox.0,
+            checkpoint.seed.cast_signed(),
+            next_seq.cast_signed(),
+            checkpoint.state_version,
+            parts.state.kind as i64,
+            parts.state.base.map(u64::cast_signed),
+            parts.state.bytes,
+            first,
+            checkpoint.frontier.len() as i64,
+            parts.pages,
+            parts.barriers,
+            checkpoint.label,
+            tx.now,
+        ],
+    )?;
+    for (page, items) in rest.iter().enumerate() {
+        tx.execute(
+            &insert_sql(
+                "INSERT INTO hapax_frontier (namespace, run_id, step_id, page, items) VALUES (?1, ?2, ?3, ?4, ?5)",
+            ),
+            params![namespace, id, step, page as i64 + 1, items],
+        )?;
+    }
+    Ok(())
+}
+
+fn status(tx: &Tx<'_>, change: &StatusChange, json: &str) -> Outcome<Written> {
+    // What is there already isn't written again, so that an answer that was lost reads as `AlreadyCommitted`.
+    let changed = tx.execute(
+        &fence_sql(
+            "UPDATE hapax_runs SET status = ?3, status_json = ?4, used_us = ?5, updated_at = ?6, \
+             owner = iif(?7, NULL, owner), lease_until = iif(?7, 0, lease_until) \
+             WHERE namespace = ?8 AND run_id = ?9 AND (status_json <> ?4 OR (?7 AND owner IS NOT NULL)) \
+             AND epoch = ?1 AND nonce = ?2",
+        ),
+        params![
+            change.epoch.counter.cast_signed(),
+            change.epoch.nonce.to_be_bytes(),
+            change.status.word(),
+            json,
+            change.used_us.cast_signed(),
+            tx.now,
+            change.release,
+            change.run.namespace.as_str(),
+            change.run.run.as_str(),
+        ],
+    )?;
+    if changed == 1 {
+        return Ok(Written::Committed);
+    }
+    let refusal = status_refusal(tx, change)?;
+    Err(Halt::Settle(refusal.unwrap_or_else(|| Err(out_of_order()))))
+}
+
+/// Why a change of status was refused; `None`: it wouldn't be.
+fn status_refusal(
+    tx: &Tx<'_>,
+    change: &StatusChange,
+) -> rusqlite::Result<Option<Result<Written, StoreError>>> {
+    let head = match head(tx, &change.run, change.epoch)? {
+        Ok(head) => head,
+        Err(fenced) => return Ok(Some(Err(fenced))),
+    };
+    let same = head.status_json == change.status.to_json().as_str() && !(change.release && head.owned);
+    Ok(same.then_some(Ok(Written::AlreadyCommitted)))
+}

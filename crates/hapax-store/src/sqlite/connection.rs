@@ -1,0 +1,211 @@
+//! Opening a file: what is checked before the first write, and the connections that read.
+//!
+//! Invariant: a connection that is handed out runs in WAL mode with `synchronous = FULL`, read back, on a library
+//! without the WAL-reset bug and on a file system whose locks work.
+
+use super::{
+    error::{Refusal, cannot_open, cannot_write, read_only_cure, unreadable},
+    schema,
+};
+use crate::error::StoreError;
+use hapax_core::{error::code, id::RunKey};
+use rusqlite::{Connection, OpenFlags};
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+use tokio::sync::Semaphore;
+
+/// Up to 3.51.2 a checkpoint that raced with a writer could corrupt the database.
+const MIN_SQLITE: i32 = 3_051_003;
+/// Longer than any transaction of ours; a longer wait means that somebody else holds the file.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// More than all statements of the store.
+const STATEMENTS: usize = 128;
+/// Reads beyond this wait for each other rather than for the disk.
+const READERS: usize = 4;
+
+/// Where a store's files are.
+#[derive(Debug, Clone)]
+pub(super) struct Place {
+    pub(super) file: PathBuf,
+    pub(super) locks: PathBuf,
+}
+
+impl Place {
+    pub(super) fn new(file: &Path) -> Self {
+        let mut locks = file.as_os_str().to_owned();
+        locks.push("-locks");
+        Self { file: file.to_owned(), locks: locks.into() }
+    }
+
+    fn shown(&self) -> String {
+        self.file.display().to_string()
+    }
+
+    fn folder(&self) -> &Path {
+        match self.file.parent() {
+            Some(folder) if folder != Path::new("") => folder,
+            _ => Path::new("."),
+        }
+    }
+
+    fn refuse(&self, why: impl Into<String>, code: hapax_core::error::Code) -> Refusal {
+        Refusal { what: self.shown(), why: why.into(), code }
+    }
+}
+
+/// Opens the file for the first time in this process: checks, settings, tables.
+pub(super) fn open(place: &Place, allow_network_fs: bool) -> Result<Connection, Refusal> {
+    let version = rusqlite::version_number();
+    if version < MIN_SQLITE {
+        let why = format!("SQLite {} can corrupt a WAL file; 3.51.3 or newer is needed", rusqlite::version());
+        return Err(place.refuse(why, code::CANNOT_OPEN));
+    }
+    check_folder(place, allow_network_fs)?;
+    // Only one opener at a time switches the file to WAL and creates the tables: SQLite answers "busy" to the
+    // others without waiting.
+    let _turn = take_turn(place)?;
+    let mut connection = open_writer(place)?;
+    schema::migrate(&mut connection, &place.shown())?;
+    Ok(connection)
+}
+
+fn check_folder(place: &Place, allow_network_fs: bool) -> Result<(), Refusal> {
+    let folder = place.folder();
+    if !folder.is_dir() {
+        let why = format!("there is no folder {}: create it first", folder.display());
+        return Err(place.refuse(why, code::CANNOT_OPEN));
+    }
+    let stat = rustix::fs::statfs(folder).map_err(|error| cannot_write(&place.file, &error.into()))?;
+    if let Some(name) = network_file_system(stat.f_type as u64)
+        && !allow_network_fs
+    {
+        let why = format!(
+            "{} is on {name}, whose locks can't be trusted: two engines could corrupt the file; \
+             use a local disk (or set `allow_network_fs` if only one process ever opens it)",
+            folder.display()
+        );
+        return Err(place.refuse(why, code::NETWORK_FILE_SYSTEM));
+    }
+    std::fs::create_dir_all(&place.locks).map_err(|error| cannot_write(&place.file, &error))
+}
+
+/// The name of the network file system that has this magic number.
+pub(super) fn network_file_system(magic: u64) -> Option<&'static str> {
+    // Some kernels report the number sign-extended.
+    Some(match magic & 0xffff_ffff {
+        0x6969 => "NFS",
+        0x517b | 0xff53_4d42 | 0xfe53_4d42 => "SMB",
+        0x0102_1997 => "9p",
+        0x5346_414f | 0x6b41_4653 => "AFS",
+        0x00c3_6400 => "Ceph",
+        _ => return None,
+    })
+}
+
+fn take_turn(place: &Place) -> Result<File, Refusal> {
+    let turn = || {
+        // A dot can't be part of an owner's file name.
+        let file = File::options().create(true).append(true).open(place.locks.join(".open"))?;
+        file.lock()?;
+        Ok(file)
+    };
+    turn().map_err(|error| cannot_write(&place.file, &error))
+}
+
+/// A connection that writes.
+pub(super) fn open_writer(place: &Place) -> Result<Connection, Refusal> {
+    let flags =
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let refuse = |error| cannot_open(&place.shown(), &error);
+    let connection = Connection::open_with_flags(&place.file, flags).map_err(refuse)?;
+    // SQLite silently falls back to reading when it may not write.
+    if connection.is_readonly("main").map_err(refuse)? {
+        return Err(place.refuse(read_only_cure("the file is read-only"), code::READ_ONLY));
+    }
+    let (mode, synchronous) = set_up_writer(&connection).map_err(refuse)?;
+    if mode != "wal" || synchronous != 2 {
+        let why = format!(
+            "it refuses to be durable: journal_mode is {mode}, synchronous is {synchronous}, not wal and 2 (FULL)"
+        );
+        return Err(place.refuse(why, code::CANNOT_OPEN));
+    }
+    Ok(connection)
+}
+
+fn set_up_writer(connection: &Connection) -> rusqlite::Result<(String, i64)> {
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    connection.pragma_update_and_check(None, "journal_mode", "wal", |_| Ok(()))?;
+    connection.pragma_update(None, "synchronous", "full")?;
+    // Savepoints keep the pages they may have to restore; in memory, not in a temporary file.
+    connection.pragma_update(None, "temp_store", "memory")?;
+    connection.pragma_update(None, "cache_size", -16_384)?;
+    let mode = connection.pragma_query_value(None, "journal_mode", |row| row.get(0))?;
+    Ok((mode, connection.pragma_query_value(None, "synchronous", |row| row.get(0))?))
+}
+
+/// The connections that read, each opened when it is first needed.
+pub(super) struct Readers {
+    place: Place,
+    idle: Mutex<Vec<Connection>>,
+    turns: Arc<Semaphore>,
+}
+
+impl Readers {
+    pub(super) fn new(place: Place) -> Self {
+        Self { place, idle: Mutex::default(), turns: Arc::new(Semaphore::new(READERS)) }
+    }
+
+    /// Runs `read` in one snapshot of the file, off the async threads.
+    pub(super) async fn read<T: Send + 'static>(
+        self: &Arc<Self>,
+        about: RunKey,
+        read: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let turn =
+            self.turns.clone().acquire_owned().await.map_err(|error| StoreError::Retry(error.into()))?;
+        let readers = self.clone();
+        let work = move || {
+            let _turn = turn;
+            let connection = readers.connection().map_err(|error| unreadable(error, &about))?;
+            let answer = in_snapshot(&connection, &about, read);
+            // A connection that is stuck in its transaction isn't used again.
+            if connection.is_autocommit() {
+                readers.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+            }
+            answer
+        };
+        tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(StoreError::Retry(error.into())))
+    }
+
+    fn connection(&self) -> rusqlite::Result<Connection> {
+        if let Some(connection) = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop() {
+            return Ok(connection);
+        }
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(&self.place.file, flags)?;
+        connection.busy_timeout(BUSY_TIMEOUT)?;
+        connection.set_prepared_statement_cache_capacity(STATEMENTS);
+        Ok(connection)
+    }
+
+    /// Closes the idle connections.
+    pub(super) fn close(&self) {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
+fn in_snapshot<T>(
+    connection: &Connection,
+    about: &RunKey,
+    read: impl FnOnce(&Connection) -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
+    connection.execute_batch("BEGIN").map_err(|error| unreadable(error, about))?;
+    let answer = read(connection);
+    connection.execute_batch("ROLLBACK").map_err(|error| unreadable(error, about))?;
+    answer
+}

@@ -1,0 +1,129 @@
+//! From SQLite's errors to ours: what the caller must do next.
+//!
+//! Invariant: an error is only reported as "nothing was written" when SQLite can't have made a commit durable.
+
+use crate::error::StoreError;
+use hapax_core::{
+    error::{Code, code},
+    id::{Namespace, RunId, RunKey},
+};
+use rusqlite::{Error, ErrorCode, ffi};
+use std::{path::Path, sync::Arc};
+
+/// Why a file can't be opened.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    pub(super) what: String,
+    pub(super) why: String,
+    pub(super) code: Code,
+}
+
+impl From<Refusal> for StoreError {
+    fn from(Refusal { what, why, code }: Refusal) -> Self {
+        StoreError::Open { what, why, code }
+    }
+}
+
+/// An error of SQLite while it opens a file.
+pub(super) fn cannot_open(what: &str, error: &Error) -> Refusal {
+    let (why, code) = match error.sqlite_error_code() {
+        Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => (
+            format!(
+                "it is not a database, or it is damaged ({error}): restore a backup, or pick another file"
+            ),
+            code::CORRUPT,
+        ),
+        Some(ErrorCode::ReadOnly) => (read_only_cure(&error.to_string()), code::READ_ONLY),
+        _ => (error.to_string(), code::CANNOT_OPEN),
+    };
+    Refusal { what: what.into(), why, code }
+}
+
+/// An error of the operating system beside the file.
+pub(super) fn cannot_write(path: &Path, error: &std::io::Error) -> Refusal {
+    use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+    let read_only = matches!(error.kind(), PermissionDenied | ReadOnlyFilesystem);
+    let (why, code) = if read_only {
+        (read_only_cure(&error.to_string()), code::READ_ONLY)
+    } else {
+        (error.to_string(), code::CANNOT_OPEN)
+    };
+    Refusal { what: path.display().to_string(), why, code }
+}
+
+pub(super) fn read_only_cure(error: &str) -> String {
+    format!(
+        "{error}: the file and its folder must be writable (SQLite keeps its log beside the file); \
+         give this user write permission, or pick another folder"
+    )
+}
+
+/// An error after which nothing of the transaction is in the file.
+pub(super) fn nothing_written(error: &Arc<Error>, about: &RunKey) -> StoreError {
+    if is_damage(error) {
+        // The column is of no use to a reader: the reason is the inner error.
+        let what = match &**error {
+            Error::FromSqlConversionFailure(_, _, reason) => reason.to_string(),
+            error => error.to_string(),
+        };
+        return StoreError::Corrupt { run: about.clone(), step: None, what };
+    }
+    let source = error.clone().into();
+    if is_full(error) { StoreError::Full(source) } else { StoreError::Retry(source) }
+}
+
+/// An error of a read.
+pub(super) fn unreadable(error: Error, about: &RunKey) -> StoreError {
+    nothing_written(&Arc::new(error), about)
+}
+
+/// Whether a failed COMMIT left nothing behind. A commit record that couldn't be synced may still reach the disk;
+/// one that couldn't be written can't.
+pub(super) fn commit_left_nothing(error: &Error) -> bool {
+    is_full(error)
+        || matches!(
+            error.sqlite_error_code(),
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::OutOfMemory)
+        )
+}
+
+/// No room: the disk, the quota, or the file's size limit. SQLite reports the latter two as a failed write.
+fn is_full(error: &Error) -> bool {
+    error.sqlite_error_code() == Some(ErrorCode::DiskFull)
+        || matches!(
+            error.sqlite_extended_error_code(),
+            Some(ffi::SQLITE_IOERR_WRITE | ffi::SQLITE_IOERR_SHMSIZE)
+        )
+}
+
+/// Another connection is at work.
+pub(super) fn is_busy(error: &Error) -> bool {
+    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
+}
+
+/// A primary key is taken. Any other constraint is our own mistake, not the caller's duplicate.
+pub(super) fn is_duplicate(error: &Error) -> bool {
+    matches!(
+        error.sqlite_extended_error_code(),
+        Some(ffi::SQLITE_CONSTRAINT_PRIMARYKEY | ffi::SQLITE_CONSTRAINT_UNIQUE)
+    )
+}
+
+fn is_damage(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::FromSqlConversionFailure(..)
+            | Error::InvalidColumnType(..)
+            | Error::IntegralValueOutOfRange(..)
+    ) || matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
+}
+
+/// Stands for all runs of a namespace where an error can't name one.
+pub(super) fn all_runs(namespace: &Namespace) -> RunKey {
+    RunKey { namespace: namespace.clone(), run: RunId::new("*").expect("a star is a name") }
+}
+
+/// A stored value that can't be what we wrote.
+pub(super) fn damaged(what: impl Into<crate::error::Source>) -> Error {
+    Error::FromSqlConversionFailure(0, rusqlite::types::Type::Blob, what.into())
+}

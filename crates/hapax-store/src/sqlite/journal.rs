@@ -1,0 +1,165 @@
+//! The journal: rows between two steps, and how they are read.
+//!
+//! Invariant: the rows of a run are numbered without gaps, in the order in which they became durable.
+
+use super::{
+    commit::{fence_sql, head},
+    error::damaged,
+    writer::{Halt, Outcome, Tx},
+};
+use crate::{check::row_digest, codec::Codec, error::StoreError};
+use hapax_core::{
+    commit::{Append, Written},
+    id::RunKey,
+    journal::JournalRow,
+    key::Digest,
+    order::PathHash,
+};
+use rusqlite::{Connection, Row, params};
+
+/// Appends rows, or says why not.
+pub(super) fn append(tx: &Tx<'_>, append: &Append, entries: &[Vec<u8>]) -> Outcome<Written> {
+    let changed = tx.execute(
+        &fence_sql(
+            "UPDATE hapax_runs SET next_seq = next_seq + ?4, updated_at = ?5 \
+             WHERE namespace = ?6 AND run_id = ?7 AND next_seq = ?3 AND (cancel_requested = 0 OR NOT ?8) \
+             AND epoch = ?1 AND nonce = ?2",
+        ),
+        params![
+            append.epoch.counter.cast_signed(),
+            append.epoch.nonce.to_be_bytes(),
+            append.first_seq.cast_signed(),
+            append.rows.len() as i64,
+            tx.now,
+            append.run.namespace.as_str(),
+            append.run.run.as_str(),
+            append.unless_cancelled,
+        ],
+    )?;
+    if changed == 0 {
+        let refusal = append_refusal(tx, append)?;
+        return Err(Halt::Settle(refusal.unwrap_or_else(|| Err(missing()))));
+    }
+    insert(tx, &append.run, append.first_seq, &append.rows, entries)?;
+    Ok(Written::Committed)
+}
+
+/// Why an append was refused; `None`: it wouldn't be.
+pub(super) fn append_refusal(
+    tx: &Tx<'_>,
+    append: &Append,
+) -> rusqlite::Result<Option<Result<Written, StoreError>>> {
+    let head = match head(tx, &append.run, append.epoch)? {
+        Ok(head) => head,
+        Err(fenced) => return Ok(Some(Err(fenced))),
+    };
+    if append.unless_cancelled && head.cancel_requested {
+        return Ok(Some(Err(StoreError::CancelRequested { run: append.run.clone() })));
+    }
+    if head.next_seq == append.first_seq {
+        return Ok(None);
+    }
+    if head.next_seq < append.first_seq + append.rows.len().max(1) as u64 {
+        return Ok(Some(Err(missing())));
+    }
+    same_or_conflict(tx, append).map(Some)
+}
+
+fn missing() -> StoreError {
+    StoreError::Retry("an earlier row of the journal is missing".into())
+}
+
+/// The numbers are taken: by these very rows?
+fn same_or_conflict(tx: &Tx<'_>, append: &Append) -> rusqlite::Result<Result<Written, StoreError>> {
+    let stored = read(tx.connection, tx.codec, &append.run, append.first_seq, append.rows.len())?;
+    for (ours, seq) in append.rows.iter().zip(append.first_seq..) {
+        let ours = JournalRow { seq, ..ours.clone() };
+        let stored = stored.iter().find(|row| row.seq == seq);
+        if stored != Some(&ours) {
+            let (step, stored) = stored.map_or((ours.step, ours.base), |row| (row.step, row_digest(row)));
+            let run = append.run.clone();
+            return Ok(Err(StoreError::Conflict { run, step, stored, ours: row_digest(&ours) }));
+        }
+    }
+    Ok(Ok(Written::AlreadyCommitted))
+}
+
+/// Writes rows whose numbers the fence has taken.
+pub(super) fn insert(
+    tx: &Tx<'_>,
+    run: &RunKey,
+    first_seq: u64,
+    rows: &[JournalRow],
+    entries: &[Vec<u8>],
+) -> rusqlite::Result<()> {
+    for ((row, entry), seq) in rows.iter().zip(entries).zip(first_seq..) {
+        tx.execute(
+            "INSERT INTO hapax_journal (namespace, run_id, seq, base, step_id, path_hash, entry) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+            params![
+                run.namespace.as_str(),
+                run.run.as_str(),
+                seq.cast_signed(),
+                row.base.0,
+                row.step.cast_signed(),
+                row.path_hash.0.cast_signed(),
+                entry,
+            ],
+        )?;
+    }
+    Ok(())
+}
+
+/// Rows from a number on.
+pub(super) fn read(
+    connection: &Connection,
+    codec: &Codec,
+    run: &RunKey,
+    from_seq: u64,
+    limit: usize,
+) -> rusqlite::Result<Vec<JournalRow>> {
+    let mut statement = connection.prepare_cached(
+        "SELECT seq, base, step_id, path_hash, entry FROM hapax_journal \
+         WHERE namespace = ?1 AND run_id = ?2 AND seq >= ?3 ORDER BY seq LIMIT ?4",
+    )?;
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let rows = statement.query_map(
+        params![run.namespace.as_str(), run.run.as_str(), from_seq.cast_signed(), limit],
+        |row| read_row(row, codec),
+    )?;
+    rows.collect()
+}
+
+/// The rows that build on one checkpoint, from the number on at which its own journal ended.
+pub(super) fn read_based_on(
+    connection: &Connection,
+    codec: &Codec,
+    run: &RunKey,
+    from_seq: u64,
+    base: Digest,
+) -> rusqlite::Result<Vec<JournalRow>> {
+    let mut statement = connection.prepare_cached(
+        "SELECT seq, base, step_id, path_hash, entry FROM hapax_journal \
+         WHERE namespace = ?1 AND run_id = ?2 AND seq >= ?3 AND base = ?4 ORDER BY seq",
+    )?;
+    let rows = statement.query_map(
+        params![run.namespace.as_str(), run.run.as_str(), from_seq.cast_signed(), base.0],
+        |row| read_row(row, codec),
+    )?;
+    rows.collect()
+}
+
+fn read_row(row: &Row<'_>, codec: &Codec) -> rusqlite::Result<JournalRow> {
+    let seq = row.get::<_, i64>(0)?.cast_unsigned();
+    let entry = codec
+        .unpack(row.get_ref(4)?.as_blob()?)
+        .and_then(|json| Ok(serde_json::from_slice(&json)?))
+        .map_err(|error| damaged(format!("row {seq} of the journal cannot be read: {error}")))?;
+    Ok(JournalRow {
+        seq,
+        base: Digest(row.get(1)?),
+        step: row.get::<_, i64>(2)?.cast_unsigned(),
+        path_hash: PathHash(row.get::<_, i64>(3)?.cast_unsigned()),
+        entry,
+    })
+}

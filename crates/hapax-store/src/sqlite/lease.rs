@@ -1,0 +1,229 @@
+//! Leases: who holds a run, by the store's clock and by the OS lock of the holder.
+//!
+//! Invariant: a claim raises the epoch and draws a new nonce in the run's own row, so that whatever an earlier
+//! holder still has in flight is refused by its fence.
+
+use super::{
+    locks::Locks,
+    writer::{Halt, Outcome, Tx},
+};
+use crate::{
+    error::StoreError,
+    store::{Claimant, Lease, ReadyFilter, Renewal},
+};
+use hapax_core::{
+    commit::{Epoch, Status},
+    id::{RunId, RunKey},
+};
+use rusqlite::{Connection, params};
+use std::{
+    collections::HashMap,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+/// Whether leases are alive.
+pub(super) struct Leases {
+    pub(super) locks: Locks,
+    /// When leases that reach further than they can were first seen: the clock was set back since.
+    overlong: Mutex<HashMap<RunKey, (i64, i64)>>,
+}
+
+/// A run's lease, as its row has it.
+struct Held {
+    owner: Option<String>,
+    until: i64,
+    ttl: i64,
+}
+
+impl Leases {
+    pub(super) fn new(locks: Locks) -> Self {
+        Self { locks, overlong: Mutex::default() }
+    }
+
+    /// How long the lease still lasts, in microseconds; `None`: it may be broken.
+    fn left(&self, key: &RunKey, held: &Held, now: i64) -> Option<i64> {
+        let owner = held.owner.as_deref()?;
+        let left = self.left_by_clock(key, held, now);
+        (left > 0 && !self.locks.is_dead(owner)).then_some(left)
+    }
+
+    fn left_by_clock(&self, key: &RunKey, held: &Held, now: i64) -> i64 {
+        let left = held.until.saturating_sub(now);
+        let mut overlong = self.overlong.lock().unwrap_or_else(PoisonError::into_inner);
+        if left <= held.ttl {
+            overlong.remove(key);
+            return left;
+        }
+        let (until, seen) = overlong.entry(key.clone()).or_insert((held.until, now));
+        if *until != held.until {
+            (*until, *seen) = (held.until, now);
+        }
+        seen.saturating_add(held.ttl).saturating_sub(now)
+    }
+}
+
+/// Microseconds as they are stored.
+fn micros(ttl: Duration) -> i64 {
+    // A century: sums of times stay far from the end of their type.
+    i64::try_from(ttl.as_micros()).unwrap_or(i64::MAX).min(100 * 366 * 86_400 * 1_000_000)
+}
+
+/// Takes over one run.
+pub(super) fn claim(tx: &Tx<'_>, leases: &Leases, key: &RunKey, by: &Claimant) -> Outcome<Lease> {
+    let row = tx.one(
+        "SELECT status_json, cancel_requested, owner, lease_until, lease_ttl FROM hapax_runs \
+         WHERE namespace = ?1 AND run_id = ?2",
+        params![key.namespace.as_str(), key.run.as_str()],
+        |row| {
+            let held = Held { owner: row.get(2)?, until: row.get(3)?, ttl: row.get(4)? };
+            Ok((row.get::<_, String>(0)?, row.get::<_, bool>(1)?, held))
+        },
+    )?;
+    let Some((status, to_be_cancelled, held)) = row else {
+        return Err(StoreError::NotFound { run: key.clone() }.into());
+    };
+    let status: Status = serde_json::from_str(&status)
+        .map_err(|error| Halt::Sql(super::error::damaged(format!("its status cannot be read: {error}"))))?;
+    if status.is_final() || !(status.is_runnable() || to_be_cancelled) {
+        return Err(StoreError::WrongStatus { run: key.clone(), status: Box::new(status) }.into());
+    }
+    if let Some(left) = leases.left(key, &held, tx.now) {
+        let (run, owner) = (key.clone(), held.owner.unwrap_or_default());
+        return Err(StoreError::Held { run, owner, left_ms: left.unsigned_abs().div_ceil(1000) }.into());
+    }
+    Ok(take(tx, key, by, held.owner.is_some())?)
+}
+
+fn take(tx: &Tx<'_>, key: &RunKey, by: &Claimant, taken_over: bool) -> rusqlite::Result<Lease> {
+    let nonce = new_nonce();
+    let counter = tx.one(
+        "UPDATE hapax_runs SET epoch = epoch + 1, nonce = ?3, owner = ?4, lease_until = ?5, lease_ttl = ?6, \
+         status = 'running', status_json = ?7, updated_at = ?8 WHERE namespace = ?1 AND run_id = ?2 RETURNING epoch",
+        params![
+            key.namespace.as_str(),
+            key.run.as_str(),
+            nonce.to_be_bytes(),
+            &*by.owner,
+            tx.now.saturating_add(micros(by.ttl)),
+            micros(by.ttl),
+            Status::Running.to_json().as_str(),
+            tx.now,
+        ],
+        |row| row.get::<_, i64>(0),
+    )?;
+    let counter = counter.ok_or(rusqlite::Error::QueryReturnedNoRows)?.cast_unsigned();
+    Ok(Lease { epoch: Epoch { counter, nonce }, taken_over })
+}
+
+/// What a claim draws besides its counter.
+pub(super) fn new_nonce() -> u128 {
+    uuid::Uuid::new_v4().as_u128()
+}
+
+/// The lease of a run that is claimed by its creator: until when, and for how long.
+pub(super) fn first_term(now: i64, by: &Claimant) -> (i64, i64) {
+    (now.saturating_add(micros(by.ttl)), micros(by.ttl))
+}
+
+/// Takes over what is ready, oldest first.
+pub(super) fn claim_ready(
+    tx: &Tx<'_>,
+    leases: &Leases,
+    filter: &ReadyFilter,
+    by: &Claimant,
+) -> Outcome<Vec<(RunKey, Lease)>> {
+    let mut ready = ready(tx.connection, leases, filter, tx.now)?;
+    ready.sort();
+    ready.truncate(filter.limit);
+    let mut claimed = Vec::with_capacity(ready.len());
+    for (_, key, taken_over) in ready {
+        let lease = take(tx, &key, by, taken_over)?;
+        claimed.push((key, lease));
+    }
+    Ok(claimed)
+}
+
+/// Which runs of a status may be claimed. Of the parked ones only those to be cancelled; of the paused ones also
+/// those that only wait for room.
+const READY: [(&str, &str); 5] = [
+    ("pending", ""),
+    ("running", ""),
+    ("paused", " AND (cancel_requested OR status_json LIKE '%\"backpressure\"%')"),
+    ("waiting", " AND cancel_requested = 1"),
+    ("in_doubt", " AND cancel_requested = 1"),
+];
+
+/// Up to `limit` claimable runs of each graph and status, with their age and whether a lease must be broken.
+fn ready(
+    connection: &Connection,
+    leases: &Leases,
+    filter: &ReadyFilter,
+    now: i64,
+) -> rusqlite::Result<Vec<(i64, RunKey, bool)>> {
+    let mut ready = vec![];
+    for (graph, fingerprint) in &filter.graphs {
+        for (status, also) in READY {
+            let sql = format!(
+                "SELECT created_at, run_id, owner, lease_until, lease_ttl FROM hapax_runs \
+                 WHERE namespace = ?1 AND status = ?2 AND graph = ?3 AND fingerprint = ?4{also} ORDER BY created_at"
+            );
+            let mut statement = connection.prepare_cached(&sql)?;
+            let mut rows =
+                statement.query(params![filter.namespace.as_str(), status, &**graph, fingerprint.0])?;
+            let mut found = 0;
+            while found < filter.limit
+                && let Some(row) = rows.next()?
+            {
+                let run = RunId::new(row.get_ref(1)?.as_str()?)
+                    .map_err(|error| super::error::damaged(error.to_string()))?;
+                let key = RunKey { namespace: filter.namespace.clone(), run };
+                let held = Held { owner: row.get(2)?, until: row.get(3)?, ttl: row.get(4)? };
+                if leases.left(&key, &held, now).is_none() {
+                    ready.push((row.get(0)?, key, held.owner.is_some()));
+                    found += 1;
+                }
+            }
+        }
+    }
+    Ok(ready)
+}
+
+/// Prolongs leases.
+pub(super) fn renew(
+    tx: &Tx<'_>,
+    leases: &[(RunKey, Epoch)],
+    by: &Claimant,
+) -> Outcome<Vec<(RunKey, Renewal)>> {
+    let mut renewed = Vec::with_capacity(leases.len());
+    for (key, epoch) in leases {
+        let changed = tx.execute(
+            "UPDATE hapax_runs SET lease_until = ?3, lease_ttl = ?4 \
+             WHERE namespace = ?1 AND run_id = ?2 AND owner = ?5 AND epoch = ?6 AND nonce = ?7",
+            params![
+                key.namespace.as_str(),
+                key.run.as_str(),
+                tx.now.saturating_add(micros(by.ttl)),
+                micros(by.ttl),
+                &*by.owner,
+                epoch.counter.cast_signed(),
+                epoch.nonce.to_be_bytes(),
+            ],
+        )?;
+        renewed.push((key.clone(), if changed == 1 { Renewal::Kept } else { Renewal::Lost }));
+    }
+    Ok(renewed)
+}
+
+/// The owner's runs for which a cancel was requested.
+pub(super) fn cancels(connection: &Connection, owner: &str) -> rusqlite::Result<Vec<RunKey>> {
+    let mut statement = connection.prepare_cached(
+        "SELECT namespace, run_id FROM hapax_runs WHERE owner = ?1 AND cancel_requested = 1",
+    )?;
+    let runs = statement.query_map(params![owner], |row| {
+        let damaged = |error: hapax_core::id::InvalidId| super::error::damaged(error.to_string());
+        let namespace = hapax_core::id::Namespace::new(row.get_ref(0)?.as_str()?).map_err(damaged)?;
+        Ok(RunKey { namespace, run: RunId::new(row.get_ref(1)?.as_str()?).map_err(damaged)? })
+    })?;
+    runs.collect()
+}

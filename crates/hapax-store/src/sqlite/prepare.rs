@@ -1,0 +1,112 @@
+//! From a write to the bytes of its rows, on the side of whoever submits it.
+//!
+//! Invariant: the writer thread neither serialises nor compresses; it only binds what is prepared here.
+
+use crate::{
+    codec::{Codec, Encoders, StoredState},
+    error::{Source, StoreError},
+};
+use hapax_core::{
+    checkpoint::Checkpoint,
+    commit::{StepCommit, Write},
+    frontier::WorkItem,
+    journal::JournalRow,
+    limits::FRONTIER_PAGE,
+    outbox::Message,
+};
+use serde::Serialize;
+use std::sync::Arc;
+
+/// A write and the bytes of its rows.
+pub(super) struct Prepared {
+    pub(super) write: Arc<Write>,
+    pub(super) parts: Parts,
+}
+
+/// The bytes of a write's rows.
+pub(super) enum Parts {
+    Step(StepParts),
+    /// One entry for each journal row.
+    Append(Vec<Vec<u8>>),
+    /// The status as JSON.
+    Status(String),
+}
+
+/// The bytes of a step's rows.
+pub(super) struct StepParts {
+    pub(super) checkpoint: CheckpointParts,
+    pub(super) journal: Vec<Vec<u8>>,
+    pub(super) outbox: Vec<Vec<u8>>,
+}
+
+/// The bytes of a checkpoint's rows.
+pub(super) struct CheckpointParts {
+    pub(super) state: StoredState,
+    /// At least one page, even of an empty frontier.
+    pub(super) frontier: Vec<Vec<u8>>,
+    /// The digests of the pages, one after the other.
+    pub(super) pages: Vec<u8>,
+    pub(super) barriers: Option<Vec<u8>>,
+}
+
+/// Encodes a write. Nothing was written when it fails.
+pub(super) fn prepare(
+    write: &Arc<Write>,
+    encoders: &Encoders,
+    codec: &Codec,
+) -> Result<Prepared, StoreError> {
+    let parts = match &**write {
+        Write::Step(step) => step_parts(step, encoders, codec).map(Parts::Step),
+        Write::Append(append) => entries(&append.rows, codec).map(Parts::Append),
+        Write::Status(change) => {
+            if change.release {
+                encoders.forget(&change.run);
+            }
+            Ok(Parts::Status(change.status.to_json().as_str().to_owned()))
+        }
+        _ => Err("a write that this store does not know".into()),
+    };
+    Ok(Prepared { write: write.clone(), parts: parts.map_err(StoreError::Retry)? })
+}
+
+fn step_parts(step: &StepCommit, encoders: &Encoders, codec: &Codec) -> Result<StepParts, Source> {
+    let checkpoint = &step.checkpoint;
+    let state = encoders.encode(&step.run, step.epoch, checkpoint.step, &checkpoint.state)?;
+    if step.ends {
+        encoders.forget(&step.run);
+    }
+    Ok(StepParts {
+        checkpoint: checkpoint_parts(checkpoint, state, codec)?,
+        journal: entries(&step.journal, codec)?,
+        outbox: step.outbox.iter().map(|message| payload(message, codec)).collect::<Result<_, _>>()?,
+    })
+}
+
+/// Encodes a checkpoint whose state is encoded already.
+pub(super) fn checkpoint_parts(
+    checkpoint: &Checkpoint,
+    state: StoredState,
+    codec: &Codec,
+) -> Result<CheckpointParts, Source> {
+    let pages = checkpoint.frontier.chunks(FRONTIER_PAGE);
+    let mut frontier = pages.map(|items| pack(items, codec)).collect::<Result<Vec<_>, _>>()?;
+    if frontier.is_empty() {
+        frontier.push(pack::<[WorkItem]>(&[], codec)?);
+    }
+    let barriers =
+        (!checkpoint.barriers.is_empty()).then(|| pack(&checkpoint.barriers, codec)).transpose()?;
+    let pages = checkpoint.pages.iter().flat_map(|digest| digest.0).collect();
+    Ok(CheckpointParts { state, frontier, pages, barriers })
+}
+
+fn entries(rows: &[JournalRow], codec: &Codec) -> Result<Vec<Vec<u8>>, Source> {
+    rows.iter().map(|row| pack(&row.entry, codec)).collect()
+}
+
+fn payload(message: &Message, codec: &Codec) -> Result<Vec<u8>, Source> {
+    codec.pack(message.payload.as_bytes().to_vec())
+}
+
+pub(super) fn pack<T: Serialize + ?Sized>(value: &T, codec: &Codec) -> Result<Vec<u8>, Source> {
+    codec.pack(serde_json::to_vec(value)?)
+}

@@ -1,0 +1,296 @@
+//! Reads: records, checkpoints, frontiers, each in one snapshot of the file.
+//!
+//! Invariant: a checkpoint only leaves here when key, digest and the digests of all pages match its content.
+
+use super::{
+    error::{damaged, unreadable},
+    journal,
+};
+use crate::{
+    codec::{Codec, StateKind},
+    error::StoreError,
+    store::{Loaded, RunRecord},
+};
+use hapax_core::{
+    checkpoint::Checkpoint,
+    commit::Epoch,
+    frontier::{Barriers, WorkItem, page_digest},
+    id::{NodeId, RunId, RunKey},
+    key::{Digest, StepKey},
+};
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use std::collections::{BTreeMap, HashSet};
+
+/// The columns that [`record`] reads, in its order.
+pub(super) const RECORD: &str = "run_id, graph, fingerprint, input, status_json, step_id, digest, epoch, nonce, owner, \
+     next_seq, cancel_requested, used_us, created_at, updated_at";
+
+/// Reads a run's row, without its tags.
+pub(super) fn record(row: &Row<'_>, namespace: &hapax_core::id::Namespace) -> rusqlite::Result<RunRecord> {
+    let run = RunId::new(row.get_ref(0)?.as_str()?).map_err(|error| damaged(error.to_string()))?;
+    let status = serde_json::from_str(row.get_ref(4)?.as_str()?)
+        .map_err(|error| damaged(format!("its status cannot be read: {error}")))?;
+    Ok(RunRecord {
+        key: RunKey { namespace: namespace.clone(), run },
+        graph: row.get::<_, String>(1)?.into(),
+        fingerprint: Digest(row.get(2)?),
+        input: Digest(row.get(3)?),
+        status,
+        step: row.get::<_, i64>(5)?.cast_unsigned(),
+        digest: Digest(row.get(6)?),
+        epoch: Epoch {
+            counter: row.get::<_, i64>(7)?.cast_unsigned(),
+            nonce: u128::from_be_bytes(row.get(8)?),
+        },
+        owner: row.get(9)?,
+        next_seq: row.get::<_, i64>(10)?.cast_unsigned(),
+        cancel_requested: row.get(11)?,
+        used_us: row.get::<_, i64>(12)?.cast_unsigned(),
+        tags: BTreeMap::new(),
+        created_at_us: row.get(13)?,
+        updated_at_us: row.get(14)?,
+    })
+}
+
+/// A run's row with its tags.
+pub(super) fn run(connection: &Connection, key: &RunKey) -> rusqlite::Result<Option<RunRecord>> {
+    let sql = format!("SELECT {RECORD} FROM hapax_runs WHERE namespace = ?1 AND run_id = ?2");
+    let mut statement = connection.prepare_cached(&sql)?;
+    let found = statement
+        .query_row(params![key.namespace.as_str(), key.run.as_str()], |row| record(row, &key.namespace))
+        .optional()?;
+    let Some(mut found) = found else { return Ok(None) };
+    found.tags = tags(connection, key)?;
+    Ok(Some(found))
+}
+
+/// A run's tags.
+pub(super) fn tags(connection: &Connection, key: &RunKey) -> rusqlite::Result<BTreeMap<String, String>> {
+    let sql = "SELECT tag_key, tag_value FROM hapax_tags WHERE namespace = ?1 AND run_id = ?2";
+    let mut statement = connection.prepare_cached(sql)?;
+    let tags = statement
+        .query_map(params![key.namespace.as_str(), key.run.as_str()], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    tags.collect()
+}
+
+/// What a worker needs to go on.
+pub(super) fn load(connection: &Connection, codec: &Codec, key: &RunKey) -> Result<Loaded, StoreError> {
+    let unreadable = |error| unreadable(error, key);
+    let record =
+        run(connection, key).map_err(unreadable)?.ok_or_else(|| StoreError::NotFound { run: key.clone() })?;
+    let found = checkpoint(connection, codec, key, record.step)?;
+    let Some((checkpoint, from_seq)) = found.filter(|(found, _)| found.digest == record.digest) else {
+        let what = "its latest checkpoint is missing, or isn't the one its row names";
+        return Err(corrupt(key, record.step, what));
+    };
+    let journal =
+        journal::read_based_on(connection, codec, key, from_seq, record.digest).map_err(unreadable)?;
+    Ok(Loaded { record, checkpoint, journal })
+}
+
+fn corrupt(key: &RunKey, step: u64, what: impl Into<String>) -> StoreError {
+    StoreError::Corrupt { run: key.clone(), step: Some(step), what: what.into() }
+}
+
+/// A checkpoint as its row has it, unchecked.
+struct Stored {
+    checkpoint: Checkpoint,
+    next_seq: u64,
+}
+
+/// The checkpoint of one step, checked, and the number at which its journal ended.
+pub(super) fn checkpoint(
+    connection: &Connection,
+    codec: &Codec,
+    key: &RunKey,
+    step: u64,
+) -> Result<Option<(Checkpoint, u64)>, StoreError> {
+    // Whatever can't be read is damage of this step.
+    let blame = |error| match unreadable(error, key) {
+        StoreError::Corrupt { run, what, .. } => StoreError::Corrupt { run, step: Some(step), what },
+        other => other,
+    };
+    let Some(stored) = stored_checkpoint(connection, codec, key, step).map_err(blame)? else {
+        return Ok(None);
+    };
+    let Stored { checkpoint, next_seq } = stored;
+    check(connection, codec, key, &checkpoint)?;
+    Ok(Some((checkpoint, next_seq)))
+}
+
+/// Checks content against digests. Of a large frontier only what the key needs is kept: place and node.
+fn check(
+    connection: &Connection,
+    codec: &Codec,
+    key: &RunKey,
+    checkpoint: &Checkpoint,
+) -> Result<(), StoreError> {
+    let (step, mut names) = (checkpoint.step, HashSet::<NodeId>::new());
+    let mut light: Vec<WorkItem> = Vec::new();
+    for (page, digest) in (0..).zip(&checkpoint.pages) {
+        let items = match page {
+            0 => None,
+            page => Some(read_page(connection, codec, key, step, page)?),
+        };
+        let items = items.as_deref().unwrap_or(&checkpoint.frontier);
+        if page_digest(items) != *digest {
+            return Err(corrupt(key, step, format!("page {page} of its frontier doesn't match its digest")));
+        }
+        for item in items {
+            let node = names.get(&item.node).unwrap_or(&item.node).clone();
+            if !names.contains(&node) {
+                names.insert(node.clone());
+            }
+            let (order_key, path_hash) = (item.order_key, item.path_hash);
+            light.push(WorkItem { order_key, path_hash, node, input: None });
+        }
+    }
+    // The key's own check assumes the order in which a frontier is committed.
+    let sorted = light.is_sorted_by_key(|item| item.order_key);
+    if light.len() != checkpoint.frontier_len || !sorted || !checkpoint.is_intact(&key.run, &light) {
+        return Err(corrupt(key, step, "its content doesn't match its digest"));
+    }
+    Ok(())
+}
+
+/// One page of a frontier, checked; nothing when there is no such page.
+pub(super) fn frontier_page(
+    connection: &Connection,
+    codec: &Codec,
+    key: &RunKey,
+    step: u64,
+    page: u32,
+) -> Result<Vec<WorkItem>, StoreError> {
+    let sql = "SELECT pages FROM hapax_checkpoints WHERE namespace = ?1 AND run_id = ?2 AND step_id = ?3";
+    let pages = connection
+        .prepare_cached(sql)
+        .and_then(|mut statement| {
+            let at = params![key.namespace.as_str(), key.run.as_str(), step.cast_signed()];
+            statement.query_row(at, |row| digests(row.get_ref(0)?.as_blob()?)).optional()
+        })
+        .map_err(|error| unreadable(error, key))?;
+    let Some(digest) = pages.and_then(|pages| pages.get(page as usize).copied()) else { return Ok(vec![]) };
+    let items = read_page(connection, codec, key, step, page)?;
+    if page_digest(&items) != digest {
+        return Err(corrupt(key, step, format!("page {page} of its frontier doesn't match its digest")));
+    }
+    Ok(items)
+}
+
+fn read_page(
+    connection: &Connection,
+    codec: &Codec,
+    key: &RunKey,
+    step: u64,
+    page: u32,
+) -> Result<Vec<WorkItem>, StoreError> {
+    // The first page lies with its checkpoint: most frontiers have no other.
+    let sql = if page == 0 {
+        "SELECT frontier FROM hapax_checkpoints WHERE namespace = ?1 AND run_id = ?2 AND step_id = ?3 AND ?4 = 0"
+    } else {
+        "SELECT items FROM hapax_frontier WHERE namespace = ?1 AND run_id = ?2 AND step_id = ?3 AND page = ?4"
+    };
+    let read = || {
+        let mut statement = connection.prepare_cached(sql)?;
+        let at = params![key.namespace.as_str(), key.run.as_str(), step.cast_signed(), page];
+        statement.query_row(at, |row| unpack(row.get_ref(0)?.as_blob()?, codec, "its frontier")).optional()
+    };
+    match read() {
+        Ok(Some(items)) => Ok(items),
+        Ok(None) => Err(corrupt(key, step, format!("page {page} of its frontier is missing"))),
+        Err(error) => match unreadable(error, key) {
+            StoreError::Corrupt { what, .. } => Err(corrupt(key, step, what)),
+            other => Err(other),
+        },
+    }
+}
+
+fn stored_checkpoint(
+    connection: &Connection,
+    codec: &Codec,
+    key: &RunKey,
+    step: u64,
+) -> rusqlite::Result<Option<Stored>> {
+    let mut statement = connection.prepare_cached(
+        "SELECT key, digest, io, outbox, seed, next_seq, state_version, frontier, frontier_len, pages, barriers, label \
+         FROM hapax_checkpoints WHERE namespace = ?1 AND run_id = ?2 AND step_id = ?3",
+    )?;
+    let at = params![key.namespace.as_str(), key.run.as_str(), step.cast_signed()];
+    let stored = statement.query_row(at, |row| {
+        let barriers = match row.get_ref(10)?.as_blob_or_null()? {
+            Some(stored) => unpack(stored, codec, "its barriers")?,
+            None => Barriers::default(),
+        };
+        let checkpoint = Checkpoint {
+            step,
+            state: [].into(),
+            state_version: row.get(6)?,
+            frontier: unpack(row.get_ref(7)?.as_blob()?, codec, "its frontier")?,
+            frontier_len: row.get::<_, i64>(8)?.cast_unsigned() as usize,
+            pages: digests(row.get_ref(9)?.as_blob()?)?,
+            barriers,
+            seed: row.get::<_, i64>(4)?.cast_unsigned(),
+            key: StepKey(row.get(0)?),
+            io: Digest(row.get(2)?),
+            outbox: Digest(row.get(3)?),
+            digest: Digest(row.get(1)?),
+            label: row.get(11)?,
+        };
+        Ok(Stored { checkpoint, next_seq: row.get::<_, i64>(5)?.cast_unsigned() })
+    });
+    let Some(mut stored) = stored.optional()? else { return Ok(None) };
+    stored.checkpoint.state = state(connection, codec, key, step)?.into();
+    Ok(Some(stored))
+}
+
+fn unpack<T: serde::de::DeserializeOwned>(stored: &[u8], codec: &Codec, what: &str) -> rusqlite::Result<T> {
+    let read = codec.unpack(stored).and_then(|json| Ok(serde_json::from_slice(&json)?));
+    read.map_err(|error| damaged(format!("{what} cannot be read: {error}")))
+}
+
+fn digests(stored: &[u8]) -> rusqlite::Result<Vec<Digest>> {
+    let (digests, rest) = stored.as_chunks::<32>();
+    if !rest.is_empty() {
+        return Err(damaged("the digests of its frontier cannot be read"));
+    }
+    Ok(digests.iter().copied().map(Digest).collect())
+}
+
+/// A step's state. A patch needs the state that it builds on, which may be a patch itself: a step that was
+/// committed twice keeps its first encoding.
+fn state(connection: &Connection, codec: &Codec, key: &RunKey, step: u64) -> rusqlite::Result<Vec<u8>> {
+    let mut chain: Vec<(StateKind, Vec<u8>)> = vec![];
+    let mut at = Some(step);
+    while let Some(step) = at {
+        let (kind, base, bytes) = state_row(connection, key, step)?;
+        if base.is_some_and(|base| base >= step) {
+            return Err(damaged("its state builds on a later one"));
+        }
+        chain.push((kind, bytes));
+        at = base;
+    }
+    let mut state: Option<Vec<u8>> = None;
+    for (kind, bytes) in chain.into_iter().rev() {
+        let next = codec.read_state(kind, &bytes, state.as_deref());
+        state = Some(next.map_err(|error| damaged(format!("its state cannot be read: {error}")))?);
+    }
+    Ok(state.unwrap_or_default())
+}
+
+fn state_row(
+    connection: &Connection,
+    key: &RunKey,
+    step: u64,
+) -> rusqlite::Result<(StateKind, Option<u64>, Vec<u8>)> {
+    let mut statement = connection.prepare_cached(
+        "SELECT state_kind, state_base, state FROM hapax_checkpoints \
+         WHERE namespace = ?1 AND run_id = ?2 AND step_id = ?3",
+    )?;
+    let at = params![key.namespace.as_str(), key.run.as_str(), step.cast_signed()];
+    let row = statement.query_row(at, |row| {
+        let kind =
+            StateKind::from_number(row.get(0)?).ok_or_else(|| damaged("its state is of an unknown kind"))?;
+        Ok((kind, row.get::<_, Option<i64>>(1)?.map(i64::cast_unsigned), row.get(2)?))
+    });
+    row.optional()?.ok_or_else(|| damaged(format!("the state of step {step} is missing")))
+}

@@ -1,0 +1,234 @@
+//! Runs as a whole: created, listed, cancelled, retried, deleted.
+//!
+//! Invariant: a run's rows come and go together, in one transaction.
+
+use super::{
+    commit::insert_checkpoint,
+    journal,
+    lease::{first_term, new_nonce},
+    prepare::{CheckpointParts, pack},
+    read::{self, RECORD},
+    writer::{Outcome, Tx},
+};
+use crate::{
+    error::StoreError,
+    store::{Created, GcPolicy, GcReport, Lease, ListFilter, NewRun, RunRecord},
+};
+use hapax_core::{
+    commit::{Epoch, Status},
+    id::{RunId, RunKey},
+    journal::{Entry, JournalRow},
+    order::PathHash,
+};
+use rusqlite::{Connection, ToSql, params, params_from_iter};
+
+/// Creates a run with its step 0, unless its name is taken.
+pub(super) fn create(tx: &Tx<'_>, new: &NewRun, parts: &CheckpointParts) -> Outcome<Created> {
+    let lease = new.claim.as_ref().map(|_| {
+        let epoch = Epoch { counter: 1, nonce: new_nonce() };
+        Lease { epoch, taken_over: false }
+    });
+    if !insert_run(tx, new, lease.as_ref())? {
+        let Some(found) = read::run(tx.connection, &new.key)? else {
+            return Err(StoreError::Retry("the run was there and is gone".into()).into());
+        };
+        return Ok(Created::Exists(Box::new(found)));
+    }
+    insert_checkpoint(tx, &new.key, &new.checkpoint, parts, 0)?;
+    for (key, value) in &new.tags {
+        tx.execute(
+            "INSERT INTO hapax_tags (namespace, tag_key, tag_value, run_id) VALUES (?1, ?2, ?3, ?4)",
+            params![new.key.namespace.as_str(), key, value, new.key.run.as_str()],
+        )?;
+    }
+    Ok(Created::New(lease))
+}
+
+fn insert_run(tx: &Tx<'_>, new: &NewRun, lease: Option<&Lease>) -> rusqlite::Result<bool> {
+    let status = if lease.is_some() { Status::Running } else { Status::Pending };
+    let (until, ttl) = new.claim.as_ref().map_or((0, 0), |by| first_term(tx.now, by));
+    let epoch = lease.map_or(Epoch { counter: 0, nonce: 0 }, |lease| lease.epoch);
+    // No two runs are of one age, so that "oldest first" is an order.
+    let inserted = tx.execute(
+        "INSERT INTO hapax_runs (namespace, run_id, graph, fingerprint, input, status, status_json, step_id, digest, \
+         next_seq, epoch, nonce, owner, lease_until, lease_ttl, cancel_requested, used_us, created_at, updated_at) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, 0, ?10, ?11, ?12, ?13, ?14, 0, 0, \
+         max(?15, coalesce((SELECT max(created_at) + 1 FROM hapax_runs WHERE namespace = ?1), 0)), ?15) \
+         ON CONFLICT DO NOTHING",
+        params![
+            new.key.namespace.as_str(),
+            new.key.run.as_str(),
+            &*new.graph,
+            new.fingerprint.0,
+            new.input.0,
+            status.word(),
+            status.to_json().as_str(),
+            new.checkpoint.step.cast_signed(),
+            new.checkpoint.digest.0,
+            epoch.counter.cast_signed(),
+            epoch.nonce.to_be_bytes(),
+            new.claim.as_ref().map(|by| &*by.owner),
+            until,
+            ttl,
+            tx.now,
+        ],
+    )?;
+    Ok(inserted == 1)
+}
+
+/// Runs, newest first.
+pub(super) fn list(connection: &Connection, filter: &ListFilter) -> rusqlite::Result<Vec<RunRecord>> {
+    let mut sql = format!("SELECT {RECORD} FROM hapax_runs AS r WHERE namespace = ?");
+    let mut values: Vec<&dyn ToSql> = vec![];
+    let namespace = filter.namespace.as_str();
+    values.push(&namespace);
+    let graph = filter.graph.as_deref();
+    if graph.is_some() {
+        sql.push_str(" AND graph = ?");
+        values.push(&graph);
+    }
+    if !filter.statuses.is_empty() {
+        let places = vec!["?"; filter.statuses.len()].join(", ");
+        sql.push_str(&format!(" AND status IN ({places})"));
+        values.extend(filter.statuses.iter().map(|status| status as &dyn ToSql));
+    }
+    for (key, value) in &filter.tags {
+        sql.push_str(
+            " AND EXISTS (SELECT 1 FROM hapax_tags AS t WHERE t.namespace = r.namespace AND t.tag_key = ? \
+             AND t.tag_value = ? AND t.run_id = r.run_id)",
+        );
+        values.extend([key as &dyn ToSql, value]);
+    }
+    let limit = i64::try_from(filter.limit).unwrap_or(i64::MAX);
+    sql.push_str(" ORDER BY created_at DESC LIMIT ?");
+    values.push(&limit);
+    let mut statement = connection.prepare_cached(&sql)?;
+    let runs = statement.query_map(params_from_iter(values), |row| read::record(row, &filter.namespace))?;
+    let mut runs = runs.collect::<rusqlite::Result<Vec<_>>>()?;
+    for run in &mut runs {
+        run.tags = read::tags(connection, &run.key)?;
+    }
+    Ok(runs)
+}
+
+fn found(tx: &Tx<'_>, key: &RunKey) -> Result<RunRecord, Missing> {
+    read::run(tx.connection, key)?.ok_or_else(|| Missing::Run(StoreError::NotFound { run: key.clone() }))
+}
+
+/// Either kind of failure, before it is known what the job answers.
+enum Missing {
+    Run(StoreError),
+    Sql(rusqlite::Error),
+}
+
+impl From<rusqlite::Error> for Missing {
+    fn from(error: rusqlite::Error) -> Self {
+        Missing::Sql(error)
+    }
+}
+
+impl<T> From<Missing> for super::writer::Halt<T> {
+    fn from(missing: Missing) -> Self {
+        match missing {
+            Missing::Run(error) => error.into(),
+            Missing::Sql(error) => error.into(),
+        }
+    }
+}
+
+fn wrong_status(record: RunRecord) -> StoreError {
+    StoreError::WrongStatus { run: record.key, status: Box::new(record.status) }
+}
+
+/// Asks for a cancel.
+pub(super) fn request_cancel(tx: &Tx<'_>, key: &RunKey) -> Outcome<()> {
+    let record = found(tx, key)?;
+    if record.status.is_final() {
+        return Err(wrong_status(record).into());
+    }
+    tx.execute(
+        "UPDATE hapax_runs SET cancel_requested = 1, updated_at = ?3 WHERE namespace = ?1 AND run_id = ?2",
+        params![key.namespace.as_str(), key.run.as_str(), tx.now],
+    )?;
+    Ok(())
+}
+
+/// Makes a failed run pending again.
+pub(super) fn retry(tx: &Tx<'_>, key: &RunKey) -> Outcome<()> {
+    let record = found(tx, key)?;
+    if !matches!(record.status, Status::Failed { .. }) {
+        return Err(wrong_status(record).into());
+    }
+    tx.execute(
+        "UPDATE hapax_runs SET status = 'pending', status_json = ?3, next_seq = next_seq + 1, updated_at = ?4 \
+         WHERE namespace = ?1 AND run_id = ?2",
+        params![key.namespace.as_str(), key.run.as_str(), Status::Pending.to_json().as_str(), tx.now],
+    )?;
+    let (seq, base, step) = (record.next_seq, record.digest, record.step);
+    let row = JournalRow { seq, base, step, path_hash: PathHash::ROOT, entry: Entry::Retried };
+    let entry = pack(&row.entry, tx.codec).map_err(StoreError::Retry)?;
+    Ok(journal::insert(tx, key, seq, &[row], &[entry])?)
+}
+
+/// Deletes a finished run whole.
+pub(super) fn delete(tx: &Tx<'_>, key: &RunKey) -> Outcome<()> {
+    let record = found(tx, key)?;
+    let unsent = tx.one(
+        "SELECT 1 FROM hapax_outbox WHERE namespace = ?1 AND run_id = ?2 AND status <> 'sent' LIMIT 1",
+        params![key.namespace.as_str(), key.run.as_str()],
+        |_| Ok(()),
+    )?;
+    if !record.status.is_final() || unsent.is_some() {
+        return Err(wrong_status(record).into());
+    }
+    Ok(delete_rows(tx, key)?)
+}
+
+fn delete_rows(tx: &Tx<'_>, key: &RunKey) -> rusqlite::Result<()> {
+    for sql in [
+        "DELETE FROM hapax_outbox WHERE namespace = ?1 AND run_id = ?2",
+        "DELETE FROM hapax_journal WHERE namespace = ?1 AND run_id = ?2",
+        "DELETE FROM hapax_frontier WHERE namespace = ?1 AND run_id = ?2",
+        "DELETE FROM hapax_checkpoints WHERE namespace = ?1 AND run_id = ?2",
+        "DELETE FROM hapax_keys WHERE namespace = ?1 AND run_id = ?2",
+        "DELETE FROM hapax_tags WHERE namespace = ?1 AND run_id = ?2",
+        "DELETE FROM hapax_runs WHERE namespace = ?1 AND run_id = ?2",
+    ] {
+        tx.execute(sql, params![key.namespace.as_str(), key.run.as_str()])?;
+    }
+    Ok(())
+}
+
+/// Deletes finished runs by age and count, oldest first.
+pub(super) fn gc(tx: &Tx<'_>, policy: &GcPolicy) -> Outcome<GcReport> {
+    let mut report = GcReport::default();
+    let mut candidates = vec![];
+    let age = policy.older_than.map_or(0, |age| i64::try_from(age.as_micros()).unwrap_or(i64::MAX));
+    let before = policy.older_than.map_or(i64::MAX, |_| tx.now.saturating_sub(age));
+    {
+        let mut statement = tx.connection.prepare_cached(
+            "SELECT run_id, EXISTS (SELECT 1 FROM hapax_outbox AS o WHERE o.namespace = ?1 \
+             AND o.run_id = old.run_id AND o.status <> 'sent') FROM \
+             (SELECT run_id, updated_at, created_at FROM hapax_runs \
+              WHERE namespace = ?1 AND status IN ('succeeded', 'failed', 'cancelled') \
+              ORDER BY updated_at DESC, created_at DESC LIMIT -1 OFFSET ?2) AS old \
+             WHERE updated_at < ?3 ORDER BY updated_at, created_at",
+        )?;
+        let keep = i64::try_from(policy.keep_newest).unwrap_or(i64::MAX);
+        let mut rows = statement.query(params![policy.namespace.as_str(), keep, before])?;
+        while let Some(row) = rows.next()? {
+            if row.get(1)? {
+                report.unsent += 1;
+            } else if candidates.len() < policy.limit {
+                let run = RunId::new(row.get_ref(0)?.as_str().map_err(rusqlite::Error::from)?)
+                    .map_err(|error| super::error::damaged(error.to_string()))?;
+                candidates.push(RunKey { namespace: policy.namespace.clone(), run });
+            }
+        }
+    }
+    for key in candidates {
+        delete_rows(tx, &key)?;
+        report.deleted.push(key);
+    }
+    Ok(report)
+}

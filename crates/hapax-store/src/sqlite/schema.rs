@@ -1,0 +1,120 @@
+//! The tables, and how an older file gets them.
+//!
+//! Invariant: migrations run in one transaction that holds the write lock from its first statement, so that
+//! several processes may open a file at once; a file of a newer program is left alone.
+
+use super::error::{Refusal, cannot_open};
+use hapax_core::error::code;
+use rusqlite::{Connection, OptionalExtension, params};
+
+/// Each entry brings a file from the version that is its index to the next one. Entries are never changed, only
+/// added.
+const MIGRATIONS: &[&str] = &[V1];
+
+/// All tables are clustered by their literal primary key: a run's rows lie together, and the random step keys are
+/// only random within their run.
+const V1: &str = "
+CREATE TABLE hapax_runs (
+    namespace TEXT NOT NULL, run_id TEXT NOT NULL,
+    graph TEXT NOT NULL, fingerprint BLOB NOT NULL, input BLOB NOT NULL,
+    status TEXT NOT NULL, status_json TEXT NOT NULL,
+    step_id INTEGER NOT NULL, digest BLOB NOT NULL, next_seq INTEGER NOT NULL,
+    epoch INTEGER NOT NULL, nonce BLOB NOT NULL,
+    owner TEXT, lease_until INTEGER NOT NULL, lease_ttl INTEGER NOT NULL,
+    cancel_requested INTEGER NOT NULL, used_us INTEGER NOT NULL,
+    created_at INTEGER NOT NULL, updated_at INTEGER NOT NULL,
+    PRIMARY KEY (namespace, run_id)
+) WITHOUT ROWID;
+CREATE INDEX hapax_runs_ready ON hapax_runs (namespace, status, graph, created_at);
+CREATE INDEX hapax_runs_newest ON hapax_runs (namespace, created_at);
+CREATE INDEX hapax_runs_owner ON hapax_runs (owner) WHERE owner IS NOT NULL;
+CREATE INDEX hapax_runs_cancel ON hapax_runs (namespace, graph, status) WHERE cancel_requested = 1;
+
+CREATE TABLE hapax_keys (
+    namespace TEXT NOT NULL, run_id TEXT NOT NULL, key BLOB NOT NULL, step_id INTEGER NOT NULL,
+    PRIMARY KEY (namespace, run_id, key)
+) WITHOUT ROWID;
+
+CREATE TABLE hapax_checkpoints (
+    namespace TEXT NOT NULL, run_id TEXT NOT NULL, step_id INTEGER NOT NULL,
+    key BLOB NOT NULL, digest BLOB NOT NULL, io BLOB NOT NULL, outbox BLOB NOT NULL,
+    seed INTEGER NOT NULL, next_seq INTEGER NOT NULL,
+    state_version INTEGER NOT NULL, state_kind INTEGER NOT NULL, state_base INTEGER, state BLOB NOT NULL,
+    frontier BLOB NOT NULL, frontier_len INTEGER NOT NULL, pages BLOB NOT NULL, barriers BLOB,
+    label TEXT, created_at INTEGER NOT NULL,
+    PRIMARY KEY (namespace, run_id, step_id)
+) WITHOUT ROWID;
+
+CREATE TABLE hapax_frontier (
+    namespace TEXT NOT NULL, run_id TEXT NOT NULL, step_id INTEGER NOT NULL, page INTEGER NOT NULL,
+    items BLOB NOT NULL,
+    PRIMARY KEY (namespace, run_id, step_id, page)
+) WITHOUT ROWID;
+
+CREATE TABLE hapax_journal (
+    namespace TEXT NOT NULL, run_id TEXT NOT NULL, seq INTEGER NOT NULL,
+    base BLOB NOT NULL, step_id INTEGER NOT NULL, path_hash INTEGER NOT NULL, entry BLOB NOT NULL,
+    PRIMARY KEY (namespace, run_id, seq)
+) WITHOUT ROWID;
+
+CREATE TABLE hapax_outbox (
+    namespace TEXT NOT NULL, run_id TEXT NOT NULL, step_id INTEGER NOT NULL, position INTEGER NOT NULL,
+    topic TEXT NOT NULL, msg_key TEXT NOT NULL, payload BLOB NOT NULL, status TEXT NOT NULL,
+    PRIMARY KEY (namespace, run_id, step_id, position)
+) WITHOUT ROWID;
+
+CREATE TABLE hapax_tags (
+    namespace TEXT NOT NULL, tag_key TEXT NOT NULL, tag_value TEXT NOT NULL, run_id TEXT NOT NULL,
+    PRIMARY KEY (namespace, tag_key, tag_value, run_id)
+) WITHOUT ROWID;
+CREATE INDEX hapax_tags_run ON hapax_tags (namespace, run_id);
+";
+
+/// Brings the file to our version.
+pub(super) fn migrate(connection: &mut Connection, what: &str) -> Result<(), Refusal> {
+    // The write lock first: two openers that both read an empty file would both create the tables.
+    let transaction = connection
+        .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
+        .map_err(|error| cannot_open(what, &error))?;
+    let found = version(&transaction).map_err(|error| cannot_open(what, &error))?;
+    let ours = MIGRATIONS.len();
+    if let Some((version, program)) = &found
+        && *version > ours
+    {
+        let why = format!(
+            "it was written by {program} (schema {version}); this is {} (schema {ours}): use that version or a newer one",
+            program_name()
+        );
+        return Err(Refusal { what: what.into(), why, code: code::SCHEMA_TOO_NEW });
+    }
+    let from = found.map_or(0, |(version, _)| version);
+    if from < ours {
+        let apply = || {
+            for migration in &MIGRATIONS[from..] {
+                transaction.execute_batch(migration)?;
+            }
+            transaction.execute("DELETE FROM hapax_schema", ())?;
+            transaction.execute(
+                "INSERT INTO hapax_schema (version, program) VALUES (?1, ?2)",
+                params![ours as i64, program_name()],
+            )
+        };
+        apply().map_err(|error| cannot_open(what, &error))?;
+    }
+    transaction.commit().map_err(|error| cannot_open(what, &error))
+}
+
+fn version(connection: &Connection) -> rusqlite::Result<Option<(usize, String)>> {
+    connection.execute_batch(
+        "CREATE TABLE IF NOT EXISTS hapax_schema (version INTEGER PRIMARY KEY, program TEXT NOT NULL) WITHOUT ROWID",
+    )?;
+    connection
+        .query_row("SELECT version, program FROM hapax_schema ORDER BY version DESC LIMIT 1", (), |row| {
+            Ok((usize::try_from(row.get::<_, i64>(0)?).unwrap_or(usize::MAX), row.get(1)?))
+        })
+        .optional()
+}
+
+fn program_name() -> String {
+    format!("hapax {}", env!("CARGO_PKG_VERSION"))
+}

@@ -1,0 +1,424 @@
+//! The writer: one thread owns the write connection, and whatever is queued shares one physical transaction.
+//!
+//! Invariant: no job is answered before the COMMIT of its transaction, and no write of a run is attempted after
+//! an earlier one of that run failed, unless it was submitted after that failure.
+
+use super::{
+    commit,
+    connection::{self, Place},
+    error::{commit_left_nothing, is_busy, nothing_written},
+    prepare::Prepared,
+};
+use crate::{
+    clock::now_us,
+    codec::{Codec, Encoders},
+    error::StoreError,
+    store::StoreStats,
+};
+use hapax_core::{
+    commit::{Write, Written},
+    id::RunKey,
+};
+use rusqlite::{Connection, OptionalExtension, Params, Row};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+        mpsc,
+    },
+};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+/// Jobs that share a transaction at the most: beyond it the fsync is paid for anyway.
+const BATCH_JOBS: usize = 1024;
+/// Bytes that share a transaction at the most: SQLite keeps them in memory until the COMMIT.
+const BATCH_BYTES: usize = 8 * 1024 * 1024;
+/// How often a COMMIT that finds the file busy is tried again; each try waits for the busy timeout.
+const COMMIT_TRIES: usize = 3;
+
+/// What a job sees: the transaction, and the time at which it took the write lock.
+pub(super) struct Tx<'c> {
+    pub(super) connection: &'c Connection,
+    /// Microseconds since 1970, read while the write lock was ours. SQLite would ask the same clock, but for
+    /// milliseconds.
+    pub(super) now: i64,
+    pub(super) codec: &'c Codec,
+    faults: &'c Faults,
+}
+
+impl Tx<'_> {
+    /// Runs a statement that changes something; answers how many rows.
+    pub(super) fn execute(&self, sql: &str, params: impl Params) -> rusqlite::Result<usize> {
+        self.faults.strike()?;
+        self.connection.prepare_cached(sql)?.execute(params)
+    }
+
+    /// Reads at most one row.
+    pub(super) fn one<T>(
+        &self,
+        sql: &str,
+        params: impl Params,
+        read: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> rusqlite::Result<Option<T>> {
+        self.connection.prepare_cached(sql)?.query_row(params, read).optional()
+    }
+}
+
+/// Why a job stops before its end.
+pub(super) enum Halt<T> {
+    /// Undo the job, and only the job: this is its answer.
+    Settle(Result<T, StoreError>),
+    /// Undo the whole transaction.
+    Sql(rusqlite::Error),
+}
+
+impl<T> From<rusqlite::Error> for Halt<T> {
+    fn from(error: rusqlite::Error) -> Self {
+        Halt::Sql(error)
+    }
+}
+
+impl<T> From<StoreError> for Halt<T> {
+    fn from(error: StoreError) -> Self {
+        Halt::Settle(Err(error))
+    }
+}
+
+/// What a job's work answers.
+pub(super) type Outcome<T> = Result<T, Halt<T>>;
+
+/// Something to be done in a transaction, perhaps several times until one is committed.
+pub(super) enum Job {
+    /// A write to a run.
+    Write(WriteJob),
+    /// Anything else.
+    Call(Box<dyn Call>),
+}
+
+/// A write to a run.
+pub(super) struct WriteJob {
+    /// Counts the writes of this store, in the order of the queue.
+    pub(super) number: u64,
+    pub(super) prepared: Prepared,
+    pub(super) reply: oneshot::Sender<Result<Written, StoreError>>,
+    pub(super) answer: Option<Result<Written, StoreError>>,
+    pub(super) room: OwnedSemaphorePermit,
+}
+
+/// A job that isn't a write of a run's holder.
+pub(super) trait Call: Send {
+    /// Does the work; answers whether to keep what it wrote.
+    fn attempt(&mut self, tx: &Tx<'_>) -> rusqlite::Result<bool>;
+    /// Tells the caller: the failure, or what the work answered.
+    fn finish(self: Box<Self>, failure: Option<StoreError>);
+    /// The run that errors name.
+    fn about(&self) -> &RunKey;
+}
+
+/// [`Call`] from a closure.
+pub(super) struct Closure<T, F> {
+    pub(super) about: RunKey,
+    pub(super) work: F,
+    pub(super) answer: Option<Result<T, StoreError>>,
+    pub(super) reply: oneshot::Sender<Result<T, StoreError>>,
+}
+
+impl<T: Send, F: FnMut(&Tx<'_>) -> Outcome<T> + Send> Call for Closure<T, F> {
+    fn attempt(&mut self, tx: &Tx<'_>) -> rusqlite::Result<bool> {
+        keep(&mut self.answer, (self.work)(tx))
+    }
+
+    fn finish(self: Box<Self>, failure: Option<StoreError>) {
+        // Nobody may be waiting any more; what was done stays done.
+        let Closure { answer, reply, .. } = *self;
+        let _ = reply.send(failure.map_or_else(|| answered(answer), Err));
+    }
+
+    fn about(&self) -> &RunKey {
+        &self.about
+    }
+}
+
+/// Keeps a job's answer until the COMMIT. Answers whether what it wrote stays.
+fn keep<T>(answer: &mut Option<Result<T, StoreError>>, outcome: Outcome<T>) -> rusqlite::Result<bool> {
+    let (settled, keep) = match outcome {
+        Ok(value) => (Ok(value), true),
+        Err(Halt::Settle(settled)) => (settled, false),
+        Err(Halt::Sql(error)) => return Err(error),
+    };
+    *answer = Some(settled);
+    Ok(keep)
+}
+
+fn answered<T>(answer: Option<Result<T, StoreError>>) -> Result<T, StoreError> {
+    answer.expect("every job of a committed transaction was attempted")
+}
+
+impl Job {
+    fn weight(&self) -> usize {
+        match self {
+            Job::Write(job) => job.room.num_permits(),
+            Job::Call(_) => 0,
+        }
+    }
+
+    fn about(&self) -> &RunKey {
+        match self {
+            Job::Write(job) => job.prepared.write.run(),
+            Job::Call(call) => call.about(),
+        }
+    }
+}
+
+/// Counters that the store shares with its writer.
+#[derive(Default)]
+pub(super) struct Shared {
+    /// The number of the latest write in the queue.
+    pub(super) submitted: AtomicU64,
+    pub(super) steps: AtomicU64,
+    pub(super) writes: AtomicU64,
+    pub(super) transactions: AtomicU64,
+    pub(super) faults: Faults,
+}
+
+impl Shared {
+    pub(super) fn stats(&self) -> StoreStats {
+        StoreStats {
+            steps: self.steps.load(Ordering::Relaxed),
+            writes: self.writes.load(Ordering::Relaxed),
+            transactions: self.transactions.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// Makes a statement fail, so that tests can see what is left behind.
+#[derive(Default)]
+pub(super) struct Faults {
+    /// Changing statements until the fault, counted from 1; 0: none.
+    #[cfg(feature = "conformance")]
+    pub(super) countdown: AtomicU64,
+}
+
+impl Faults {
+    #[cfg(feature = "conformance")]
+    fn strike(&self) -> rusqlite::Result<()> {
+        let before = self.countdown.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
+        if before != Ok(1) {
+            return Ok(());
+        }
+        let error = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR_READ);
+        Err(rusqlite::Error::SqliteFailure(error, Some("a fault of the test".into())))
+    }
+
+    #[cfg(not(feature = "conformance"))]
+    #[allow(clippy::unused_self, clippy::unnecessary_wraps, reason = "the test's twin needs both")]
+    #[inline(always)]
+    fn strike(&self) -> rusqlite::Result<()> {
+        Ok(())
+    }
+}
+
+/// A physical transaction that wasn't committed.
+struct Abort {
+    error: Arc<rusqlite::Error>,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// No job was attempted.
+    Begin,
+    /// A job is to blame, so the others deserve a transaction without it.
+    Jobs,
+    /// Nothing was written.
+    Commit,
+    /// The commit may have become durable.
+    Lost,
+}
+
+impl Abort {
+    fn error(&self, about: &RunKey) -> StoreError {
+        if self.stage == Stage::Lost {
+            return StoreError::Unknown(self.error.clone().into());
+        }
+        nothing_written(&self.error, about)
+    }
+}
+
+/// Runs of which an earlier write failed, and the number up to which later ones must fail as well.
+type Broken = HashMap<RunKey, u64>;
+
+/// The thread's own.
+pub(super) struct Writer {
+    pub(super) place: Place,
+    /// `None` after a failure that leaves the connection in doubt.
+    pub(super) connection: Option<Connection>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) encoders: Arc<Encoders>,
+    pub(super) codec: Codec,
+    pub(super) broken: Broken,
+}
+
+impl Writer {
+    /// Works until the queue is closed and empty.
+    pub(super) fn run(mut self, jobs: &mpsc::Receiver<Job>) {
+        while let Ok(first) = jobs.recv() {
+            let mut bytes = first.weight();
+            let mut batch = vec![first];
+            // Only what is there already: a lone commit doesn't wait for company.
+            while batch.len() < BATCH_JOBS
+                && bytes < BATCH_BYTES
+                && let Ok(job) = jobs.try_recv()
+            {
+                bytes += job.weight();
+                batch.push(job);
+            }
+            self.commit(batch);
+        }
+    }
+
+    fn commit(&mut self, mut batch: Vec<Job>) {
+        match self.transaction(&mut batch) {
+            Err(abort) if abort.stage == Stage::Jobs && batch.len() > 1 => {
+                for job in batch {
+                    self.commit(vec![job]);
+                }
+            }
+            outcome => self.answer(batch, outcome.err().as_ref()),
+        }
+    }
+
+    fn transaction(&mut self, batch: &mut [Job]) -> Result<(), Abort> {
+        let abort = |stage| move |error| Abort { error: Arc::new(error), stage };
+        if self.connection.is_none() {
+            self.connection = Some(connection::open_writer(&self.place).map_err(|refusal| {
+                let source = StoreError::from(refusal).into();
+                abort(Stage::Begin)(rusqlite::Error::ToSqlConversionFailure(source))
+            })?);
+        }
+        let connection = self.connection.as_ref().expect("it was opened just now");
+        connection
+            .prepare_cached("BEGIN IMMEDIATE")
+            .and_then(|mut begin| begin.execute(()))
+            .map_err(abort(Stage::Begin))?;
+        let tx = Tx { connection, now: now_us(), codec: &self.codec, faults: &self.shared.faults };
+        let outcome = attempt_all(&tx, batch, &self.broken, &self.shared)
+            .map_err(abort(Stage::Jobs))
+            .and_then(|()| end(connection));
+        if outcome.is_err() && !connection.is_autocommit() && connection.execute_batch("ROLLBACK").is_err() {
+            // Dropping it is the surest rollback.
+            self.connection = None;
+        }
+        if outcome.as_ref().is_err_and(|abort| abort.stage == Stage::Lost) {
+            self.connection = None;
+        }
+        outcome
+    }
+
+    fn answer(&mut self, batch: Vec<Job>, abort: Option<&Abort>) {
+        if abort.is_none() {
+            self.shared.transactions.fetch_add(1, Ordering::Relaxed);
+        }
+        let mut last = 0;
+        for job in batch {
+            let failure = abort.map(|abort| abort.error(job.about()));
+            match job {
+                Job::Write(job) => {
+                    last = job.number;
+                    self.answer_write(job, failure);
+                }
+                Job::Call(call) => call.finish(failure),
+            }
+        }
+        if last == self.shared.submitted.load(Ordering::SeqCst) {
+            // Nothing is queued behind a failure any more.
+            self.broken.clear();
+        }
+    }
+
+    fn answer_write(&mut self, job: WriteJob, failure: Option<StoreError>) {
+        let answer = failure.map_or_else(|| answered(job.answer), Err);
+        match &answer {
+            Ok(Written::Committed) => {
+                self.shared.writes.fetch_add(1, Ordering::Relaxed);
+                if matches!(&*job.prepared.write, Write::Step(_)) {
+                    self.shared.steps.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            Ok(_) => {}
+            Err(_) => {
+                let run = job.prepared.write.run();
+                self.broken.insert(run.clone(), self.shared.submitted.load(Ordering::SeqCst));
+                // What it built on may never have been stored: the next state is a snapshot.
+                self.encoders.forget(run);
+            }
+        }
+        // Room first: whoever is woken by the answer may want to submit the next one.
+        drop(job.room);
+        let _ = job.reply.send(answer);
+    }
+}
+
+fn end(connection: &Connection) -> Result<(), Abort> {
+    let abort = |stage| move |error| Abort { error: Arc::new(error), stage };
+    if connection.is_autocommit() {
+        // SQLite rolled back by itself, so a COMMIT would succeed and mean nothing.
+        return Err(abort(Stage::Jobs)(rusqlite::Error::InvalidQuery));
+    }
+    let mut outcome = commit_once(connection);
+    for _ in 1..COMMIT_TRIES {
+        match &outcome {
+            Err(error) if is_busy(error) && !connection.is_autocommit() => outcome = commit_once(connection),
+            _ => break,
+        }
+    }
+    outcome.map_err(|error| {
+        let stage = if commit_left_nothing(&error) { Stage::Commit } else { Stage::Lost };
+        abort(stage)(error)
+    })
+}
+
+fn commit_once(connection: &Connection) -> rusqlite::Result<()> {
+    connection.prepare_cached("COMMIT")?.execute(()).map(drop)
+}
+
+/// Attempts each job in a savepoint of its own.
+fn attempt_all(tx: &Tx<'_>, batch: &mut [Job], broken: &Broken, shared: &Shared) -> rusqlite::Result<()> {
+    let mut failed = Broken::new();
+    for job in batch {
+        let savepoint = |sql: &str| tx.connection.prepare_cached(sql)?.execute(()).map(drop);
+        savepoint("SAVEPOINT job")?;
+        let keep = match job {
+            Job::Write(job) => {
+                let keep = attempt_write(tx, job, broken, &failed)?;
+                if let Some(Err(_)) = &job.answer {
+                    let until = shared.submitted.load(Ordering::SeqCst);
+                    failed.insert(job.prepared.write.run().clone(), until);
+                }
+                keep
+            }
+            Job::Call(call) => call.attempt(tx)?,
+        };
+        if !keep {
+            savepoint("ROLLBACK TO job")?;
+        }
+        savepoint("RELEASE job")?;
+    }
+    Ok(())
+}
+
+fn attempt_write(
+    tx: &Tx<'_>,
+    job: &mut WriteJob,
+    broken: &Broken,
+    failed: &Broken,
+) -> rusqlite::Result<bool> {
+    let run = job.prepared.write.run();
+    let until = [broken, failed].into_iter().filter_map(|runs| runs.get(run)).max();
+    if until.is_some_and(|until| job.number <= *until) {
+        job.answer = Some(Err(StoreError::Retry("an earlier write of the run failed".into())));
+        return Ok(false);
+    }
+    keep(&mut job.answer, commit::write(tx, &job.prepared))
+}
