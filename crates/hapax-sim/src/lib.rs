@@ -1,1 +1,5 @@
-//! hapax-sim
+//! Workloads, fault injection and the crash harness behind the tests of Hapax.
+
+pub mod kills;
+pub mod ledger;
+pub mod orders;

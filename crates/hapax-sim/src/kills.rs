@@ -1,0 +1,21 @@
+//! The crash proof with real processes: what the victim reports, and what the harness makes of it.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`Reporter`], [`Report`] | the victim says what it is doing, line by line |
+//! | [`Observed`] | a store that reports what is submitted, durable and handed on |
+//! | [`Phase`], [`Scene`], [`Aim`] | what a kill hit, and what it is aimed at |
+//! | [`Process`] | a child that can't outlive its test |
+//! | [`Seen`] | what must hold after every kill |
+
+mod check;
+mod observed;
+mod phase;
+mod process;
+mod report;
+
+pub use check::{History, Seen, histories};
+pub use observed::Observed;
+pub use phase::{Aim, Phase, Promised, Scene};
+pub use process::Process;
+pub use report::{Body, Report, Reporter};
