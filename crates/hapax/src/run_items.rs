@@ -320,6 +320,12 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
             .retry
             .clone()
             .unwrap_or_else(|| self.shared.options.retry.clone());
+        if let Some(failure) = self.record.last_failure.take()
+            && !retry.allows(self.record.failed_since_retry, &NodeError::stored(&failure))
+        {
+            // A crash came between the last attempt and the end of the run.
+            return Ok(Err(failure));
+        }
         loop {
             let number = self.record.failed + 1;
             let error = match self.attempt(node, number).await? {
@@ -382,7 +388,7 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
         let body = AssertUnwindSafe(async { (code.run)(ctx, input).await }).catch_unwind();
         let outcome = tokio::select! {
             biased;
-            outcome = body => outcome.unwrap_or_else(|panic| Err(panicked("it", &*panic))),
+            outcome = body => outcome.unwrap_or_else(|panic| Err(panicked(&*panic))),
             error = attempt.condemned() => Err(error),
             () = self.past_grace() => return Err(self.halt()),
             () = tokio::time::sleep_until(attempt.deadline.into()) => {
@@ -420,10 +426,10 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
     }
 }
 
-/// A panic as an error: a panic of user code is never a dead engine.
-pub(crate) fn panicked(who: &str, panic: &(dyn std::any::Any + Send)) -> NodeError {
+/// A panic as an error with its message.
+pub(crate) fn panicked(panic: &(dyn std::any::Any + Send)) -> NodeError {
     let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
     let text =
         text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into());
-    NodeError::coded(code::NODE_PANICKED, format!("{who} panicked: {text}"), true)
+    NodeError::coded(code::NODE_PANICKED, format!("panicked: {text}"), true)
 }
