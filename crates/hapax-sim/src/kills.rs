@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`Reporter`], [`Report`] | the victim says what it is doing, line by line |
 //! | [`Observed`] | a store that reports what is submitted, durable and handed on |
-//! | [`Phase`], [`Scene`], [`Aim`] | what a kill hit, and what it is aimed at |
+//! | [`Phase`], [`Scene`], [`Aim`], [`Trigger`] | what a kill hit, and what it is aimed at |
 //! | [`Process`] | a child that can't outlive its test |
 //! | [`Seen`] | what must hold after every kill |
 
@@ -16,6 +16,6 @@ mod report;
 
 pub use check::{History, Seen, histories};
 pub use observed::Observed;
-pub use phase::{Aim, Phase, Promised, Scene};
+pub use phase::{Aim, Phase, Promised, Scene, Trigger};
 pub use process::Process;
 pub use report::{Body, Report, Reporter};

@@ -7,7 +7,7 @@
 
 use hapax::core::{order::PathHash, rng::Rng};
 use hapax_sim::{
-    kills::{Aim, History, Phase, Process, Report, Scene, Seen, histories},
+    kills::{Aim, History, Phase, Process, Report, Scene, Seen, Trigger, histories},
     ledger::{self, Call},
     orders::{self, CALLS},
 };
@@ -52,16 +52,14 @@ fn pipelined_orders_survive_kills_in_every_phase() {
 fn survives(mode: &'static str, other_mode: &'static str) {
     let kills = if env::var_os("HAPAX_LONG").is_some() { MANY_KILLS } else { KILLS };
     let mut harness = Harness::new(mode);
-    while harness.killed() < kills {
+    while harness.killed() < kills || (harness.rarest().is_some() && harness.killed() < 2 * kills) {
         let aim = harness.aim(kills);
         harness.live(Some(aim));
     }
-    while !harness.live(None) {}
+    harness.live(None);
     print!("{}", harness.summary());
     harness.check_outcome(&World::undisturbed(other_mode, harness.orders()));
-    let rare = |phase: &Phase| harness.hits.get(phase).is_none_or(|hits| *hits < HITS);
-    let rare: Vec<_> = Phase::AIMED.into_iter().filter(rare).collect();
-    assert!(rare.is_empty(), "hit fewer than {HITS} times: {rare:?}; seed {}", harness.seed);
+    assert_eq!(harness.rarest(), None, "hit fewer than {HITS} times; seed {}", harness.seed);
 }
 
 /// A folder with a database, and the outside party that its victims talk to.
@@ -117,15 +115,12 @@ impl World {
 /// Reads the victim's reports until it is dead. At the report that the aim waits for, `strike` is called.
 fn watch(said: BufReader<ChildStdout>, aim: Option<Aim>, strike: impl Fn()) -> Scene {
     let mut scene = Scene::default();
-    let mut counted = 0;
+    let mut trigger = aim.map(Trigger::new);
     for line in said.lines() {
         let line = line.expect("the victim's output can be read");
         let report = serde_json::from_str::<Report>(&line).expect("a report");
-        if let Some(aim) = aim.filter(|aim| aim.counts(&report)) {
-            counted += 1;
-            if counted == aim.nth {
-                strike();
-            }
+        if trigger.as_mut().is_some_and(|trigger| trigger.is_pulled_by(&report)) {
+            strike();
         }
         scene.see(&report);
     }
@@ -142,7 +137,10 @@ struct Harness {
     hits: BTreeMap<Phase, usize>,
     /// Kills in a commit: the step was there afterwards, or it was not.
     in_commit: (usize, usize),
+    /// From a victim's start to its first step, after a kill.
     recoveries: Vec<Duration>,
+    /// The life before was ended by a kill.
+    after_kill: bool,
     runtime: tokio::runtime::Runtime,
 }
 
@@ -160,6 +158,7 @@ impl Harness {
             hits: BTreeMap::new(),
             in_commit: (0, 0),
             recoveries: vec![],
+            after_kill: false,
             runtime: tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime"),
         }
     }
@@ -173,37 +172,40 @@ impl Harness {
         0..self.orders.end
     }
 
-    /// Any moment, unless the kills that are left are needed for phases that were hit too rarely.
-    fn aim(&mut self, kills: usize) -> Aim {
+    /// The phase that was hit most rarely, while one of them was not hit often enough.
+    fn rarest(&self) -> Option<Phase> {
         let hits = |phase: &Phase| self.hits.get(phase).copied().unwrap_or(0);
-        let missing: usize = Phase::AIMED.iter().map(|phase| HITS.saturating_sub(hits(phase))).sum();
-        let rarest = Phase::AIMED.into_iter().min_by_key(hits);
-        let needed = missing + missing / 2 >= kills - self.killed();
-        let phase = rarest.filter(|_| needed || self.rng.below(2) == 0);
-        Aim::draw(&mut self.rng, phase)
+        Phase::AIMED.into_iter().filter(|phase| hits(phase) < HITS).min_by_key(hits)
     }
 
-    /// One life of a victim, and the checks after its death. Answers whether it shipped all orders of its batch;
-    /// if so, the next life has a new one.
-    fn live(&mut self, aim: Option<Aim>) -> bool {
+    /// Any moment every other time, else a phase that was not hit often enough.
+    fn aim(&mut self, kills: usize) -> Aim {
+        let wanted = self.rarest();
+        let any = self.killed() < kills && self.rng.below(2) == 0;
+        Aim::draw(&mut self.rng, wanted.filter(|_| !any))
+    }
+
+    /// One life of a victim, and the checks after its death. When it shipped all its orders before a kill, the
+    /// next life has new ones.
+    fn live(&mut self, aim: Option<Aim>) {
         let hold = aim.filter(|aim| aim.phase == Some(Phase::Committed)).map(|aim| aim.nth);
         let (victim, said) = self.world.victim(&self.orders, hold);
         let (scene, called) = self.stalk(&victim, said, aim);
         let status = victim.wait();
         let promised = &scene.promised;
         self.runtime.block_on(self.seen.check(&self.world.db(), &self.world.calls(), promised));
-        self.recoveries.extend(scene.recovered_us.map(Duration::from_micros));
-        if status.signal() == Some(KILL) && aim.is_some() {
+        let recovery = scene.recovered_us.filter(|_| self.after_kill);
+        self.recoveries.extend(recovery.map(Duration::from_micros));
+        self.after_kill = status.signal() == Some(KILL);
+        if self.after_kill && aim.is_some() {
             let aimed = aim.and_then(|aim| aim.phase);
             let hit = if called { Phase::Calling } else { scene.hit(aimed) };
-            self.count(&scene, hit);
-            return false;
+            return self.count(&scene, hit);
         }
         assert!(status.success() && scene.done, "the victim failed by itself: {status}; seed {}", self.seed);
         if aim.is_some() {
             self.orders = self.orders.end..self.orders.end + BATCH;
         }
-        true
     }
 
     /// Watches a victim and strikes when it is time. Answers also whether it died in a call that took effect.

@@ -46,28 +46,32 @@ impl fmt::Display for Phase {
     }
 }
 
-/// When to kill: at the n-th report that opens this phase, or at the n-th of any kind.
+/// When to kill: some reports after the n-th one that opens a phase, or at the n-th of any kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Aim {
     /// The phase; `None`: whatever it is.
     pub phase: Option<Phase>,
     /// Which report, counted from 1.
     pub nth: u64,
+    /// How many more of any kind to wait for, so that not every kill comes at the beginning of its phase.
+    pub then: u64,
 }
 
 impl Aim {
     /// Any moment of a life, or the n-th time of a phase.
     pub fn draw(rng: &mut Rng, phase: Option<Phase>) -> Self {
-        let most = match phase {
-            None => 80,
-            Some(Phase::Calling) => 5,
-            Some(_) => 15,
+        let (most, then) = match phase {
+            None => (80, 1),
+            Some(Phase::Calling) => (5, 1),
+            // A victim that holds back an answer may have nothing more to say.
+            Some(Phase::Committed) => (15, 1),
+            Some(_) => (15, 3),
         };
-        Self { phase, nth: 1 + rng.below(most) }
+        Self { phase, nth: 1 + rng.below(most), then: rng.below(then) }
     }
 
     /// Whether a report is one of those that are counted.
-    pub fn counts(&self, report: &Report) -> bool {
+    fn counts(&self, report: &Report) -> bool {
         match (self.phase, report) {
             (None, _)
             | (Some(Phase::Running), Report::BodyBegan(_))
@@ -76,6 +80,36 @@ impl Aim {
             | (Some(Phase::Committed), Report::Committed(_)) => true,
             (Some(_), _) => false,
         }
+    }
+}
+
+/// Counts reports until it is time to kill.
+#[derive(Debug)]
+pub struct Trigger {
+    aim: Aim,
+    nth_left: u64,
+    then_left: Option<u64>,
+}
+
+impl Trigger {
+    /// Waits for what the aim says.
+    pub fn new(aim: Aim) -> Self {
+        Self { aim, nth_left: aim.nth, then_left: None }
+    }
+
+    /// Whether this report is the one to kill at. Says so once.
+    pub fn is_pulled_by(&mut self, report: &Report) -> bool {
+        if let Some(left) = &mut self.then_left {
+            *left = left.wrapping_sub(1);
+            return *left == 0;
+        }
+        if self.aim.counts(report) {
+            self.nth_left -= 1;
+        }
+        if self.nth_left == 0 {
+            self.then_left = Some(self.aim.then);
+        }
+        self.nth_left == 0 && self.aim.then == 0
     }
 }
 
@@ -186,6 +220,20 @@ mod tests {
         assert_eq!(in_time.hit(Some(Phase::Committed)), Phase::Running);
         assert_eq!(in_time.hit(None), Phase::Running);
         assert_eq!(scene(&[Report::Began]).hit(None), Phase::Opening);
+    }
+
+    #[test]
+    fn a_trigger_is_pulled_once() {
+        let reports = [committing(1), Report::Opened, committing(2), Report::Opened, committing(3)];
+        let pulled_at = |nth, then| {
+            let mut trigger = Trigger::new(Aim { phase: Some(Phase::InCommit), nth, then });
+            let mut pulled = reports.iter().map(|report| trigger.is_pulled_by(report)).enumerate();
+            let at = pulled.by_ref().find(|(_, pulled)| *pulled).map(|(at, _)| at);
+            assert!(pulled.all(|(_, pulled)| !pulled));
+            at
+        };
+        assert_eq!([pulled_at(1, 0), pulled_at(2, 0), pulled_at(2, 1)], [Some(0), Some(2), Some(3)]);
+        assert_eq!(pulled_at(4, 0), None);
     }
 
     #[test]
