@@ -16,6 +16,6 @@ mod report;
 
 pub use check::{History, Seen, histories};
 pub use observed::Observed;
-pub use phase::{Aim, Phase, Promised, Scene, Trigger};
+pub use phase::{Aim, Phase, Scene, Trigger};
 pub use process::Process;
 pub use report::{Body, Report, Reporter};

@@ -4,7 +4,7 @@
 //! with an undisturbed one, key by key.
 
 use crate::{
-    kills::Reporter,
+    kills::{Report, Reporter},
     ledger::{self, Call},
 };
 use hapax::{core::key::sha256, prelude::*};
@@ -65,10 +65,12 @@ pub fn order(number: u32) -> Order {
 /// What the order leads to, given the answers from outside.
 pub fn shipped(number: u32, receipts: Vec<String>) -> Order {
     let before = order(number);
-    let mut log = vec!["reserved".to_owned(), format!("{} is no fraud", before.id), "charged".into()];
+    let tax = before.cents / 5;
+    let mut log = vec!["reserved".to_owned(), format!("{} is no fraud", before.id)];
+    log.extend([format!("{tax} for the state"), "charged".into()]);
     log.extend((0..ROUNDS).flat_map(|round| [format!("weighed {round}"), format!("packed {round}")]));
     log.push("shipped".into());
-    Order { tax: before.cents / 5, log, receipts, packed: ROUNDS, ..before }
+    Order { tax, log, receipts, packed: ROUNDS, ..before }
 }
 
 /// What the order asks of the outside, in order.
@@ -113,7 +115,7 @@ async fn tax(ctx: Ctx, cents: u64) -> OrderDelta {
     let shop = ctx.app();
     let _body = shop.reports.body();
     think();
-    Order::delta().tax(cents / 5)
+    Order::delta().tax(cents / 5).log(format!("{} for the state", cents / 5))
 }
 
 async fn charge(mut ctx: Ctx) -> hapax::Result<OrderDelta> {
@@ -122,6 +124,7 @@ async fn charge(mut ctx: Ctx) -> hapax::Result<OrderDelta> {
     let request = json!({ "order": order.id, "charge": order.cents + order.tax });
     let receipt =
         ctx.effect("charge", Write, &request, async |call| shop.call(call.key(), &request).await).await?;
+    shop.reports.say(&Report::Saw(receipt.clone()));
     Ok(Order::delta().log("charged").receipts(receipt))
 }
 
@@ -138,6 +141,7 @@ async fn pack(mut ctx: Ctx) -> hapax::Result<OrderDelta> {
     let request = json!({ "order": order.id, "label": order.packed });
     let receipt =
         ctx.effect("label", Write, &request, async |call| shop.call(call.key(), &request).await).await?;
+    shop.reports.say(&Report::Saw(receipt.clone()));
     Ok(Order::delta().log(format!("packed {}", order.packed)).packed(1u32).receipts(receipt))
 }
 

@@ -192,8 +192,7 @@ impl Harness {
         let (victim, said) = self.world.victim(&self.orders, hold);
         let (scene, called) = self.stalk(&victim, said, aim);
         let status = victim.wait();
-        let promised = &scene.promised;
-        self.runtime.block_on(self.seen.check(&self.world.db(), &self.world.calls(), promised));
+        self.runtime.block_on(self.seen.check(&self.world.db(), &self.world.calls(), &scene));
         let recovery = scene.recovered_us.filter(|_| self.after_kill);
         self.recoveries.extend(recovery.map(Duration::from_micros));
         self.after_kill = status.signal() == Some(KILL);

@@ -2,7 +2,7 @@
 //!
 //! The copy leaves the repair of the original to the victim's next life, as after a real crash.
 
-use super::Promised;
+use super::Scene;
 use crate::ledger::Call;
 use hapax::core::{
     commit::Status,
@@ -42,13 +42,13 @@ impl Seen {
         self.histories.get(run).map(|history| history.len() as u64 - 1)
     }
 
-    /// Checks the files of a dead victim. `calls` is what the outside party has seen, `promised` what the store
-    /// called durable in the life that has just ended.
+    /// Checks the files of a dead victim. `calls` is what the outside party has seen, `scene` the life that has just
+    /// ended.
     ///
     /// # Panics
     ///
     /// If a promise was broken.
-    pub async fn check(&mut self, db: &Path, calls: &[Call], promised: &BTreeMap<String, Promised>) {
+    pub async fn check(&mut self, db: &Path, calls: &[Call], scene: &Scene) {
         let copy = tempfile::tempdir().expect("a folder for the copy");
         let store = open(&copied(db, copy.path())).await;
         for record in runs(&store).await {
@@ -57,7 +57,7 @@ impl Seen {
             }
         }
         store.close().await;
-        self.check_promises(promised);
+        self.check_promises(scene);
         self.check_calls(calls);
     }
 
@@ -101,14 +101,17 @@ impl Seen {
         }
     }
 
-    /// What the store called durable is there.
-    fn check_promises(&self, promised: &BTreeMap<String, Promised>) {
-        for (run, promised) in promised {
+    /// What the store called durable is there, and so is what nodes were shown.
+    fn check_promises(&self, scene: &Scene) {
+        for (run, promised) in &scene.promised {
             let step = self.step(run).unwrap_or_else(|| panic!("{run} was promised and is gone"));
             assert!(step >= promised.step, "{run}: step {} was promised, {step} is there", promised.step);
             let next_seq = self.next_seqs[run];
             assert!(next_seq >= promised.next_seq, "{run}: durable journal rows are gone");
         }
+        let recorded: BTreeSet<_> = self.answers.values().collect();
+        let early = scene.saw.iter().find(|answer| !recorded.contains(answer));
+        assert_eq!(early, None, "a node was shown an answer that was not durable");
     }
 
     /// What the outside saw rests on a durable record, and what is recorded was really said.

@@ -131,6 +131,8 @@ pub struct Scene {
     writes: BTreeMap<u64, (String, Promised)>,
     /// What the store promised, by run.
     pub promised: BTreeMap<String, Promised>,
+    /// What nodes were shown of the outside.
+    pub saw: Vec<String>,
     /// From the process's begin to its first durable step, in microseconds.
     pub recovered_us: Option<u64>,
     /// All orders were shipped.
@@ -142,6 +144,7 @@ impl Scene {
     pub fn see(&mut self, report: &Report) {
         match report {
             Report::Began => {}
+            Report::Saw(answer) => self.saw.push(answer.clone()),
             Report::Opened => self.opened = true,
             Report::BodyBegan(id) => self.enter(*id, Phase::Running),
             Report::BodyEnded(id) | Report::HandedOn(id) | Report::Refused(id) => self.leave(*id),

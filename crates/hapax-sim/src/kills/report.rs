@@ -25,6 +25,8 @@ pub enum Report {
     BodyBegan(u64),
     /// That body has ended.
     BodyEnded(u64),
+    /// A node was shown this answer of the outside party.
+    Saw(String),
     /// Journal rows are on their way to the disk.
     Appending {
         /// Names the write.
