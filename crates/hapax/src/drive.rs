@@ -29,6 +29,7 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
+use tracing::Instrument;
 
 /// A claimed run: where it stands, and what its journal says about the current step.
 pub(crate) struct Claimed<S: State, A> {
@@ -205,7 +206,8 @@ pub(crate) async fn drive<S: State, A: Send + Sync + 'static>(
         Err(halt) => return conclude(&gate, &key, halt, used).await,
     };
     let halt = loop {
-        match unless_it_panics(run.step, step(&mut run)).await {
+        let span = tracing::info_span!("step", step_id = run.step);
+        match unless_it_panics(run.step, step(&mut run)).instrument(span).await {
             Ok(Progress::Onward) => {}
             Ok(Progress::Done) => return End::Succeeded(run.state_json, S::VERSION),
             Err(halt) => break halt,
