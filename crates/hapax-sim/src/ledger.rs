@@ -73,10 +73,21 @@ impl Held {
         (&self.0).read(&mut byte).is_ok_and(|read| read == 1)
     }
 
-    /// Lets the ledger answer all calls again.
-    pub fn give_up(&self) {
+    /// Lets the ledger answer all calls again, and whoever waits go on, when the answer is dropped: also when a
+    /// panic unwinds past it.
+    pub fn until_dropped(&self) -> GivesUp<'_> {
+        GivesUp(self)
+    }
+}
+
+/// Gives a held call up when it is dropped.
+#[derive(Debug)]
+pub struct GivesUp<'h>(&'h Held);
+
+impl Drop for GivesUp<'_> {
+    fn drop(&mut self) {
         // A connection that is closed already has been given up.
-        let _ = self.0.shutdown(std::net::Shutdown::Both);
+        let _ = self.0.0.shutdown(std::net::Shutdown::Both);
     }
 }
 

@@ -65,8 +65,8 @@ fn survives(mode: &'static str, other_mode: &'static str) {
 /// A folder with a database, and the outside party that its victims talk to.
 struct World {
     mode: &'static str,
-    folder: TempDir,
     _ledger: Process,
+    folder: TempDir,
 }
 
 impl World {
@@ -78,7 +78,7 @@ impl World {
         let mut ready = String::new();
         said.read_line(&mut ready).expect("the ledger speaks");
         assert_eq!(ready, "ready\n");
-        Self { mode, folder, _ledger: ledger }
+        Self { mode, _ledger: ledger, folder }
     }
 
     /// Ships the orders without any kill.
@@ -178,11 +178,12 @@ impl Harness {
         Phase::AIMED.into_iter().filter(|phase| hits(phase) < HITS).min_by_key(hits)
     }
 
-    /// Any moment every other time, else a phase that was not hit often enough.
+    /// Any moment every other time, else a phase: one that was not hit often enough, if there is one.
     fn aim(&mut self, kills: usize) -> Aim {
-        let wanted = self.rarest();
-        let any = self.killed() < kills && self.rng.below(2) == 0;
-        Aim::draw(&mut self.rng, wanted.filter(|_| !any))
+        let any_phase = Phase::AIMED[self.rng.below(Phase::AIMED.len() as u64) as usize];
+        let any_moment = self.killed() < kills && self.rng.below(2) == 0;
+        let phase = self.rarest().unwrap_or(any_phase);
+        Aim::draw(&mut self.rng, (!any_moment).then_some(phase))
     }
 
     /// One life of a victim, and the checks after its death. When it shipped all its orders before a kill, the
@@ -221,9 +222,8 @@ impl Harness {
                     victim.kill();
                 }
             });
-            let scene = watch(said, None, || ());
-            held.give_up();
-            scene
+            let _hold = held.until_dropped();
+            watch(said, None, || ())
         });
         (scene, called.into_inner())
     }
@@ -254,21 +254,8 @@ impl Harness {
         assert_eq!(keys(&calls).len(), self.orders().len() * CALLS, "lost or doubled calls");
         for number in self.orders() {
             let (_, _, state) = &ours[&orders::order(number).id];
-            self.check_order(number, state, &calls);
+            check_order(number, state, &calls);
         }
-    }
-
-    /// Each thing that an order asks of the outside has exactly one key, and its receipt is in the order.
-    fn check_order(&self, number: u32, state: &[u8], calls: &[Call]) {
-        let receipts = orders::requests(number).into_iter().map(|request| {
-            let asked = calls.iter().filter(|call| call.request == request);
-            let by_key: BTreeMap<_, _> = asked.map(|call| (&call.key, call.receipt())).collect();
-            assert_eq!(by_key.len(), 1, "{request} was asked for under these keys: {by_key:?}");
-            by_key.into_values().next().expect("there is one")
-        });
-        let expected = orders::shipped(number, receipts.collect());
-        let order: orders::Order = serde_json::from_slice(state).expect("the state is an order");
-        assert_eq!(order, expected);
     }
 
     fn summary(&self) -> String {
@@ -298,4 +285,17 @@ fn assert_same_steps(run: &str, ours: &History, undisturbed: &History) {
     let first = ours.iter().zip(undisturbed).position(|(ours, theirs)| ours != theirs);
     assert_eq!(first, None, "{run}: the first step that differs from the undisturbed execution");
     assert_eq!(ours.len(), undisturbed.len(), "{run}: another number of steps");
+}
+
+/// Each thing that an order asks of the outside has exactly one key, and its receipt is in the order.
+fn check_order(number: u32, state: &[u8], calls: &[Call]) {
+    let receipts = orders::requests(number).into_iter().map(|request| {
+        let asked = calls.iter().filter(|call| call.request == request);
+        let by_key: BTreeMap<_, _> = asked.map(|call| (&call.key, call.receipt())).collect();
+        assert_eq!(by_key.len(), 1, "{request} was asked for under these keys: {by_key:?}");
+        by_key.into_values().next().expect("there is one")
+    });
+    let expected = orders::shipped(number, receipts.collect());
+    let order: orders::Order = serde_json::from_slice(state).expect("the state is an order");
+    assert_eq!(order, expected);
 }
