@@ -6,9 +6,11 @@
 //! | [`Observed`] | a store that reports what is submitted, durable and handed on |
 //! | [`Phase`], [`Scene`], [`Aim`], [`Trigger`] | what a kill hit, and what it is aimed at |
 //! | [`Process`] | a child that can't outlive its test |
+//! | [`ledger`] | the outside party, a process of its own |
 //! | [`Seen`] | what must hold after every kill |
 
 mod check;
+pub mod ledger;
 mod observed;
 mod phase;
 mod process;
@@ -16,6 +18,6 @@ mod report;
 
 pub use check::{History, Seen, histories};
 pub use observed::Observed;
-pub use phase::{Aim, Phase, Scene, Trigger};
+pub use phase::{Aim, Phase, Promised, Scene, Trigger};
 pub use process::Process;
 pub use report::{Body, Report, Reporter};

@@ -1,5 +1,4 @@
 //! Workloads, fault injection and the crash harness behind the tests of Hapax.
 
 pub mod kills;
-pub mod ledger;
 pub mod orders;

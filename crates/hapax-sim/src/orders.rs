@@ -3,8 +3,8 @@
 //! Invariant: what an order leads to depends on its number alone, so that a disturbed execution can be compared
 //! with an undisturbed one, key by key.
 
-use crate::{
-    kills::{Report, Reporter},
+use crate::kills::{
+    Report, Reporter,
     ledger::{self, Call},
 };
 use hapax::{core::key::sha256, prelude::*};

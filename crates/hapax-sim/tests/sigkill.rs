@@ -7,8 +7,10 @@
 
 use hapax::core::{order::PathHash, rng::Rng};
 use hapax_sim::{
-    kills::{Aim, History, Phase, Process, Report, Scene, Seen, Trigger, histories},
-    ledger::{self, Call},
+    kills::{
+        Aim, History, Phase, Process, Report, Scene, Seen, Trigger, histories,
+        ledger::{self, Call},
+    },
     orders::{self, CALLS},
 };
 use std::{

@@ -14,5 +14,5 @@ fn main() -> std::io::Result<()> {
         let _ = std::io::stdin().read_to_end(&mut vec![]);
         process::exit(0);
     });
-    hapax_sim::ledger::serve(&socket, log)
+    hapax_sim::kills::ledger::serve(&socket, log)
 }

@@ -2,8 +2,8 @@
 //!
 //! The copy leaves the repair of the original to the victim's next life, as after a real crash.
 
-use super::Scene;
-use crate::ledger::Call;
+use super::{Scene, ledger::Call};
+
 use hapax::core::{
     commit::Status,
     id::RunKey,
