@@ -80,6 +80,10 @@ impl Crowd {
         Inside(self.clone())
     }
 
+    pub(crate) fn now(&self) -> usize {
+        self.0.0.load(Ordering::SeqCst)
+    }
+
     pub(crate) fn peak(&self) -> usize {
         self.0.1.load(Ordering::SeqCst)
     }
