@@ -3,6 +3,7 @@
 //! Invariant: every name in a built graph is one of its nodes, so routing along declared edges can't fail.
 
 use crate::{
+    frontier::Barriers,
     id::{InvalidId, NodeId},
     key::{Digest, DigestBuilder},
 };
@@ -161,6 +162,12 @@ impl<S> Graph<S> {
     /// A node's position.
     pub fn position(&self, node: &str) -> Option<usize> {
         self.index.get(node).copied()
+    }
+
+    /// Whether stored barriers belong to joins of this graph; those of a shape that was declared compatible may not.
+    pub fn has_joins_of(&self, barriers: &Barriers) -> bool {
+        let sources = |join: u32| self.joins.get(join as usize).map(|join| join.sources.len());
+        barriers.0.iter().all(|(join, queues)| sources(*join) == Some(queues.len()))
     }
 
     /// What a run is bound to: nodes, edges, labels, joins and version.

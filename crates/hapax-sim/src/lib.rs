@@ -1,1 +1,4 @@
-//! hapax-sim
+//! Workloads, fault injection and the crash harness behind the tests of Hapax.
+
+pub mod kills;
+pub mod orders;

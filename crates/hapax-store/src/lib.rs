@@ -1,10 +1,11 @@
 //! Where Hapax keeps its runs: one transaction per step, fenced, with duplicates refused by the database.
 //!
-//! [`Store`] is the contract, [`MemoryStore`](memory::MemoryStore) the reference model,
+//! [`Store`] is the contract, [`MemoryStore`] the reference model,
 //! [`SqliteStore`](sqlite::SqliteStore) the default. Every store passes the suite in [`conformance`].
 
 pub mod check;
 pub mod clock;
+#[cfg(feature = "sqlite")]
 pub mod codec;
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -19,4 +20,6 @@ pub mod store;
 pub use check::check_limits;
 pub use error::StoreError;
 pub use memory::MemoryStore;
+#[cfg(feature = "sqlite")]
+pub use sqlite::{SqliteOptions, SqliteStore};
 pub use store::*;

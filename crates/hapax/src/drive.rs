@@ -29,6 +29,7 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
+use tracing::Instrument;
 
 /// A claimed run: where it stands, and what its journal says about the current step.
 pub(crate) struct Claimed<S: State, A> {
@@ -83,6 +84,9 @@ impl<S: State, A: Send + Sync + 'static> Claimed<S, A> {
         let fingerprint = loaded.record.fingerprint;
         if fingerprint != program.shape.fingerprint() && !program.compatible.contains(&fingerprint) {
             return Err(Halt::Drained);
+        }
+        if !program.shape.has_joins_of(&loaded.checkpoint.barriers) {
+            return Err(joins_differ(loaded.checkpoint.step));
         }
         gate.resume_at(loaded.record.next_seq).await;
         let mut run = Self::at(program, app, shared, gate, (key, lease), loaded.checkpoint)?;
@@ -178,6 +182,17 @@ impl<S: State, A> Claimed<S, A> {
     }
 }
 
+/// A shape was declared compatible although its joins are not those that the run waits at.
+fn joins_differ(step: u64) -> Halt {
+    Halt::Failed(Box::new(RunFailure {
+        code: code::GRAPH_MISMATCH.into(),
+        message: "the run waits at a join that this graph does not have; the shapes are not compatible"
+            .into(),
+        step,
+        node: None,
+    }))
+}
+
 /// Executes a claimed run until it ends, is parked, or is somebody else's.
 pub(crate) async fn drive<S: State, A: Send + Sync + 'static>(
     program: Arc<Program<S, A>>,
@@ -191,7 +206,8 @@ pub(crate) async fn drive<S: State, A: Send + Sync + 'static>(
         Err(halt) => return conclude(&gate, &key, halt, used).await,
     };
     let halt = loop {
-        match unless_it_panics(run.step, step(&mut run)).await {
+        let span = tracing::info_span!("step", step_id = run.step);
+        match unless_it_panics(run.step, step(&mut run)).instrument(span).await {
             Ok(Progress::Onward) => {}
             Ok(Progress::Done) => return End::Succeeded(run.state_json, S::VERSION),
             Err(halt) => break halt,

@@ -189,6 +189,8 @@ impl<'r, S: State, A: Send + Sync + 'static> Items<'r, S, A> {
             shared: run.shared.clone(),
             state: run.state.clone(),
             run_deadline: run.deadline(),
+            // Made here, inside the step's span: an item that runs in a task of its own still belongs to it.
+            span: tracing::info_span!("node", node_id = %item.node, order_key = %item.order_key),
             work_item: item,
             item: shared_item,
             record,
@@ -203,6 +205,7 @@ struct Work<S: State, A> {
     shared: Arc<Shared>,
     state: Arc<S>,
     run_deadline: Instant,
+    span: tracing::Span,
     work_item: WorkItem,
     item: Arc<Item>,
     record: ItemRecord,
@@ -215,7 +218,7 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
         if let Some(done) = self.record.done.take() {
             return self.finished(done);
         }
-        let span = tracing::info_span!("node", node_id = %self.item.node, order_key = %self.item.order_key);
+        let span = self.span.clone();
         let outcome = self.attempts().instrument(span).await?;
         let result = match outcome {
             Ok(outcome) => self.settle(outcome),

@@ -209,3 +209,38 @@ fn in_snapshot<T>(
     connection.execute_batch("ROLLBACK").map_err(|error| unreadable(error, about))?;
     answer
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn network_file_systems_are_known_by_their_numbers() {
+        for (magic, name) in [
+            (0x6969, "NFS"),
+            (0x517b, "SMB"),
+            (0xff53_4d42, "SMB"),
+            (0xffff_ffff_fe53_4d42, "SMB"),
+            (0x0102_1997, "9p"),
+            (0x5346_414f, "AFS"),
+            (0x00c3_6400, "Ceph"),
+        ] {
+            assert_eq!(network_file_system(magic), Some(name), "{magic:x}");
+        }
+        for local in [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994, 0x794c_7630, 0x6573_5546] {
+            assert_eq!(network_file_system(local), None, "{local:x}");
+        }
+    }
+
+    #[test]
+    fn a_writer_syncs_every_commit() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place::new(&folder.path().join("runs.db"));
+        let connection = open(&place, false).unwrap();
+        let pragma =
+            |name: &str| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).unwrap();
+        assert_eq!(pragma("synchronous"), 2);
+        assert_eq!(pragma("temp_store"), 2);
+        assert_eq!(pragma("mmap_size"), 0);
+    }
+}
