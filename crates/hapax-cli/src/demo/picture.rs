@@ -1,0 +1,340 @@
+//! What a person sees: a live picture at a terminal, a line for each kill otherwise, and the table at the end.
+//!
+//! The picture goes to standard error, the result to standard output. `NO_COLOR` is honoured.
+
+use super::tally::Tally;
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    env,
+    io::{self, IsTerminal},
+    time::Duration,
+};
+
+/// Events that are shown at a time.
+const EVENTS: usize = 6;
+/// Kill marks that fit into a line.
+const MARKS: usize = 50;
+
+/// When a kill struck.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Kill {
+    /// At a moment drawn from the seed.
+    AnyMoment,
+    /// After this order's charge was applied, before the answer.
+    Between(String),
+}
+
+/// What there is to see.
+#[derive(Debug, Default)]
+pub(super) struct Scene {
+    orders: u32,
+    planned: u32,
+    seed: u64,
+    ledger: u32,
+    worker: u32,
+    finished: BTreeSet<u32>,
+    pub(super) kills: Vec<Kill>,
+    /// From each kill to the first order that the next worker took over.
+    recoveries: Vec<Duration>,
+    calls: usize,
+    charges: usize,
+    pub(super) failures: Vec<String>,
+    events: VecDeque<(Tone, String)>,
+}
+
+/// How a text is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tone {
+    Bold,
+    Good,
+    Bad,
+    Odd,
+    Quiet,
+}
+
+impl Scene {
+    pub(super) fn new(orders: u32, planned: u32, seed: u64, ledger: u32) -> Self {
+        Self { orders, planned, seed, ledger, ..Self::default() }
+    }
+
+    fn event(&mut self, tone: Tone, text: String) {
+        if self.events.len() == EVENTS {
+            self.events.pop_front();
+        }
+        self.events.push_back((tone, text));
+    }
+
+    /// A worker was started.
+    pub(super) fn began(&mut self, worker: u32) {
+        self.worker = worker;
+    }
+
+    /// The worker was killed.
+    pub(super) fn killed(&mut self, kill: Kill) {
+        let worker = self.worker;
+        let text = match &kill {
+            Kill::AnyMoment => format!("SIGKILL  worker {worker}, at a random moment"),
+            Kill::Between(order) => {
+                format!("SIGKILL  worker {worker}: {order} is charged, the answer never arrives")
+            }
+        };
+        self.event(Tone::Bad, text);
+        self.kills.push(kill);
+    }
+
+    /// The worker took up an order, `after` a kill; whether that was worth a word.
+    pub(super) fn claimed(&mut self, taken_over: bool, after: Option<Duration>) -> bool {
+        let Some(after) = after else { return false };
+        self.recoveries.push(after);
+        let what = if taken_over { "went on where it stopped" } else { "begins" };
+        self.event(Tone::Good, format!("recovery worker {} {what}, after {}", self.worker, ms(after)));
+        true
+    }
+
+    /// The bank got a call.
+    pub(super) fn called(&mut self, order: &str, cents: u64, applied: bool) {
+        self.calls += 1;
+        self.charges += usize::from(applied);
+        if applied {
+            let text = format!("charge   {order} pays {}.{:02}", cents / 100, cents % 100);
+            self.event(Tone::Quiet, text);
+        } else {
+            self.event(Tone::Odd, format!("repeat   {order} asks again with its first key: no second charge"));
+        }
+    }
+
+    /// An order is shipped, in this life or an earlier one.
+    pub(super) fn finished(&mut self, number: u32) {
+        self.finished.insert(number);
+    }
+
+    /// An order failed.
+    pub(super) fn failed(&mut self, error: &str) {
+        self.event(Tone::Bad, format!("failed   {error}"));
+        self.failures.push(error.to_owned());
+    }
+
+    fn headline(&self) -> String {
+        format!(
+            "{} orders are being paid. Their worker is killed {} times with SIGKILL; a bank in another process counts.",
+            self.orders, self.planned
+        )
+    }
+
+    /// A mark for every kill, also for those to come.
+    fn marks(&self, paint: Paint) -> String {
+        if self.planned as usize > MARKS {
+            return String::new();
+        }
+        let struck = self.kills.iter().map(|kill| match kill {
+            Kill::AnyMoment => paint.on(Tone::Bad, "✗"),
+            Kill::Between(_) => paint.on(Tone::Odd, "◆"),
+        });
+        let to_come = (self.planned as usize).saturating_sub(self.kills.len());
+        struck.chain((0..to_come).map(|_| paint.on(Tone::Quiet, "·"))).collect()
+    }
+
+    fn kill_row(&self, paint: Paint) -> String {
+        let between = self.between();
+        let legend = format!("{} of them ◆ between a charge and its answer", between);
+        let counts = format!("{}/{}", self.kills.len(), self.planned);
+        format!("  kills   {}  {counts}   {}", self.marks(paint), paint.on(Tone::Quiet, &legend))
+    }
+
+    fn worker_row(&self, paint: Paint) -> String {
+        let recovered = self.recoveries.last().map(|last| format!("recovered in {}", ms(*last)));
+        let recovered = paint.on(Tone::Good, &recovered.unwrap_or_default());
+        format!("  worker  pid {}   {recovered}", self.worker)
+    }
+
+    fn bank_row(&self, paint: Paint) -> String {
+        let repeats = format!("{} repeated with the same key", self.calls - self.charges);
+        let Self { ledger, calls, charges, .. } = self;
+        format!("  bank    pid {ledger}   {charges} charges in {calls} calls, {}", paint.on(Tone::Odd, &repeats))
+    }
+
+    /// Kills between a charge and its answer.
+    pub(super) fn between(&self) -> usize {
+        self.kills.iter().filter(|kill| matches!(kill, Kill::Between(_))).count()
+    }
+
+    fn recovery(&self) -> Option<String> {
+        let mut all = self.recoveries.clone();
+        all.sort();
+        let (median, longest) = (all.get(all.len() / 2)?, all.last()?);
+        Some(format!("Recovery took {} in the median, {} at most.", ms(*median), ms(*longest)))
+    }
+}
+
+fn ms(duration: Duration) -> String {
+    format!("{} ms", duration.as_millis())
+}
+
+/// Colours, unless nobody wants them.
+#[derive(Debug, Clone, Copy)]
+struct Paint(bool);
+
+impl Paint {
+    fn for_stream(stream: &impl IsTerminal) -> Self {
+        let unwanted = env::var_os("NO_COLOR").is_some_and(|set| !set.is_empty());
+        Self(!unwanted && stream.is_terminal())
+    }
+
+    fn on(self, tone: Tone, text: &str) -> String {
+        let code = match tone {
+            Tone::Bold => "1",
+            Tone::Good => "32",
+            Tone::Bad => "31",
+            Tone::Odd => "33",
+            Tone::Quiet => "2",
+        };
+        if self.0 && !text.is_empty() { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+}
+
+/// How it is shown.
+pub(super) enum Picture {
+    /// Not at all.
+    Nothing,
+    /// A line now and then.
+    Lines,
+    /// A picture that changes.
+    Live(Box<Live>),
+}
+
+/// The rows of a live picture.
+pub(super) struct Live {
+    all: MultiProgress,
+    paint: Paint,
+    head: ProgressBar,
+    orders: ProgressBar,
+    facts: Vec<ProgressBar>,
+    events: Vec<ProgressBar>,
+}
+
+impl Picture {
+    /// A live picture for a terminal, lines for a file or a pipe.
+    pub(super) fn new(silent: bool) -> Self {
+        match (silent, io::stderr().is_terminal()) {
+            (true, _) => Self::Nothing,
+            (false, false) => Self::Lines,
+            (false, true) => Self::Live(Box::new(Live::new())),
+        }
+    }
+
+    /// The show begins.
+    pub(super) fn begin(&mut self, scene: &Scene) {
+        match self {
+            Self::Nothing => {}
+            Self::Lines => eprintln!("{} (seed {}, bank {})", scene.headline(), scene.seed, scene.ledger),
+            Self::Live(live) => live.begin(scene),
+        }
+    }
+
+    /// Something changed.
+    pub(super) fn draw(&mut self, scene: &Scene) {
+        if let Self::Live(live) = self {
+            live.draw(scene);
+        }
+    }
+
+    /// The worker was killed.
+    pub(super) fn killed(&mut self, scene: &Scene) {
+        self.say(scene);
+    }
+
+    /// The next one took over.
+    pub(super) fn recovered(&mut self, scene: &Scene) {
+        self.say(scene);
+    }
+
+    fn say(&mut self, scene: &Scene) {
+        self.draw(scene);
+        if let (Self::Lines, Some((_, event))) = (&self, scene.events.back()) {
+            let (done, orders, kills) = (scene.finished.len(), scene.orders, scene.kills.len());
+            eprintln!("kill {kills:>3}/{}  orders {done:>3}/{orders}  {event}", scene.planned);
+        }
+    }
+
+    /// The show is over.
+    pub(super) fn end(&mut self) {
+        if let Self::Live(live) = self {
+            live.end();
+        }
+    }
+}
+
+impl Live {
+    fn new() -> Self {
+        let all = MultiProgress::new();
+        let row = || {
+            let bar = ProgressBar::new(0).with_style(style("{wide_msg}"));
+            all.add(bar)
+        };
+        let head = row();
+        let orders = all.add(ProgressBar::new(0));
+        let facts = (0..4).map(|_| row()).collect();
+        let events = (0..EVENTS).map(|_| row()).collect();
+        Self { paint: Paint::for_stream(&io::stderr()), head, orders, facts, events, all }
+    }
+
+    fn begin(&mut self, scene: &Scene) {
+        self.head.set_message(self.paint.on(Tone::Bold, &scene.headline()));
+        self.orders.set_length(scene.orders.into());
+        self.orders.set_style(
+            style("  orders  {bar:40.green/dim}  {pos}/{len} shipped   {elapsed}").progress_chars("█▌░"),
+        );
+        self.orders.enable_steady_tick(Duration::from_millis(100));
+        self.draw(scene);
+    }
+
+    fn draw(&mut self, scene: &Scene) {
+        let paint = self.paint;
+        self.orders.set_position(scene.finished.len() as u64);
+        let facts = [scene.kill_row(paint), scene.worker_row(paint), scene.bank_row(paint), String::new()];
+        for (row, text) in self.facts.iter().zip(facts) {
+            row.set_message(text);
+        }
+        for (row, (tone, text)) in self.events.iter().zip(&scene.events) {
+            row.set_message(paint.on(*tone, &format!("  {text}")));
+        }
+    }
+
+    fn end(&mut self) {
+        for row in self.facts.iter().chain(&self.events).chain([&self.head, &self.orders]) {
+            row.finish_and_clear();
+        }
+        // A terminal that went away needs no clearing.
+        let _ = self.all.clear();
+    }
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
+/// Prints the table, and what it proves.
+pub(super) fn result(tally: &Tally, scene: &Scene) {
+    let paint = Paint::for_stream(&io::stdout());
+    let (names, values) = table(tally);
+    println!("{}\n{}\n", paint.on(Tone::Quiet, &names), paint.on(Tone::Bold, &values));
+    let tone = if tally.holds() { Tone::Good } else { Tone::Bad };
+    println!("{}", paint.on(tone, &tally.verdict(scene.between())));
+    if let Some(recovery) = scene.recovery() {
+        println!("{recovery} Kills of seed {}.", scene.seed);
+    }
+    for failure in &scene.failures {
+        println!("{}", paint.on(Tone::Bad, failure));
+    }
+}
+
+fn table(tally: &Tally) -> (String, String) {
+    let (mut names, mut values) = (String::new(), String::new());
+    for (name, value) in tally.columns() {
+        let width = name.len().max(value.len()) + 3;
+        names.push_str(&format!("{name:>width$}"));
+        values.push_str(&format!("{value:>width$}"));
+    }
+    (names, values)
+}

@@ -1,0 +1,3 @@
+//! The command line of Hapax.
+
+pub mod demo;
