@@ -87,7 +87,7 @@ async fn reserve(mut ctx: Ctx) -> Outcome<Order> {
 }
 
 async fn fraud(mut ctx: Ctx, id: String) -> OrderDelta {
-    work(&mut ctx, 160).await;
+    work(&mut ctx, 240).await;
     // Not from `ctx.rng()`, which would repeat itself after a kill and make the demo easy.
     let case = format!("case-{:016x}", RandomState::new().build_hasher().finish());
     Order::delta().log(format!("{id} is no fraud")).case(case)

@@ -83,13 +83,10 @@ impl Scene {
         self.kills.push(kill);
     }
 
-    /// The worker took up an order, `after` a kill; whether that was worth a word.
-    pub(super) fn claimed(&mut self, taken_over: bool, after: Option<Duration>) -> bool {
-        let Some(after) = after else { return false };
+    /// The next worker took up the first order, so long after the kill.
+    pub(super) fn recovered(&mut self, after: Duration) {
         self.recoveries.push(after);
-        let what = if taken_over { "went on where it stopped" } else { "begins" };
-        self.event(Tone::Good, format!("recovery worker {} {what}, after {}", self.worker, ms(after)));
-        true
+        self.event(Tone::Good, format!("recovery worker {} goes on after {}", self.worker, ms(after)));
     }
 
     /// The bank got a call.
@@ -241,15 +238,6 @@ impl Picture {
 
     /// The worker was killed.
     pub(super) fn killed(&mut self, scene: &Scene) {
-        self.say(scene);
-    }
-
-    /// The next one took over.
-    pub(super) fn recovered(&mut self, scene: &Scene) {
-        self.say(scene);
-    }
-
-    fn say(&mut self, scene: &Scene) {
         self.draw(scene);
         if let (Self::Lines, Some((_, event))) = (&self, scene.events.back()) {
             let (done, orders, kills) = (scene.finished.len(), scene.orders, scene.kills.len());

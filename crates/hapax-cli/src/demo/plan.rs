@@ -9,7 +9,7 @@ use std::time::Duration;
 /// Kills that the ledger triggers, at the least: after a charge was applied, before its answer leaves.
 const BETWEEN: u32 = 5;
 /// A kill at any moment comes this long after the worker's start at the latest.
-const LATEST: Duration = Duration::from_millis(450);
+const LATEST: Duration = Duration::from_millis(700);
 
 /// How one life of the worker ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -95,6 +95,8 @@ struct Supervisor<'s> {
     ledger: Process,
     picture: Picture,
     scene: Scene,
+    /// Which worker is at work, counted from 1.
+    life: u32,
     /// When the latest kill struck, until its worker's successor has taken over.
     struck: Option<Instant>,
     done: bool,
@@ -113,7 +115,7 @@ impl<'s> Supervisor<'s> {
         })?;
         let scene = Scene::new(setup.orders, setup.kills, setup.seed, ledger.id());
         let mut supervisor =
-            Self { setup, inbox, outbox, ledger, picture, scene, struck: None, done: false };
+            Self { setup, inbox, outbox, ledger, picture, scene, life: 0, struck: None, done: false };
         supervisor.wait_for(|heard| matches!(heard, Heard::Ledger(Some(Notice::Ready))))?;
         supervisor.picture.begin(&supervisor.scene);
         Ok(supervisor)
@@ -121,6 +123,7 @@ impl<'s> Supervisor<'s> {
 
     /// One life of a worker: until the kill that is planned, or else until all orders are paid.
     fn live(&mut self, life: u32, aim: Option<Aim>) -> Result<(), Broken> {
+        self.life = life;
         let worker = self.start_worker(life, aim)?;
         let due = aim.and_then(|aim| aim.after).map(|after| clock::now() + after);
         loop {
@@ -206,10 +209,9 @@ impl<'s> Supervisor<'s> {
             Heard::Ledger(Some(Notice::Called { order, cents, applied, .. })) => {
                 self.scene.called(order, *cents, *applied);
             }
-            Heard::Worker(_, Some(Report::Claimed { taken_over, .. })) => {
-                let after = self.struck.take().map(clock::since);
-                if self.scene.claimed(*taken_over, after) {
-                    self.picture.recovered(&self.scene);
+            Heard::Worker(life, Some(Report::Claimed)) if *life == self.life => {
+                if let Some(struck) = self.struck.take() {
+                    self.scene.recovered(clock::since(struck));
                 }
             }
             Heard::Worker(_, Some(Report::Finished(number))) => self.scene.finished(*number),

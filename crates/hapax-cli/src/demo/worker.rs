@@ -36,13 +36,8 @@ pub(super) struct Args {
 /// What the supervisor is told, one line of JSON for each thing.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Report {
-    /// A run is executed; `taken_over`: an earlier life had begun it.
-    Claimed {
-        /// The step from which it goes on.
-        step: u64,
-        /// Whether an earlier life had begun it.
-        taken_over: bool,
-    },
+    /// A run is executed, from its beginning or from where an earlier life left it.
+    Claimed,
     /// An order is shipped, in this life or an earlier one.
     Finished(u32),
     /// An order failed.
@@ -88,7 +83,7 @@ async fn pay(flow: &Flow<orders::Order, Shop>, batch: &str, number: u32) -> Repo
 async fn report_claims(mut events: Receiver<Event>) {
     loop {
         match events.recv().await {
-            Ok(Event::RunClaimed { step, taken_over, .. }) => say(&Report::Claimed { step, taken_over }),
+            Ok(Event::RunClaimed { .. }) => say(&Report::Claimed),
             Ok(_) | Err(RecvError::Lagged(_)) => {}
             Err(RecvError::Closed) => return,
         }
