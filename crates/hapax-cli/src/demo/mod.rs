@@ -22,45 +22,55 @@ mod supervisor;
 mod tally;
 mod worker;
 
-use hapax::{Engine, Status, store::ListFilter};
+use crate::{args::Global, failure::Failure, output::Output, session};
+use clap::{Args, Subcommand};
+use hapax::{Engine, Options, Status, core::id::Namespace, store::ListFilter};
 use picture::Picture;
 use std::{
     collections::BTreeSet,
+    ffi::OsString,
     hash::{BuildHasher, Hasher, RandomState},
-    process::ExitCode,
+    io,
+    path::Path,
     time::Duration,
 };
 use supervisor::{Broken, Setup, supervise};
 use tally::Tally;
 
-/// What Ctrl-C makes of a program, by custom.
-const INTERRUPTED: u8 = 130;
+const AFTER_HELP: &str = "\
+The worker and the bank are processes of their own. The numbers are counted from the bank's log, which is on its disk
+before any answer leaves. Exit code 0 means: no order was charged twice, none was lost, and calls had to be repeated.
 
-/// Pay orders while their worker is killed again and again, and count what the bank saw
-#[derive(Debug, clap::Args)]
-#[command(args_conflicts_with_subcommands = true, override_usage = "hapax demo [OPTIONS]")]
-pub struct Args {
+The orders live in a temporary file, or in the store that --store names, where they stay: $HAPAX_STORE is not used.
+
+Examples:
+  hapax demo
+  hapax demo --orders 1000 --kills 100
+  hapax demo --store sqlite:demo.db && hapax --store sqlite:demo.db list
+  hapax demo --json";
+
+/// Pay orders while their worker is killed again and again, and count at the bank
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP, args_conflicts_with_subcommands = true)]
+#[command(override_usage = "hapax demo [OPTIONS]")]
+pub(crate) struct Demo {
     #[command(subcommand)]
     role: Option<Role>,
     /// Orders to pay
-    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
     orders: u32,
     /// How often the worker is killed with SIGKILL
-    #[arg(long, default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "N", default_value_t = 25)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=10_000))]
     kills: u32,
-    /// Draws the plan of the kills; a new one each time unless given
+    /// Draws the plan of the kills. Default: another one each time
     #[arg(long)]
     seed: Option<u64>,
-    /// Where the orders live, like `sqlite:demo.db`; kept afterwards. Default: a file that is removed at the end
-    #[arg(long, value_name = "URL", value_parser = survives_a_kill)]
-    store: Option<String>,
-    /// Only the result, as one line of JSON
-    #[arg(long)]
-    json: bool,
 }
 
 /// A part that the demo gives to a child.
-#[derive(Debug, clap::Subcommand)]
+#[derive(Debug, Subcommand)]
 enum Role {
     #[command(hide = true)]
     Worker(worker::Args),
@@ -68,79 +78,89 @@ enum Role {
     Ledger(ledger::Args),
 }
 
-fn survives_a_kill(url: &str) -> Result<String, String> {
-    if url.starts_with("memory:") || url.ends_with(":memory:") {
-        return Err("what is only in memory dies with the worker; use a file: `sqlite:demo.db`".into());
-    }
-    Ok(url.to_owned())
+/// Where the runs live.
+#[derive(Debug, Clone)]
+struct Place {
+    store: String,
+    namespace: Namespace,
 }
 
-/// Runs the demo. Exit code 0: every order was charged exactly once, though calls had to be repeated.
-pub fn run(args: Args) -> ExitCode {
-    let played = match args.role {
-        Some(Role::Worker(args)) => worker::run(args),
-        Some(Role::Ledger(args)) => ledger::run(args).map_err(Into::into),
-        None => return show(&args).unwrap_or_else(failed),
-    };
-    played.map_or_else(failed, |()| ExitCode::SUCCESS)
-}
-
-#[allow(clippy::needless_pass_by_value, reason = "it ends a chain of results")]
-fn failed(error: hapax::NodeError) -> ExitCode {
-    eprintln!("hapax demo: {error:?}");
-    ExitCode::FAILURE
-}
-
-fn show(args: &Args) -> hapax::Result<ExitCode> {
-    let folder = tempfile::Builder::new().prefix("hapax-demo-").tempdir()?;
-    let fresh = || format!("sqlite:{}", folder.path().join("orders.db").display());
-    let setup = Setup {
-        orders: args.orders,
-        kills: args.kills,
-        seed: args.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish() % 1_000_000),
-        store: args.store.clone().unwrap_or_else(fresh),
-        batch: args.store.as_ref().map_or_else(|| "order".into(), |_| format!("demo-{}", clock::stamp())),
-        folder: folder.path().to_owned(),
-    };
-    // A store that can't be opened is reported before anything is started.
-    runs(&setup)?;
-    let (done, scene) = match supervise(&setup, Picture::new(args.json)) {
-        Ok(done) => done,
-        Err(Broken::Interrupted) => return Ok(ExitCode::from(INTERRUPTED)),
-        Err(Broken::Failed(why)) => {
-            return Err(hapax::NodeError::new(format!("{why}; seed {}", setup.seed)));
+impl Place {
+    fn new(global: &Global, fresh: &Path) -> Result<Self, Failure> {
+        let told = global.store.clone().map(OsString::into_string).transpose();
+        let told = told.map_err(|_| Failure::Usage("the demo wants an address in UTF-8".into()))?;
+        if told.as_ref().is_some_and(|url| url.starts_with("memory:") || url.ends_with(":memory:")) {
+            let why = "what is only in memory dies with the worker; use a file, as `--store sqlite:demo.db`";
+            return Err(Failure::Usage(why.into()));
         }
-    };
-    let (finished, steps) = runs(&setup)?;
-    let log = ledger::read_log(&setup.log())?;
-    let tally = Tally::new(&log, &setup.batch, setup.orders, (&finished, steps), done);
-    if args.json {
-        println!("{}", serde_json::to_string(&tally)?);
-    } else {
-        picture::result(&tally, &scene);
+        let store = told.unwrap_or_else(|| format!("sqlite:{}", fresh.join("orders.db").display()));
+        Ok(Self { store, namespace: session::namespace(global)? })
     }
-    Ok(ExitCode::from(u8::from(!tally.holds())))
+
+    async fn open(&self) -> Result<Engine, hapax::Error> {
+        let options = Options::default().namespace(self.namespace.clone());
+        Engine::builder().options(options).open(&self.store).await
+    }
 }
 
-/// The orders that were finished, and the steps that all of them committed, as the store has it.
-fn runs(setup: &Setup) -> hapax::Result<(BTreeSet<String>, u64)> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let listed = runtime.block_on(async {
-        let engine = Engine::open(&setup.store).await?;
+impl Demo {
+    pub(crate) fn run(self, global: &Global, out: &Output) -> Result<(), Failure> {
+        match self.role {
+            Some(Role::Worker(args)) => worker::run(args, &Place::new(global, Path::new(""))?),
+            Some(Role::Ledger(args)) => ledger::run(args).map_err(|error| Failure::io("ledger", &error)),
+            None => self.show(global, out),
+        }
+    }
+
+    fn show(&self, global: &Global, out: &Output) -> Result<(), Failure> {
+        let cannot = |error: io::Error| Failure::io("cannot run the demo", &error);
+        let folder = tempfile::Builder::new().prefix("hapax-demo-").tempdir().map_err(cannot)?;
+        let setup = Setup {
+            orders: self.orders,
+            kills: self.kills,
+            seed: self.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish() % 1_000_000),
+            place: Place::new(global, folder.path())?,
+            batch: global.store.as_ref().map_or("order".into(), |_| format!("demo-{}", clock::stamp())),
+            folder: folder.path().to_owned(),
+        };
+        // A store that can't be opened is reported before anything is started.
+        runs(&setup)?;
+        let (done, scene) = supervise(&setup, Picture::new(out)).map_err(|broken| match broken {
+            Broken::Interrupted => Failure::Interrupted,
+            Broken::Failed(why) => Failure::Plain(format!("the demo broke off: {why}; seed {}", setup.seed)),
+        })?;
+        let log = ledger::read_log(&setup.log()).map_err(cannot)?;
+        let tally = Tally::new(&log, &setup, &runs(&setup)?, done);
+        out.answer(&tally, || picture::result(&tally, &scene, out))?;
+        if tally.holds() { Ok(()) } else { Err(Failure::Told) }
+    }
+}
+
+/// What the store has of the orders.
+#[derive(Debug, Default)]
+struct Runs {
+    /// The names of those that succeeded.
+    finished: BTreeSet<String>,
+    /// What all of them committed, after their start.
+    steps: u64,
+}
+
+fn runs(setup: &Setup) -> Result<Runs, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let listed = runtime.map_err(|error| Failure::io("cannot start", &error))?.block_on(async {
+        let engine = setup.place.open().await?;
         let filter =
             ListFilter { graph: Some(orders::GRAPH.into()), limit: usize::MAX, ..ListFilter::default() };
         let listed = engine.list(filter).await;
         engine.shutdown(Duration::from_secs(1)).await;
         listed
     })?;
-    let ours = listed.into_iter().filter(|record| record.key.run.as_str().starts_with(&setup.batch));
-    let mut finished = BTreeSet::new();
-    let mut steps = 0;
-    for record in ours {
-        steps += record.step;
+    let mut runs = Runs::default();
+    for record in listed.iter().filter(|record| record.key.run.as_str().starts_with(&setup.batch)) {
+        runs.steps += record.step;
         if record.status == Status::Succeeded {
-            finished.insert(record.key.run.to_string());
+            runs.finished.insert(record.key.run.to_string());
         }
     }
-    Ok((finished, steps))
+    Ok(runs)
 }

@@ -3,10 +3,11 @@
 //! The picture goes to standard error, the result to standard output. `NO_COLOR` is honoured.
 
 use super::tally::Tally;
+use crate::output::{BAD, FAINT, GOOD, Output, STRONG, WARN, clean};
+use anstyle::Style;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use std::{
     collections::{BTreeSet, VecDeque},
-    env,
     io::{self, IsTerminal},
     time::Duration,
 };
@@ -40,17 +41,7 @@ pub(super) struct Scene {
     calls: usize,
     charges: usize,
     pub(super) failures: Vec<String>,
-    events: VecDeque<(Tone, String)>,
-}
-
-/// How a text is meant.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Tone {
-    Bold,
-    Good,
-    Bad,
-    Odd,
-    Quiet,
+    events: VecDeque<(Style, String)>,
 }
 
 impl Scene {
@@ -58,11 +49,11 @@ impl Scene {
         Self { orders, planned, seed, ledger, ..Self::default() }
     }
 
-    fn event(&mut self, tone: Tone, text: String) {
+    fn event(&mut self, style: Style, text: String) {
         if self.events.len() == EVENTS {
             self.events.pop_front();
         }
-        self.events.push_back((tone, text));
+        self.events.push_back((style, text));
     }
 
     /// A worker was started.
@@ -79,14 +70,14 @@ impl Scene {
                 format!("SIGKILL  worker {worker}: {order} is charged, the answer never arrives")
             }
         };
-        self.event(Tone::Bad, text);
+        self.event(BAD, text);
         self.kills.push(kill);
     }
 
     /// The next worker took up the first order, so long after the kill.
     pub(super) fn recovered(&mut self, after: Duration) {
         self.recoveries.push(after);
-        self.event(Tone::Good, format!("recovery worker {} goes on after {}", self.worker, ms(after)));
+        self.event(GOOD, format!("recovery worker {} goes on after {}", self.worker, ms(after)));
     }
 
     /// The bank got a call.
@@ -95,9 +86,9 @@ impl Scene {
         self.charges += usize::from(applied);
         if applied {
             let text = format!("charge   {order} pays {}.{:02}", cents / 100, cents % 100);
-            self.event(Tone::Quiet, text);
+            self.event(FAINT, text);
         } else {
-            self.event(Tone::Odd, format!("repeat   {order} asks again with its first key: no second charge"));
+            self.event(WARN, format!("repeat   {order} asks again with its first key: no second charge"));
         }
     }
 
@@ -108,7 +99,7 @@ impl Scene {
 
     /// An order failed.
     pub(super) fn failed(&mut self, error: &str) {
-        self.event(Tone::Bad, format!("failed   {error}"));
+        self.event(BAD, format!("failed   {error}"));
         self.failures.push(error.to_owned());
     }
 
@@ -125,30 +116,30 @@ impl Scene {
             return String::new();
         }
         let struck = self.kills.iter().map(|kill| match kill {
-            Kill::AnyMoment => paint.on(Tone::Bad, "✗"),
-            Kill::Between(_) => paint.on(Tone::Odd, "◆"),
+            Kill::AnyMoment => paint.on(BAD, "✗"),
+            Kill::Between(_) => paint.on(WARN, "◆"),
         });
         let to_come = (self.planned as usize).saturating_sub(self.kills.len());
-        struck.chain((0..to_come).map(|_| paint.on(Tone::Quiet, "·"))).collect()
+        struck.chain((0..to_come).map(|_| paint.on(FAINT, "·"))).collect()
     }
 
     fn kill_row(&self, paint: Paint) -> String {
         let between = self.between();
         let legend = format!("{} of them ◆ between a charge and its answer", between);
         let counts = format!("{}/{}", self.kills.len(), self.planned);
-        format!("  kills   {}  {counts}   {}", self.marks(paint), paint.on(Tone::Quiet, &legend))
+        format!("  kills   {}  {counts}   {}", self.marks(paint), paint.on(FAINT, &legend))
     }
 
     fn worker_row(&self, paint: Paint) -> String {
         let recovered = self.recoveries.last().map(|last| format!("recovered in {}", ms(*last)));
-        let recovered = paint.on(Tone::Good, &recovered.unwrap_or_default());
+        let recovered = paint.on(GOOD, &recovered.unwrap_or_default());
         format!("  worker  pid {}   {recovered}", self.worker)
     }
 
     fn bank_row(&self, paint: Paint) -> String {
         let repeats = format!("{} repeated with the same key", self.calls - self.charges);
         let Self { ledger, calls, charges, .. } = self;
-        format!("  bank    pid {ledger}   {charges} charges in {calls} calls, {}", paint.on(Tone::Odd, &repeats))
+        format!("  bank    pid {ledger}   {charges} charges in {calls} calls, {}", paint.on(WARN, &repeats))
     }
 
     /// Kills between a charge and its answer.
@@ -168,25 +159,13 @@ fn ms(duration: Duration) -> String {
     format!("{} ms", duration.as_millis())
 }
 
-/// Colours, unless nobody wants them.
+/// Colours, where they are wanted.
 #[derive(Debug, Clone, Copy)]
 struct Paint(bool);
 
 impl Paint {
-    fn for_stream(stream: &impl IsTerminal) -> Self {
-        let unwanted = env::var_os("NO_COLOR").is_some_and(|set| !set.is_empty());
-        Self(!unwanted && stream.is_terminal())
-    }
-
-    fn on(self, tone: Tone, text: &str) -> String {
-        let code = match tone {
-            Tone::Bold => "1",
-            Tone::Good => "32",
-            Tone::Bad => "31",
-            Tone::Odd => "33",
-            Tone::Quiet => "2",
-        };
-        if self.0 && !text.is_empty() { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    fn on(self, style: Style, text: &str) -> String {
+        if self.0 && !text.is_empty() { format!("{style}{text}{style:#}") } else { text.to_owned() }
     }
 }
 
@@ -212,11 +191,11 @@ pub(super) struct Live {
 
 impl Picture {
     /// A live picture for a terminal, lines for a file or a pipe.
-    pub(super) fn new(silent: bool) -> Self {
-        match (silent, io::stderr().is_terminal()) {
+    pub(super) fn new(out: &Output) -> Self {
+        match (out.is_json(), io::stderr().is_terminal()) {
             (true, _) => Self::Nothing,
             (false, false) => Self::Lines,
-            (false, true) => Self::Live(Box::new(Live::new())),
+            (false, true) => Self::Live(Box::new(Live::new(Paint(out.paints_remarks())))),
         }
     }
 
@@ -254,7 +233,7 @@ impl Picture {
 }
 
 impl Live {
-    fn new() -> Self {
+    fn new(paint: Paint) -> Self {
         let all = MultiProgress::new();
         let row = || {
             let bar = ProgressBar::new(0).with_style(style("{wide_msg}"));
@@ -264,15 +243,15 @@ impl Live {
         let orders = all.add(ProgressBar::new(0));
         let facts = (0..4).map(|_| row()).collect();
         let events = (0..EVENTS).map(|_| row()).collect();
-        Self { paint: Paint::for_stream(&io::stderr()), head, orders, facts, events, all }
+        Self { paint, head, orders, facts, events, all }
     }
 
     fn begin(&mut self, scene: &Scene) {
-        self.head.set_message(self.paint.on(Tone::Bold, &scene.headline()));
+        self.head.set_message(self.paint.on(STRONG, &scene.headline()));
         self.orders.set_length(scene.orders.into());
-        self.orders.set_style(
-            style("  orders  {bar:40.green/dim}  {pos}/{len} shipped   {elapsed}").progress_chars("█▌░"),
-        );
+        let bar = if self.paint.0 { "{bar:40.green/dim}" } else { "{bar:40}" };
+        let template = format!("  orders  {bar}  {{pos}}/{{len}} shipped   {{elapsed}}");
+        self.orders.set_style(style(&template).progress_chars("█▌░"));
         self.orders.enable_steady_tick(Duration::from_millis(100));
         self.draw(scene);
     }
@@ -284,8 +263,8 @@ impl Live {
         for (row, text) in self.facts.iter().zip(facts) {
             row.set_message(text);
         }
-        for (row, (tone, text)) in self.events.iter().zip(&scene.events) {
-            row.set_message(paint.on(*tone, &format!("  {text}")));
+        for (row, (style, text)) in self.events.iter().zip(&scene.events) {
+            row.set_message(paint.on(*style, &format!("  {text}")));
         }
     }
 
@@ -302,19 +281,18 @@ fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
-/// Prints the table, and what it proves.
-pub(super) fn result(tally: &Tally, scene: &Scene) {
-    let paint = Paint::for_stream(&io::stdout());
+/// The table, and what it proves.
+pub(super) fn result(tally: &Tally, scene: &Scene, out: &Output) -> String {
     let (names, values) = table(tally);
-    println!("{}\n{}\n", paint.on(Tone::Quiet, &names), paint.on(Tone::Bold, &values));
-    let tone = if tally.holds() { Tone::Good } else { Tone::Bad };
-    println!("{}", paint.on(tone, &tally.verdict(scene.between())));
-    if let Some(recovery) = scene.recovery() {
-        println!("{recovery} Kills of seed {}.", scene.seed);
-    }
-    for failure in &scene.failures {
-        println!("{}", paint.on(Tone::Bad, failure));
-    }
+    let style = if tally.holds() { GOOD } else { BAD };
+    let verdict = tally.verdict(scene.between());
+    let mut lines = vec![out.paint(FAINT, &names), out.paint(STRONG, &values), String::new()];
+    lines.extend(verdict.lines().map(|line| out.paint(style, line)));
+    lines.extend(
+        scene.recovery().map(|recovery| format!("{recovery} The kills were drawn from seed {}.", scene.seed)),
+    );
+    lines.extend(scene.failures.iter().map(|failure| out.paint(BAD, &clean(failure))));
+    lines.join("\n") + "\n"
 }
 
 fn table(tally: &Tally) -> (String, String) {

@@ -1,7 +1,7 @@
 //! The process that the user started: runs the bank, and one worker after the other, whom it kills as planned.
 
 use super::{
-    clock,
+    Place, clock,
     ledger::{Allow, Notice},
     picture::{Kill, Picture, Scene},
     plan::{Aim, plan},
@@ -27,8 +27,7 @@ pub(super) struct Setup {
     pub(super) orders: u32,
     pub(super) kills: u32,
     pub(super) seed: u64,
-    /// Where the runs live.
-    pub(super) store: String,
+    pub(super) place: Place,
     /// The first part of every run's name.
     pub(super) batch: String,
     /// For the ledger's socket and log.
@@ -143,8 +142,9 @@ impl<'s> Supervisor<'s> {
     fn start_worker(&mut self, life: u32, aim: Option<Aim>) -> Result<Process, Broken> {
         self.ledger.tell(&Allow { life, answers: aim.map(|aim| aim.answers) })?;
         self.wait_for(|heard| matches!(heard, Heard::Ledger(Some(Notice::Allowed(of))) if *of == life))?;
-        let args: [(&str, OsString); 5] = [
-            ("--store", self.setup.store.clone().into()),
+        let args: [(&str, OsString); 6] = [
+            ("--store", self.setup.place.store.clone().into()),
+            ("--namespace", self.setup.place.namespace.to_string().into()),
             ("--ledger", self.setup.socket().into()),
             ("--batch", self.setup.batch.clone().into()),
             ("--orders", self.setup.orders.to_string().into()),
@@ -232,7 +232,9 @@ fn hear_interrupts(outbox: Sender<Heard>) -> io::Result<()> {
         (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
     };
     thread::spawn(move || {
-        runtime.block_on(async { tokio::select! { _ = interrupt.recv() => (), _ = terminate.recv() => () } });
+        runtime.block_on(async {
+            tokio::select! { _ = interrupt.recv() => (), _ = terminate.recv() => () }
+        });
         // Nobody listens any more once the show is over.
         let _ = outbox.send(Heard::Interrupted);
     });

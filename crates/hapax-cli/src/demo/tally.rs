@@ -1,16 +1,15 @@
 //! What came of it: counted from the ledger's own log, the outside party's, and held against the orders.
 
-use super::{ledger::Entry, orders};
+use super::{Runs, ledger::Entry, orders, supervisor::Setup};
 use serde::Serialize;
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
 
-/// The result. Its fields, in this order, are the output of `--json`.
+/// The result. Its fields, in this order, are the answer of `--json`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Tally {
-    v: u32,
     orders: u32,
     steps: u64,
     kills: u32,
@@ -47,27 +46,22 @@ pub(super) struct Done {
 }
 
 impl Tally {
-    /// Counts. `finished` holds the runs that succeeded, `steps` what all runs committed.
-    pub(super) fn new(
-        log: &[Entry],
-        batch: &str,
-        orders: u32,
-        (finished, steps): (&BTreeSet<String>, u64),
-        done: Done,
-    ) -> Self {
+    /// Counts.
+    pub(super) fn new(log: &[Entry], setup: &Setup, runs: &Runs, done: Done) -> Self {
+        let (orders, steps) = (setup.orders, runs.steps);
         let accounts = accounts(log);
         let (mut duplicates, mut lost) = (0, 0);
         for number in 1..=orders {
-            let (id, due) = (orders::id(batch, number), orders::due(number));
+            let (id, due) = (orders::id(&setup.batch, number), orders::due(number));
             let account = accounts.get(id.as_str());
             duplicates += account.map_or(0, |account| account.extra(due));
             let paid = account.is_some_and(|account| account.cents >= due);
-            lost += usize::from(!paid || !finished.contains(&id));
+            lost += usize::from(!paid || !runs.finished.contains(&id));
         }
         let charges = log.iter().filter(|entry| entry.applied).count();
         let seconds = (done.took.as_secs_f64() * 1000.0).round() / 1000.0;
         let (kills, raw_calls) = (done.kills, log.len());
-        Self { v: 1, orders, steps, kills, charges, raw_calls, duplicates, lost, seconds }
+        Self { orders, steps, kills, charges, raw_calls, duplicates, lost, seconds }
     }
 
     /// Nothing was charged twice, nothing was lost, and it was not for want of trying.
@@ -122,7 +116,12 @@ fn accounts(log: &[Entry]) -> BTreeMap<&str, Account<'_>> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::ledger::Charge, *};
+    use super::{
+        super::{Place, ledger::Charge},
+        *,
+    };
+    use hapax::core::id::Namespace;
+    use std::path::PathBuf;
 
     fn call(number: u32, key: &str, applied: bool) -> Entry {
         let (order, cents) = (orders::id("o", number), orders::due(number));
@@ -130,9 +129,12 @@ mod tests {
     }
 
     fn tally(log: &[Entry], finished: &[u32]) -> Tally {
+        let place = Place { store: String::new(), namespace: Namespace::default() };
+        let (batch, folder) = ("o".into(), PathBuf::new());
+        let setup = Setup { orders: 2, kills: 1, seed: 0, place, batch, folder };
         let finished = finished.iter().map(|number| orders::id("o", *number)).collect();
         let done = Done { kills: 1, took: Duration::from_millis(1500) };
-        Tally::new(log, "o", 2, (&finished, 8), done)
+        Tally::new(log, &setup, &Runs { finished, steps: 8 }, done)
     }
 
     #[test]
@@ -141,7 +143,7 @@ mod tests {
         assert!(tally.holds());
         assert_eq!(
             serde_json::to_string(&tally).unwrap(),
-            r#"{"v":1,"orders":2,"steps":8,"kills":1,"charges":2,"raw_calls":3,"duplicates":0,"lost":0,"seconds":1.5}"#
+            r#"{"orders":2,"steps":8,"kills":1,"charges":2,"raw_calls":3,"duplicates":0,"lost":0,"seconds":1.5}"#
         );
     }
 

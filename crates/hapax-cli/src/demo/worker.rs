@@ -1,11 +1,13 @@
 //! The process that is killed: pays the orders, whatever an earlier life has left of them, and says what it does.
 
 use super::{
+    Place,
     orders::{self, Shop},
     process::ends_with_its_input,
 };
+use crate::failure::Failure;
 use futures::{StreamExt as _, stream};
-use hapax::{Engine, Event, Flow};
+use hapax::{Event, Flow};
 use serde::{Deserialize, Serialize};
 use std::{io::Write, path::PathBuf, time::Duration};
 use tokio::sync::broadcast::{Receiver, error::RecvError};
@@ -16,9 +18,6 @@ const AT_ONCE: usize = 10;
 /// What a worker must know.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Where the runs live.
-    #[arg(long)]
-    store: String,
     /// The ledger's socket.
     #[arg(long)]
     ledger: PathBuf,
@@ -54,14 +53,15 @@ fn say(report: &Report) {
 }
 
 /// Pays all orders.
-pub(super) fn run(args: Args) -> hapax::Result<()> {
+pub(super) fn run(args: Args, place: &Place) -> Result<(), Failure> {
     ends_with_its_input(|_| ());
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(work(args))
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::io("cannot start", &error))?;
+    Ok(runtime.block_on(work(args, place))?)
 }
 
-async fn work(Args { store, ledger, batch, orders, life }: Args) -> hapax::Result<()> {
-    let engine = Engine::open(&store).await?;
+async fn work(Args { ledger, batch, orders, life }: Args, place: &Place) -> Result<(), hapax::Error> {
+    let engine = place.open().await?;
     tokio::spawn(report_claims(engine.events()));
     let flow = engine.register(orders::graph(), Shop { ledger, life }).await?;
     let paid = stream::iter(1..=orders).map(|number| pay(&flow, &batch, number));
@@ -73,7 +73,8 @@ async fn work(Args { store, ledger, batch, orders, life }: Args) -> hapax::Resul
 
 /// Starts an order, or follows it when an earlier life has.
 async fn pay(flow: &Flow<orders::Order, Shop>, batch: &str, number: u32) -> Report {
-    let paid = async { flow.start(&orders::id(batch, number), orders::order(batch, number)).await?.wait().await };
+    let paid =
+        async { flow.start(&orders::id(batch, number), orders::order(batch, number)).await?.wait().await };
     match paid.await {
         Ok(_) => Report::Finished(number),
         Err(error) => Report::Failed(error.to_string()),

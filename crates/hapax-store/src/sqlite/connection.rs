@@ -48,7 +48,7 @@ impl Place {
         self.file.display().to_string()
     }
 
-    fn folder(&self) -> &Path {
+    pub(super) fn folder(&self) -> &Path {
         match self.file.parent() {
             Some(folder) if folder != Path::new("") => folder,
             _ => Path::new("."),
