@@ -27,7 +27,6 @@ pub(crate) enum Command {
     /// Without one, and without a runtime.
     #[command(flatten)]
     Offline(Offline),
-    /// In processes of its own, over a store of its own.
     Demo(Demo),
 }
 

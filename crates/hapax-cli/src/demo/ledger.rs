@@ -6,7 +6,7 @@
 use super::process::ends_with_its_input;
 use serde::{Deserialize, Serialize};
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     fs::File,
     io::{self, BufRead, BufReader, Read, Write},
     os::unix::net::{UnixListener, UnixStream},
@@ -84,8 +84,17 @@ pub(super) enum Notice {
 pub(super) struct Allow {
     /// The worker's life that is meant.
     pub(super) life: u32,
-    /// How many of its calls are answered; `None`: all.
-    pub(super) answers: Option<u32>,
+    /// What it gets; `None`: all that it asks for.
+    pub(super) limits: Option<Limits>,
+}
+
+/// Whom the ledger answers. A call beyond is applied, and its answer is kept back until the caller is killed.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(super) struct Limits {
+    /// A new charge, while there are no more than so many.
+    pub(super) charges: usize,
+    /// Any call, while no more than so many different keys were ever answered.
+    pub(super) keys: usize,
 }
 
 /// Asks the ledger for a charge. Blocks until it answers.
@@ -108,8 +117,10 @@ pub(super) fn read_log(log: &Path) -> io::Result<Vec<Entry>> {
 /// Answers calls until its input ends.
 pub(super) fn run(args: Args) -> io::Result<()> {
     let log = File::options().create(true).append(true).open(args.log)?;
-    let allowed = Allow { life: 0, answers: None };
-    let ledger = Arc::new(Ledger { books: Mutex::new(Books { log, receipts: HashMap::new(), allowed }) });
+    let allowed = Allow { life: 0, limits: None };
+    let (receipts, answered) = (HashMap::new(), HashSet::new());
+    let books = Books { log: log.try_clone()?, receipts, answered, allowed };
+    let ledger = Arc::new(Ledger { log, books: Mutex::new(books) });
     let listener = UnixListener::bind(args.socket)?;
     let hears = ledger.clone();
     ends_with_its_input(move |line| hears.obey(line));
@@ -128,6 +139,7 @@ fn tell(notice: &Notice) -> io::Result<()> {
 }
 
 struct Ledger {
+    log: File,
     books: Mutex<Books>,
 }
 
@@ -135,6 +147,7 @@ struct Ledger {
 struct Books {
     log: File,
     receipts: HashMap<String, String>,
+    answered: HashSet<String>,
     allowed: Allow,
 }
 
@@ -155,7 +168,10 @@ impl Ledger {
         let mut line = String::new();
         BufReader::new(caller.try_clone()?).read_line(&mut line)?;
         let call: Call = serde_json::from_str(&line)?;
-        let Some(receipt) = self.books().take(call)? else {
+        let receipt = self.books().take(call)?;
+        // Outside of the lock, so that calls which come together share the disk's time.
+        self.log.sync_data()?;
+        let Some(receipt) = receipt else {
             // The caller is about to be killed; its end of the connection closes with it.
             caller.read_to_end(&mut vec![])?;
             return Ok(());
@@ -166,29 +182,30 @@ impl Ledger {
 }
 
 impl Books {
-    /// Applies a call and puts it on the disk. Answers the receipt, unless the caller must not get it.
+    /// Applies a call: it is in the log. Answers the receipt, unless the caller must not get it.
     fn take(&mut self, Call { life, charge }: Call) -> io::Result<Option<String>> {
         let next = format!("receipt-{:04}", self.receipts.len() + 1);
         let applied = !self.receipts.contains_key(&charge.key);
         let receipt = self.receipts.entry(charge.key.clone()).or_insert(next).clone();
         let (order, cents) = (charge.order.clone(), charge.cents);
+        let answered = self.may_answer(life, &charge.key, applied);
         self.log.write_all(format!("{}\n", serde_json::to_string(&Entry { charge, applied })?).as_bytes())?;
-        let answered = self.may_answer(life);
         // Told at once: whoever is to be killed now dies while everything is still on its way to some disk.
         tell(&Notice::Called { life, order, cents, applied, answered })?;
-        self.log.sync_data()?;
         Ok(answered.then_some(receipt))
     }
 
-    fn may_answer(&mut self, life: u32) -> bool {
-        match &mut self.allowed {
-            allowed if allowed.life != life => true,
-            Allow { answers: None, .. } => true,
-            Allow { answers: Some(0), .. } => false,
-            Allow { answers: Some(left), .. } => {
-                *left -= 1;
-                true
-            }
+    fn may_answer(&mut self, life: u32, key: &str, applied: bool) -> bool {
+        let limits = self.allowed.limits.filter(|_| self.allowed.life == life);
+        let within = |limits: Limits| {
+            let new_key = usize::from(!self.answered.contains(key));
+            self.answered.len() + new_key <= limits.keys
+                && (!applied || self.receipts.len() <= limits.charges)
+        };
+        let answers = limits.is_none_or(within);
+        if answers {
+            self.answered.insert(key.to_owned());
         }
+        answers
     }
 }

@@ -12,6 +12,7 @@ use std::{
     path::PathBuf,
     time::Duration,
 };
+use tokio::sync::watch;
 
 /// An order.
 #[derive(State, Clone, Debug, Default, Serialize, Deserialize)]
@@ -32,9 +33,39 @@ pub(super) struct Shop {
     pub(super) ledger: PathBuf,
     /// Which life of the worker this is.
     pub(super) life: u32,
+    /// Who looks for fraud.
+    pub(super) desk: FraudDesk,
+}
+
+/// Decides about orders by the batch, so that their charges come in bursts: while one is on its way to a disk, others
+/// are on their way to the bank, and a kill finds all of them.
+#[derive(Debug)]
+pub(super) struct FraudDesk(watch::Sender<()>);
+
+impl FraudDesk {
+    /// Opens it; it closes with the runtime.
+    pub(super) fn open() -> Self {
+        let desk = watch::Sender::new(());
+        let (batches, mut ticks) = (desk.clone(), tokio::time::interval(BATCH_EVERY));
+        tokio::spawn(async move {
+            loop {
+                ticks.tick().await;
+                batches.send_replace(());
+            }
+        });
+        Self(desk)
+    }
+
+    async fn next_batch(&self) {
+        // Its sender lives as long as this.
+        let _ = self.0.subscribe().changed().await;
+    }
 }
 
 type Ctx = hapax::Ctx<Order, Shop>;
+
+/// How often the fraud desk decides.
+const BATCH_EVERY: Duration = Duration::from_millis(220);
 
 /// The graph's name.
 pub(super) const GRAPH: &str = "demo-orders";
@@ -86,8 +117,8 @@ async fn reserve(mut ctx: Ctx) -> Outcome<Order> {
     Order::delta().log("reserved").fork([FRAUD.with(order.id.clone()), TAX.with(order.cents)])
 }
 
-async fn fraud(mut ctx: Ctx, id: String) -> OrderDelta {
-    work(&mut ctx, 240).await;
+async fn fraud(ctx: Ctx, id: String) -> OrderDelta {
+    ctx.app().desk.next_batch().await;
     // Not from `ctx.rng()`, which would repeat itself after a kill and make the demo easy.
     let case = format!("case-{:016x}", RandomState::new().build_hasher().finish());
     Order::delta().log(format!("{id} is no fraud")).case(case)

@@ -1,46 +1,39 @@
 //! When the worker is killed: drawn from the seed before anything runs.
-//!
-//! Invariant: the answers that all lives before the last may get from the ledger are fewer than the orders, so no
-//! order of moments can finish the work before the last kill.
 
 use hapax::{Rng, core::order::PathHash};
 use std::time::Duration;
 
 /// Kills that the ledger triggers, at the least: after a charge was applied, before its answer leaves.
-const BETWEEN: u32 = 5;
+const BETWEEN: u64 = 5;
 /// A kill at any moment comes this long after the worker's start at the latest.
-const LATEST: Duration = Duration::from_millis(700);
+const LATEST: Duration = Duration::from_millis(420);
 
 /// How one life of the worker ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Aim {
-    /// Charges that the ledger answers in this life. It applies the next one, and keeps the answer to itself.
-    pub(super) answers: u32,
+    /// The ledger answers while there are no more charges than this. It applies the next one, and keeps the answer
+    /// to itself.
+    pub(super) charges: usize,
     /// The kill comes so long after the start; `None`: when the ledger keeps an answer to itself.
     pub(super) after: Option<Duration>,
 }
 
-/// One aim for each kill.
+/// One aim for each kill, spread over the orders.
 pub(super) fn plan(seed: u64, orders: u32, kills: u32) -> Vec<Aim> {
     let mut rng = Rng::for_item(seed, 0, PathHash::ROOT, "kills");
+    let (orders, kills) = (u64::from(orders), u64::from(kills));
     let between = (kills / 3).max(BETWEEN).min(kills);
     let mut is_between: Vec<bool> = (0..kills).map(|kill| kill < between).collect();
     for last in (1..is_between.len()).rev() {
-        is_between.swap(last, below(&mut rng, last as u64 + 1) as usize);
+        is_between.swap(last, rng.below(last as u64 + 1) as usize);
     }
-    let mut left = orders.saturating_sub(1);
     let aims = (0..kills).zip(is_between).map(|(kill, between)| {
-        let share = u64::from(left / (kills - kill));
-        let answers = (below(&mut rng, 2 * share) + 1).min(left.into()) as u32;
-        left -= answers;
-        let after = Duration::from_micros(below(&mut rng, LATEST.as_micros() as u64));
-        Aim { answers, after: (!between).then_some(after) }
+        let at = |kill: u64| kill * orders / (kills + 1);
+        let charges = at(kill) + rng.below((at(kill + 1) - at(kill)).max(1));
+        let after = Duration::from_micros(rng.below(LATEST.as_micros() as u64));
+        Aim { charges: charges as usize, after: (!between).then_some(after) }
     });
     aims.collect()
-}
-
-fn below(rng: &mut Rng, n: u64) -> u64 {
-    rng.below(n.max(1))
 }
 
 #[cfg(test)]
@@ -54,12 +47,13 @@ mod tests {
     }
 
     #[test]
-    fn no_plan_lets_the_orders_finish_before_the_last_kill() {
+    fn the_kills_are_spread_over_the_orders() {
         for (orders, kills) in [(200, 25), (20, 5), (1, 1), (1, 30), (3, 50), (10_000, 2)] {
             for seed in 0..50 {
                 let plan = plan(seed, orders, kills);
                 assert_eq!(plan.len(), kills as usize);
-                assert!(plan.iter().map(|aim| aim.answers).sum::<u32>() < orders, "{orders} {kills} {seed}");
+                assert!(plan.is_sorted_by_key(|aim| aim.charges), "{orders} {kills} {seed}");
+                assert!(plan.iter().all(|aim| aim.charges < orders as usize), "{orders} {kills} {seed}");
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use super::{
     Place, clock,
-    ledger::{Allow, Notice},
+    ledger::{Allow, Limits, Notice},
     picture::{Kill, Picture, Scene},
     plan::{Aim, plan},
     process::Process,
@@ -140,7 +140,10 @@ impl<'s> Supervisor<'s> {
     }
 
     fn start_worker(&mut self, life: u32, aim: Option<Aim>) -> Result<Process, Broken> {
-        self.ledger.tell(&Allow { life, answers: aim.map(|aim| aim.answers) })?;
+        // One order stays without its answer until the last kill has struck: so none comes too late.
+        let keys = self.setup.orders as usize - 1;
+        let limits = aim.map(|aim| Limits { charges: aim.charges, keys });
+        self.ledger.tell(&Allow { life, limits })?;
         self.wait_for(|heard| matches!(heard, Heard::Ledger(Some(Notice::Allowed(of))) if *of == life))?;
         let args: [(&str, OsString); 6] = [
             ("--store", self.setup.place.store.clone().into()),

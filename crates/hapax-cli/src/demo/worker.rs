@@ -2,7 +2,7 @@
 
 use super::{
     Place,
-    orders::{self, Shop},
+    orders::{self, FraudDesk, Shop},
     process::ends_with_its_input,
 };
 use crate::failure::Failure;
@@ -13,7 +13,7 @@ use std::{io::Write, path::PathBuf, time::Duration};
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 
 /// Orders that are worked on at the same time.
-const AT_ONCE: usize = 10;
+const AT_ONCE: usize = 12;
 
 /// What a worker must know.
 #[derive(Debug, clap::Args)]
@@ -63,7 +63,7 @@ pub(super) fn run(args: Args, place: &Place) -> Result<(), Failure> {
 async fn work(Args { ledger, batch, orders, life }: Args, place: &Place) -> Result<(), hapax::Error> {
     let engine = place.open().await?;
     tokio::spawn(report_claims(engine.events()));
-    let flow = engine.register(orders::graph(), Shop { ledger, life }).await?;
+    let flow = engine.register(orders::graph(), Shop { ledger, life, desk: FraudDesk::open() }).await?;
     let paid = stream::iter(1..=orders).map(|number| pay(&flow, &batch, number));
     paid.buffer_unordered(AT_ONCE).for_each(async |report| say(&report)).await;
     engine.shutdown(Duration::from_secs(5)).await;
