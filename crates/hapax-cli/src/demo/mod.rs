@@ -126,7 +126,7 @@ impl Demo {
         // A store that can't be opened is reported before anything is started.
         runs(&setup)?;
         let (done, scene) = supervise(&setup, Picture::new(out)).map_err(|broken| match broken {
-            Broken::Interrupted => Failure::Interrupted,
+            Broken::Interrupted => Failure::DemoInterrupted,
             Broken::Failed(why) => Failure::Plain(format!("the demo broke off: {why}; seed {}", setup.seed)),
         })?;
         let log = ledger::read_log(&setup.log()).map_err(cannot)?;

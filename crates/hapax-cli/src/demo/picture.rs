@@ -8,6 +8,7 @@ use anstyle::Style;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use std::{
     collections::{BTreeSet, VecDeque},
+    fmt,
     io::{self, IsTerminal},
     time::Duration,
 };
@@ -16,6 +17,9 @@ use std::{
 const EVENTS: usize = 6;
 /// Kill marks that fit into a line.
 const MARKS: usize = 50;
+
+const CHARGE: &str = "charge";
+const REPEAT: &str = "repeat";
 
 /// When a kill struck.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,7 +45,23 @@ pub(super) struct Scene {
     calls: usize,
     charges: usize,
     pub(super) failures: Vec<String>,
-    events: VecDeque<(Style, String)>,
+    events: VecDeque<Event>,
+}
+
+/// Something that happened, and how often in a row.
+#[derive(Debug)]
+struct Event {
+    kind: &'static str,
+    style: Style,
+    text: String,
+    more: usize,
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:<8}  {}", self.kind, self.text)?;
+        if self.more > 0 { write!(f, " (and {} more)", self.more) } else { Ok(()) }
+    }
 }
 
 impl Scene {
@@ -49,11 +69,17 @@ impl Scene {
         Self { orders, planned, seed, ledger, ..Self::default() }
     }
 
-    fn event(&mut self, style: Style, text: String) {
+    /// Notes an event; calls to the bank come in bursts, of which the first is told and the others are counted.
+    fn event(&mut self, kind: &'static str, style: Style, text: String) {
+        let in_bursts = matches!(kind, CHARGE | REPEAT);
+        if let Some(last) = self.events.back_mut().filter(|last| in_bursts && last.kind == kind) {
+            last.more += 1;
+            return;
+        }
         if self.events.len() == EVENTS {
             self.events.pop_front();
         }
-        self.events.push_back((style, text));
+        self.events.push_back(Event { kind, style, text, more: 0 });
     }
 
     /// A worker was started.
@@ -65,19 +91,17 @@ impl Scene {
     pub(super) fn killed(&mut self, kill: Kill) {
         let worker = self.worker;
         let text = match &kill {
-            Kill::AnyMoment => format!("SIGKILL  worker {worker}, at a random moment"),
-            Kill::Between(order) => {
-                format!("SIGKILL  worker {worker}: {order} is charged, the answer never arrives")
-            }
+            Kill::AnyMoment => format!("worker {worker}, at a random moment"),
+            Kill::Between(order) => format!("worker {worker}: {order} is charged, the answer never arrives"),
         };
-        self.event(BAD, text);
+        self.event("SIGKILL", BAD, text);
         self.kills.push(kill);
     }
 
     /// The next worker took up the first order, so long after the kill.
     pub(super) fn recovered(&mut self, after: Duration) {
         self.recoveries.push(after);
-        self.event(GOOD, format!("recovery worker {} goes on after {}", self.worker, ms(after)));
+        self.event("recovery", GOOD, format!("worker {} goes on after {}", self.worker, ms(after)));
     }
 
     /// The bank got a call.
@@ -85,10 +109,9 @@ impl Scene {
         self.calls += 1;
         self.charges += usize::from(applied);
         if applied {
-            let text = format!("charge   {order} pays {}.{:02}", cents / 100, cents % 100);
-            self.event(FAINT, text);
+            self.event(CHARGE, FAINT, format!("{order} pays {}.{:02}", cents / 100, cents % 100));
         } else {
-            self.event(WARN, format!("repeat   {order} asks again with its first key: no second charge"));
+            self.event(REPEAT, WARN, format!("{order} asks again with its first key: no second charge"));
         }
     }
 
@@ -99,13 +122,13 @@ impl Scene {
 
     /// An order failed.
     pub(super) fn failed(&mut self, error: &str) {
-        self.event(BAD, format!("failed   {error}"));
+        self.event("failed", BAD, clean(error));
         self.failures.push(error.to_owned());
     }
 
     fn headline(&self) -> String {
         format!(
-            "{} orders are being paid. Their worker is killed {} times with SIGKILL; a bank in another process counts.",
+            "Paying {} orders while SIGKILL hits their worker {} times; a bank in another process counts.",
             self.orders, self.planned
         )
     }
@@ -218,7 +241,7 @@ impl Picture {
     /// The worker was killed.
     pub(super) fn killed(&mut self, scene: &Scene) {
         self.draw(scene);
-        if let (Self::Lines, Some((_, event))) = (&self, scene.events.back()) {
+        if let (Self::Lines, Some(event)) = (&self, scene.events.back()) {
             let (done, orders, kills) = (scene.finished.len(), scene.orders, scene.kills.len());
             eprintln!("kill {kills:>3}/{}  orders {done:>3}/{orders}  {event}", scene.planned);
         }
@@ -263,8 +286,8 @@ impl Live {
         for (row, text) in self.facts.iter().zip(facts) {
             row.set_message(text);
         }
-        for (row, (style, text)) in self.events.iter().zip(&scene.events) {
-            row.set_message(paint.on(*style, &format!("  {text}")));
+        for (row, event) in self.events.iter().zip(&scene.events) {
+            row.set_message(paint.on(event.style, &format!("  {event}")));
         }
     }
 

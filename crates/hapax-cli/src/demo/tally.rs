@@ -88,10 +88,10 @@ impl Tally {
         let Self { orders, kills, charges, raw_calls, duplicates, lost, .. } = self;
         if self.holds() {
             return format!(
-                "Every order was charged exactly once and shipped, though its worker was killed {kills} times, {between} \
-                 of them after\nthe bank had moved the money and before its answer arrived. The bank was asked \
-                 {raw_calls} times and moved money\n{charges} times: each call that had to be repeated came with the \
-                 key of its first attempt. Counted from the bank's own log."
+                "Every order was charged exactly once and shipped, though its worker was killed {kills} times:\n\
+                 {between} of these kills struck after the bank had moved money and before its answer arrived.\n\
+                 The bank was asked {raw_calls} times and moved money {charges} times: repeated calls had their first key.\n\
+                 All this is counted from the bank's own log."
             );
         }
         if raw_calls <= charges && *duplicates == 0 && *lost == 0 {
