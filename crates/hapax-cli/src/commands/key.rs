@@ -11,6 +11,10 @@ use hapax_core::{
     rng::{Rng, run_seed},
 };
 use serde::{Deserialize, Serialize};
+use std::{
+    ffi::{OsStr, OsString},
+    os::unix::ffi::OsStrExt,
+};
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -48,7 +52,7 @@ enum What {
         frontier: String,
         /// The state; its bytes are hashed as they are
         #[arg(long, allow_hyphen_values = true, value_name = "STRING")]
-        state_json: String,
+        state_json: OsString,
     },
     /// The order key of an item, and below it its path hash
     Order {
@@ -228,7 +232,7 @@ fn draw(mut rng: Rng, count: u64, out: &Output) -> Result<(), Failure> {
     if out.is_json() { out.answer(&Answer { draws, ..Answer::NONE }, String::new) } else { Ok(()) }
 }
 
-fn step_key_of(run_id: &str, step: u64, frontier: &str, state_json: &str) -> Result<String, Failure> {
+fn step_key_of(run_id: &str, step: u64, frontier: &str, state_json: &OsStr) -> Result<String, Failure> {
     let items: Vec<Item> = serde_json::from_str(frontier)
         .map_err(|error| Failure::Usage(format!("--frontier is not an array of items: {error}")))?;
     let order_key = |item: &Item| match item.order_key {

@@ -355,11 +355,12 @@ impl Store for SqliteStore {
 
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
+            // The writer's connection goes last: only it can fold the log into the file.
+            self.readers.close();
             if let Some(thread) = self.queue.close() {
                 // Its panic has been reported by the panic hook; the tickets say `Unknown`.
                 let _ = tokio::task::spawn_blocking(move || thread.join()).await;
             }
-            self.readers.close();
             self.leases.locks.release();
         })
     }
