@@ -239,7 +239,10 @@ impl Shared {
 
 /// Looks for runs that nobody holds: what a crash left, what was parked, what waits for its first step.
 pub(crate) async fn find_work(shared: Arc<Shared>) {
-    while shared.options.finds_work {
+    if !shared.options.finds_work {
+        return;
+    }
+    loop {
         let more = take_what_fits(&shared).await;
         let pause = if more { Duration::ZERO } else { shared.options.scan_interval };
         tokio::select! {

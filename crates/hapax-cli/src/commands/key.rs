@@ -171,7 +171,7 @@ struct Answer {
 impl Answer {
     const NONE: Self = Self { key: None, order_key: None, path_hash: None, draws: vec![] };
 
-    fn key(key: impl ToString) -> Self {
+    fn key(key: &impl ToString) -> Self {
         Self { key: Some(key.to_string()), ..Self::NONE }
     }
 
@@ -186,23 +186,23 @@ impl Key {
     pub(super) fn run(self, out: &Output) -> Result<(), Failure> {
         let answer = match self.what {
             What::Step { run_id, step, frontier, state_json } => {
-                Answer::key(step_key_of(&run_id, step, &frontier, &state_json)?)
+                Answer::key(&step_key_of(&run_id, step, &frontier, &state_json)?)
             }
             What::Order { parent, node, edge } => {
                 let parent = PathHash(parent);
                 let (order_key, path_hash) = (OrderKey::by_formula(parent, edge), parent.child(&node, edge));
                 Answer { order_key: Some(order_key), path_hash: Some(path_hash), ..Answer::NONE }
             }
-            What::Seed { run_id } => Answer::key(run_seed(&run_id)),
+            What::Seed { run_id } => Answer::key(&run_seed(&run_id)),
             What::Rng { seed, step, path_hash, scope, count } => {
                 return draw(Rng::for_item(seed, step, PathHash(path_hash), &scope), count, out);
             }
-            What::Effect(effect) => Answer::key(effect.key()?),
+            What::Effect(effect) => Answer::key(&effect.key()?),
             What::Command { action, task, snapshot, inputs, expected_outputs } => {
                 let inputs = canon::argument("--inputs", &inputs)?;
                 let outputs = canon::argument("--expected-outputs", &expected_outputs)?;
                 let key = command_key(&action, &task, &snapshot, inputs.as_bytes(), outputs.as_bytes());
-                Answer::key(key.map_err(|error| Failure::Usage(error.to_string()))?)
+                Answer::key(&key.map_err(|error| Failure::Usage(error.to_string()))?)
             }
         };
         out.answer(&answer, || answer.human())
