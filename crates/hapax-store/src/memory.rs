@@ -35,10 +35,11 @@ use std::{
 /// ```
 /// use hapax_store::{ListFilter, MemoryStore, Store};
 ///
-/// # futures::executor::block_on(async {
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
 /// let store = MemoryStore::shared();
 /// assert!(store.list(ListFilter::default()).await.unwrap().is_empty());
-/// # });
+/// # }
 /// ```
 #[derive(Debug, Default)]
 pub struct MemoryStore {

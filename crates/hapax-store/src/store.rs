@@ -73,10 +73,11 @@ pub trait Store: Send + Sync + 'static {
     /// The checkpoint of one step, checked against its digest.
     fn checkpoint(&self, run: RunKey, step: u64) -> Answer<'_, Option<Checkpoint>>;
 
-    /// One page of a frontier ([`FRONTIER_PAGE`](hapax_core::limits::FRONTIER_PAGE) items), checked.
+    /// One page of a frontier ([`FRONTIER_PAGE`](hapax_core::limits::FRONTIER_PAGE) items), checked. Empty when
+    /// there is no such page, step or run.
     fn frontier_page(&self, run: RunKey, step: u64, page: u32) -> Answer<'_, Vec<WorkItem>>;
 
-    /// Journal rows from a sequence number on, at most `limit`.
+    /// Journal rows from a sequence number on, at most `limit`. Empty when there is no such run.
     fn journal(&self, run: RunKey, from_seq: u64, limit: usize) -> Answer<'_, Vec<JournalRow>>;
 
     /// The run's row.

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// Checkpoints with every field in use, journal rows of every kind, and the run's row.
 pub async fn what_is_committed_is_read_back(fixture: Fixture) {
     let mut holder = Sample::run("r ✓").tag("käse", "brot").hold(&fixture.store).await;
-    let rows = Append { rows: every_entry(holder.rows(1).remove(0)), ..holder.append(0) };
+    let rows = Append { rows: every_entry(&holder.rows(1)[0]), ..holder.append(0) };
     holder.write(Write::Append(rows.clone())).await.unwrap();
     let reopened = fixture.other_handle();
     assert_eq!(reopened.load(holder.key.clone()).await.unwrap().journal, rows.rows);
@@ -63,7 +63,7 @@ fn full(commit: StepCommit, run: &hapax_core::id::RunId) -> StepCommit {
     StepCommit { checkpoint: draft.seal(run), ..commit }
 }
 
-fn every_entry(row: JournalRow) -> Vec<JournalRow> {
+fn every_entry(row: &JournalRow) -> Vec<JournalRow> {
     let node = NodeId::new("work").expect("a fine name");
     let (code, message) = ("HX0020".to_owned(), "broken \u{1f494}".to_owned());
     let failure =
