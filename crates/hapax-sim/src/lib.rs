@@ -1,1 +1,21 @@
-//! hapax-sim
+//! What the proofs of Hapax are made of: generated work, a recorded world around it, and engines that die on cue.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`ledger`] | the one state that all generated graphs share |
+//! | [`generate`] | graphs and the behaviour of their nodes, from a seed |
+//! | [`workload`] | a generated case as a graph with code |
+//! | [`world`] | the outside, and the one log in which everything gets its place |
+//! | [`probe`] | a store that is watched, delayed, frozen or troubled on its way to the real one |
+//! | [`stores`] | the stores that the proofs run on |
+//! | [`life`] | one engine from its start to its end or its death |
+//! | [`verdict`] | what a run left behind, and whether it is what it should be |
+
+pub mod generate;
+pub mod ledger;
+pub mod life;
+pub mod probe;
+pub mod stores;
+pub mod verdict;
+pub mod workload;
+pub mod world;
