@@ -1,4 +1,4 @@
-//! The program of the README compiles and runs.
+//! The README's program is the example that runs, and the fuller program behind it works.
 
 use hapax::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -86,4 +86,13 @@ async fn the_program_of_the_readme_runs() -> hapax::Result<()> {
     let refused = buy(&engine, "bomb").await.unwrap_err();
     assert_eq!(format!("{refused:?}"), "[HX0020] run `order-bomb` failed: `fraud` failed in step 1: refused");
     Ok(())
+}
+
+#[test]
+fn the_readme_shows_the_example_that_runs() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let readme = std::fs::read_to_string(format!("{root}/README.md")).unwrap();
+    let example = std::fs::read_to_string(format!("{root}/examples/orders/src/main.rs")).unwrap();
+    let shown = readme.split("```rust\n").nth(1).unwrap().split("```").next().unwrap();
+    assert!(example.ends_with(shown), "copy examples/orders/src/main.rs into the README");
 }
