@@ -1,6 +1,6 @@
 //! Where Hapax keeps its runs: one transaction per step, fenced, with duplicates refused by the database.
 //!
-//! [`Store`] is the contract, [`MemoryStore`](memory::MemoryStore) the reference model,
+//! [`Store`] is the contract, [`MemoryStore`] the reference model,
 //! [`SqliteStore`](sqlite::SqliteStore) the default. Every store passes the suite in [`conformance`].
 
 pub mod check;

@@ -368,6 +368,10 @@ impl MemoryStore {
         use crate::conformance::Damage;
         let mut tables = self.tables();
         let Ok(run) = tables.run_mut(key) else { return false };
+        if damage == Damage::Row {
+            run.record.digest.0[0] ^= 1;
+            return true;
+        }
         let Some(stored) = run.checkpoints.get_mut(&run.record.step) else { return false };
         let checkpoint = Arc::make_mut(stored);
         match damage {
@@ -381,8 +385,8 @@ impl MemoryStore {
                 None => return false,
             },
             Damage::Digest => checkpoint.digest.0[0] ^= 1,
-            // Rows are kept as values here: there are no bytes to damage.
-            Damage::Journal => return false,
+            // Journal rows are kept as values here: there are no bytes to damage.
+            Damage::Row | Damage::Journal => return false,
         }
         true
     }

@@ -61,6 +61,10 @@ fn refused(holder: &Holder) -> Vec<(&'static str, Write)> {
         ("a stale epoch", step(StepCommit { epoch: stale, ..good.clone() })),
         ("another base", step(StepCommit { base: elsewhere, ..good.clone() })),
         ("a missing step", step(ahead.next_with("three", 1, 1, vec![message("n")]))),
+        (
+            "a missing step without rows",
+            step(StepCommit { first_seq: good.first_seq, ..ahead.next("three") }),
+        ),
         ("missing rows", step(StepCommit { first_seq: good.first_seq + 1, ..good.clone() })),
         ("rows of a stale epoch", Write::Append(Append { epoch: stale, ..holder.append(2) })),
         ("rows after a gap", Write::Append(Append { first_seq: good.first_seq + 1, ..holder.append(2) })),

@@ -49,6 +49,8 @@ pub async fn a_cancel_refuses_intents_and_the_end(fixture: Fixture) {
     let end = Write::Status(holder.status(Status::Cancelled, true));
     assert_eq!(holder.write(end).await.unwrap(), Written::Committed);
     assert!(fixture.store.cancels("a".into()).await.unwrap().is_empty());
+    let over = fixture.store.claim(holder.key.clone(), claimant("b", LONG)).await.unwrap_err();
+    assert_eq!(over.code(), code::ALREADY_FINISHED, "{over}");
 }
 
 /// The answer says that it is over.

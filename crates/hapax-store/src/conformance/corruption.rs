@@ -7,10 +7,10 @@ use super::{
 use crate::error::StoreError;
 use hapax_core::commit::Write;
 
-/// State, frontier, digest and journal, each in a run of its own.
+/// State, frontier, digest, row and journal, each in a run of its own.
 pub async fn damage_is_detected_and_named(fixture: Fixture) {
     let Some(corrupt) = &fixture.corrupt else { return };
-    for damage in [Damage::State, Damage::Frontier, Damage::Digest, Damage::Journal] {
+    for damage in [Damage::State, Damage::Frontier, Damage::Digest, Damage::Row, Damage::Journal] {
         let name = format!("{damage:?}");
         let mut holder = Sample::run(&name).hold(&fixture.store).await;
         holder.commit(holder.next_with("one", 3, 1, vec![])).await.unwrap();
@@ -23,6 +23,7 @@ pub async fn damage_is_detected_and_named(fixture: Fixture) {
         let store = fixture.other_handle();
         assert_named(store.load(key(&name)).await.map(|_| ()), &name);
         match damage {
+            Damage::Row => {}
             Damage::Journal => {
                 assert_named(store.journal(key(&name), 0, 100).await.map(|_| ()), &name);
             }

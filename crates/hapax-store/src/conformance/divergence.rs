@@ -64,3 +64,18 @@ pub async fn a_step_whose_rows_collide_is_refused(fixture: Fixture) {
     assert!(matches!(refused, StoreError::Conflict { .. }), "{refused}");
     assert_eq!(Picture::of(&fixture.store, &holder.key).await, before);
 }
+
+/// The unique key stands beside the step's number: a key that the run has used up commits nothing more.
+pub async fn a_used_key_is_refused(fixture: Fixture) {
+    let mut holder = Sample::run("r").hold(&fixture.store).await;
+    let first = holder.next("one");
+    let used = first.checkpoint.key;
+    holder.commit(first).await.unwrap();
+    let mut second = holder.next_with("two", 1100, 1, vec![]);
+    second.checkpoint.key = used;
+    let before = Picture::of(&fixture.store, &holder.key).await;
+    let refused = holder.clone().commit(second).await.unwrap_err();
+    assert!(matches!(refused, StoreError::Conflict { .. }), "{refused}");
+    assert_eq!(Picture::of(&fixture.store, &holder.key).await, before);
+    holder.commit(holder.next("two")).await.expect("a fresh key passes");
+}

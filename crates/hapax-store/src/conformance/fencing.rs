@@ -2,7 +2,7 @@
 
 use super::{
     Fixture,
-    sample::{Holder, LONG, Picture, Sample, claimant, failed, message, step, submit},
+    sample::{Holder, LONG, Picture, Sample, claim_when_free, claimant, failed, message, step, submit},
 };
 use crate::{error::StoreError, store::Renewal};
 use hapax_core::commit::{Epoch, Status, Write};
@@ -40,13 +40,8 @@ fn every_kind(holder: &Holder) -> Vec<Write> {
 /// Claims a run whose lease has ended, for another worker.
 async fn take_over(fixture: &Fixture, from: &Holder) -> Holder {
     let store = fixture.other_handle();
-    loop {
-        match Holder::claim(&store, &from.key, "b").await {
-            Ok(holder) => return holder,
-            Err(StoreError::Held { .. }) => tokio::task::yield_now().await,
-            Err(error) => panic!("{error}"),
-        }
-    }
+    let lease = claim_when_free(&store, &from.key, "b").await;
+    Holder::load(&store, &from.key, lease).await.expect("an intact run")
 }
 
 fn assert_fenced(error: &StoreError, expected: Option<Epoch>) {

@@ -2,17 +2,17 @@
 
 use super::{
     Fixture,
-    sample::{Holder, LONG, Sample, claimant, key, shape, submit},
+    sample::{Holder, LONG, Sample, claim_when_free, claimant, key, ready, shape, submit},
 };
 use crate::{
     error::StoreError,
-    store::{Claimant, Lease, ReadyFilter, Renewal, Store},
+    store::{Lease, Renewal},
 };
 use hapax_core::{
     commit::{PausedBy, Status, WaitsOn, Write},
-    id::{Namespace, RunKey},
+    id::RunKey,
 };
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 /// Neither another worker nor the holder itself gets it.
 pub async fn a_lease_is_held_while_it_is_alive(fixture: Fixture) {
@@ -31,8 +31,7 @@ pub async fn a_lease_is_held_while_it_is_alive(fixture: Fixture) {
 /// The counter goes up, the nonce is another one, and the takeover is told.
 pub async fn an_expired_lease_is_taken_over(fixture: Fixture) {
     let first = Sample::run("r").claimed_by("a", Duration::from_millis(20)).hold(&fixture.store).await;
-    let by = claimant("b", LONG);
-    let lease = claim_when_free(&fixture.store, &first.key, by).await;
+    let lease = claim_when_free(&fixture.store, &first.key, "b").await;
     assert!(lease.taken_over);
     assert_eq!(lease.epoch.counter, first.epoch.counter + 1);
     assert_ne!(lease.epoch.nonce, first.epoch.nonce);
@@ -40,23 +39,11 @@ pub async fn an_expired_lease_is_taken_over(fixture: Fixture) {
     assert_eq!((record.epoch, record.owner.as_deref()), (lease.epoch, Some("b")));
 }
 
-/// Claims again and again until the earlier lease has ended. A lease that never ends fails the test by its
-/// runner's own time limit.
-async fn claim_when_free(store: &Arc<dyn Store>, run: &RunKey, by: Claimant) -> Lease {
-    loop {
-        match store.claim(run.clone(), by.clone()).await {
-            Ok(lease) => return lease,
-            Err(StoreError::Held { .. }) => tokio::task::yield_now().await,
-            Err(error) => panic!("{error}"),
-        }
-    }
-}
-
 /// A short lease that is renewed for long stays; a lost one and a missing one are reported.
 pub async fn a_renewed_lease_is_kept_and_a_lost_one_reported(fixture: Fixture) {
     let kept = Sample::run("kept").claimed_by("a", Duration::ZERO).hold(&fixture.store).await;
     let lost = Sample::run("lost").claimed_by("a", Duration::ZERO).hold(&fixture.store).await;
-    let taken = claim_when_free(&fixture.store, &lost.key, claimant("b", LONG)).await;
+    let taken = claim_when_free(&fixture.store, &lost.key, "b").await;
     let leases =
         vec![(kept.key.clone(), kept.epoch), (lost.key.clone(), lost.epoch), (key("nobody"), kept.epoch)];
     let renewed = fixture.store.renew(leases, claimant("a", LONG)).await.unwrap();
@@ -82,12 +69,6 @@ pub async fn a_released_run_is_free_at_once(fixture: Fixture) {
     let lease = fixture.store.claim(holder.key.clone(), claimant("b", LONG)).await.unwrap();
     assert!(!lease.taken_over);
     assert_eq!(lease.epoch.counter, holder.epoch.counter + 1);
-}
-
-async fn ready(store: &Arc<dyn Store>, owner: &str, limit: usize) -> Vec<(RunKey, Lease)> {
-    let graphs = vec![("sample".into(), shape("sample"))];
-    let filter = ReadyFilter { namespace: Namespace::default(), graphs, limit };
-    store.claim_ready(filter, claimant(owner, LONG)).await.unwrap()
 }
 
 /// Only of the graphs, shapes and namespace that were asked for, and none twice.
@@ -137,4 +118,22 @@ pub async fn a_run_that_is_not_runnable_is_not_claimed(fixture: Fixture) {
 
 async fn park(holder: &Holder, status: Status) {
     submit(&holder.store, Write::Status(holder.status(status, true))).await.unwrap();
+}
+
+/// Twenty workers ask for one run and for whatever is ready: each run gets one holder.
+pub async fn of_many_concurrent_claims_one_wins(fixture: Fixture) {
+    for name in ["one", "two"] {
+        Sample::run(name).create(&fixture.store).await;
+    }
+    let handles = [fixture.store.clone(), fixture.other_handle()];
+    let mut racers = tokio::task::JoinSet::new();
+    for n in 0..20 {
+        let store = handles[n % 2].clone();
+        racers.spawn(async move {
+            let owner = format!("worker {n}");
+            let one = store.claim(key("one"), claimant(&owner, LONG)).await;
+            usize::from(one.is_ok()) + ready(&store, &owner, 1).await.len()
+        });
+    }
+    assert_eq!(racers.join_all().await.into_iter().sum::<usize>(), 2);
 }

@@ -2,7 +2,7 @@
 
 use super::{
     Fixture,
-    sample::{Holder, Picture, Sample, failed, key},
+    sample::{Holder, Picture, Sample, failed, key, ready},
 };
 use crate::{error::StoreError, store::Created};
 use hapax_core::{
@@ -23,6 +23,18 @@ pub async fn a_taken_id_is_left_alone(fixture: Fixture) {
     assert_eq!(Picture::of(&fixture.store, &holder.key).await, before);
 }
 
+/// Twenty at once, through two handles.
+pub async fn of_many_concurrent_starts_one_creates(fixture: Fixture) {
+    let handles = [fixture.store.clone(), fixture.other_handle()];
+    let mut racers = tokio::task::JoinSet::new();
+    for n in 0..20 {
+        let store = handles[n % 2].clone();
+        racers.spawn(async move { store.create(Sample::run("r").build()).await.expect("an answer") });
+    }
+    let answers = racers.join_all().await;
+    assert_eq!(answers.iter().filter(|answer| matches!(answer, Created::New(_))).count(), 1);
+}
+
 /// It is pending again, its journal says so, and the next holder goes on from its last step.
 pub async fn a_failed_run_can_be_retried(fixture: Fixture) {
     let store = &fixture.store;
@@ -38,7 +50,9 @@ pub async fn a_failed_run_can_be_retried(fixture: Fixture) {
     assert_eq!((retried.seq, retried.step, retried.base), (2, 1, holder.digest));
     assert_eq!((&retried.entry, loaded.journal.len()), (&Entry::Retried, 3));
     assert_eq!(loaded.record.next_seq, 3);
-    let mut next = Holder::claim(store, &holder.key, "b").await.unwrap();
+    let claimed = ready(store, "b", 10).await;
+    assert_eq!(claimed.len(), 1, "workers that look for runs find it");
+    let mut next = Holder::load(store, &holder.key, claimed[0].1).await.unwrap();
     assert_eq!((next.step, next.next_seq), (1, 3));
     assert_eq!(next.commit(next.next("two")).await.unwrap(), Written::Committed);
     next.finish().await;

@@ -57,11 +57,16 @@ pub enum Damage {
     LastPage,
     /// The digest of the latest checkpoint.
     Digest,
+    /// The digest of the latest step, as the run's own row names it.
+    Row,
     /// The entry of the latest journal row, so that it can't be read.
     Journal,
 }
 
 /// A fresh, empty store and the ways to trouble it.
+///
+/// A promise that needs a hook says nothing about a store without it: leave one out only where there is nothing to
+/// hook into, as in memory, where no statement can fail.
 pub struct Fixture {
     /// The store.
     pub store: Arc<dyn Store>,
@@ -142,6 +147,7 @@ macro_rules! store_conformance {
                 a_commit_upon_another_base_is_a_conflict,
                 divergent_journal_rows_are_a_conflict,
                 a_step_whose_rows_collide_is_refused,
+                a_used_key_is_refused,
             }
             fencing {
                 a_stale_worker_cannot_write_anything,
@@ -164,6 +170,7 @@ macro_rules! store_conformance {
                 a_released_run_is_free_at_once,
                 ready_runs_are_claimed_oldest_first_and_once,
                 a_run_that_is_not_runnable_is_not_claimed,
+                of_many_concurrent_claims_one_wins,
             }
             cancel {
                 a_cancel_is_durable_and_its_holder_sees_it,
@@ -193,6 +200,7 @@ macro_rules! store_conformance {
             }
             lifecycle {
                 a_taken_id_is_left_alone,
+                of_many_concurrent_starts_one_creates,
                 a_failed_run_can_be_retried,
                 only_a_failed_run_can_be_retried,
                 what_was_written_survives_a_reopening,

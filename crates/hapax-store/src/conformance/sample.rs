@@ -4,7 +4,7 @@
 
 use crate::{
     error::StoreError,
-    store::{Claimant, Created, Lease, NewRun, RunRecord, Store},
+    store::{Claimant, Created, Lease, NewRun, ReadyFilter, RunRecord, Store},
 };
 use hapax_core::{
     checkpoint::{Checkpoint, Draft, io_digest, outbox_digest},
@@ -217,6 +217,11 @@ impl Holder {
     /// Claims a run and loads it.
     pub async fn claim(store: &Arc<dyn Store>, key: &RunKey, owner: &str) -> Result<Self, StoreError> {
         let lease = store.claim(key.clone(), claimant(owner, LONG)).await?;
+        Self::load(store, key, lease).await
+    }
+
+    /// Loads a run that was claimed.
+    pub async fn load(store: &Arc<dyn Store>, key: &RunKey, lease: Lease) -> Result<Self, StoreError> {
         let loaded = store.load(key.clone()).await?;
         Ok(Self {
             store: store.clone(),
@@ -320,6 +325,27 @@ impl Holder {
     pub async fn record(&self) -> RunRecord {
         self.store.run(self.key.clone()).await.expect("a read").expect("the run is there")
     }
+}
+
+/// Claims up to `limit` runs of the sample graph that are ready.
+pub async fn ready(store: &Arc<dyn Store>, owner: &str, limit: usize) -> Vec<(RunKey, Lease)> {
+    let graphs = vec![("sample".into(), shape("sample"))];
+    let filter = ReadyFilter { namespace: Namespace::default(), graphs, limit };
+    store.claim_ready(filter, claimant(owner, LONG)).await.expect("an answer")
+}
+
+/// Claims a run again and again until its earlier lease has ended; a lease that doesn't end fails the test.
+pub async fn claim_when_free(store: &Arc<dyn Store>, key: &RunKey, owner: &str) -> Lease {
+    let claim = async {
+        loop {
+            match store.claim(key.clone(), claimant(owner, LONG)).await {
+                Ok(lease) => return lease,
+                Err(StoreError::Held { .. }) => tokio::task::yield_now().await,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), claim).await.expect("the lease ends")
 }
 
 /// An intent that only its number tells from others.

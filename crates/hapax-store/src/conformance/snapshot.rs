@@ -55,5 +55,6 @@ pub async fn rows_of_another_base_are_not_loaded(fixture: Fixture) {
     let loaded = fixture.store.load(holder.key.clone()).await.unwrap();
     assert_eq!(loaded.journal.iter().map(|row| row.seq).collect::<Vec<_>>(), [2]);
     assert_eq!(fixture.store.journal(holder.key.clone(), 0, 100).await.unwrap().len(), 3);
-    assert_eq!(fixture.store.journal(holder.key.clone(), 1, 1).await.unwrap()[0].seq, 1);
+    let second = fixture.store.journal(holder.key.clone(), 1, 1).await.unwrap();
+    assert_eq!(second.iter().map(|row| row.seq).collect::<Vec<_>>(), [1]);
 }

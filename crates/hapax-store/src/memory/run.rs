@@ -187,7 +187,7 @@ impl Run {
         if record.next_seq == append.first_seq {
             return Ok(Decision::Apply);
         }
-        if record.next_seq < end || record.next_seq < append.first_seq {
+        if record.next_seq < end {
             return Err(self.gap());
         }
         let stored = self.journal.range(append.first_seq..end).map(|(_, row)| row);
