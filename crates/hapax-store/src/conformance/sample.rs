@@ -7,7 +7,7 @@ use crate::{
     store::{Claimant, Created, Lease, NewRun, ReadyFilter, RunRecord, Store},
 };
 use hapax_core::{
-    checkpoint::{Checkpoint, Draft, io_digest, outbox_digest},
+    checkpoint::{Checkpoint, Draft, IoDigest, outbox_digest},
     commit::{Append, Epoch, RunFailure, Status, StatusChange, StepCommit, Write, Written},
     frontier::{Barriers, WorkItem},
     id::{Namespace, NodeId, RunId, RunKey},
@@ -188,7 +188,7 @@ fn draft(step: u64, state: &str, count: u32, seed: u64) -> Draft {
         frontier: items(count),
         barriers: Barriers::default(),
         seed,
-        io: io_digest([]),
+        io: IoDigest::default().finish(),
         outbox: outbox_digest(&[]),
         label: None,
     }
