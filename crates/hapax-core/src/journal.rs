@@ -202,6 +202,8 @@ pub struct ItemRecord {
     pub failed: u32,
     /// Attempts that failed since an operator last asked for fresh ones.
     pub failed_since_retry: u32,
+    /// The latest of those.
+    pub last_failure: Option<NodeFailure>,
     /// How it ended, when it did.
     pub done: Option<Done>,
 }
@@ -213,6 +215,7 @@ pub fn by_item(base: Digest, rows: impl IntoIterator<Item = JournalRow>) -> Hash
         if row.entry == Entry::Retried {
             for item in items.values_mut() {
                 item.failed_since_retry = 0;
+                item.last_failure = None;
                 if matches!(item.done, Some(Done::Failed { .. })) {
                     item.done = None;
                 }
@@ -222,9 +225,10 @@ pub fn by_item(base: Digest, rows: impl IntoIterator<Item = JournalRow>) -> Hash
         let item = items.entry(row.path_hash).or_default();
         item.recorded.take(&row.entry);
         match row.entry {
-            Entry::AttemptFailed { .. } => {
+            Entry::AttemptFailed { failure } => {
                 item.failed += 1;
                 item.failed_since_retry += 1;
+                item.last_failure = Some(failure);
             }
             Entry::ItemDone { done } => item.done = Some(done),
             _ => {}

@@ -5,6 +5,7 @@
 
 pub mod check;
 pub mod clock;
+#[cfg(feature = "sqlite")]
 pub mod codec;
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -19,4 +20,6 @@ pub mod store;
 pub use check::check_limits;
 pub use error::StoreError;
 pub use memory::MemoryStore;
+#[cfg(feature = "sqlite")]
+pub use sqlite::{SqliteOptions, SqliteStore};
 pub use store::*;

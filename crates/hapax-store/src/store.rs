@@ -52,7 +52,8 @@ pub trait Store: Send + Sync + 'static {
     fn cancels(&self, owner: Arc<str>) -> Answer<'_, Vec<RunKey>>;
 
     /// Accepts a write, in order: all writes of a run that one task submits become durable in that order, and
-    /// none without those before it. Waits only for room in the queue; the [`Ticket`] tells the outcome.
+    /// none without those before it. Waits only for room in the queue; the [`Ticket`] tells the outcome. When the
+    /// future is dropped before it answers, nothing was accepted.
     ///
     /// One transaction contains the fence (an update of the run's row that demands epoch, nonce, next sequence
     /// number, and for a step the step and digest before it), the unique key, the checkpoint, the journal's tail
@@ -90,7 +91,8 @@ pub trait Store: Send + Sync + 'static {
     /// [`StoreError::WrongStatus`] when the run is over.
     fn request_cancel(&self, run: RunKey) -> Answer<'_, ()>;
 
-    /// Makes a failed run pending again, with fresh attempts. [`StoreError::WrongStatus`] when it isn't failed.
+    /// Makes a failed run pending again, with fresh attempts and all of its time; a cancel that it did not live to
+    /// see is forgotten. [`StoreError::WrongStatus`] when it isn't failed.
     fn retry(&self, run: RunKey) -> Answer<'_, ()>;
 
     /// Deletes a finished run whole: row, checkpoints, keys, journal, tags. [`StoreError::WrongStatus`] for a live

@@ -29,6 +29,7 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
+use tracing::Instrument;
 
 /// A claimed run: where it stands, and what its journal says about the current step.
 pub(crate) struct Claimed<S: State, A> {
@@ -57,6 +58,8 @@ pub(crate) struct Claim {
     pub(crate) gate: Arc<Gate>,
     /// Step 0 of a run that was just created; any other is loaded.
     pub(crate) fresh: Option<Checkpoint>,
+    /// The run's time used by earlier holders, as far as it was looked up.
+    pub(crate) used: Duration,
 }
 
 impl<S: State, A: Send + Sync + 'static> Claimed<S, A> {
@@ -67,7 +70,7 @@ impl<S: State, A: Send + Sync + 'static> Claimed<S, A> {
         shared: Arc<Shared>,
         claim: Claim,
     ) -> Result<Self, Halt> {
-        let Claim { key, lease, gate, fresh } = claim;
+        let Claim { key, lease, gate, fresh, .. } = claim;
         if let Some(checkpoint) = fresh {
             return Self::at(program, app, shared, gate, (key, lease), checkpoint);
         }
@@ -171,7 +174,7 @@ impl<S: State, A> Claimed<S, A> {
     }
 
     fn used(&self) -> Duration {
-        self.used_before + self.since.elapsed()
+        self.used_before + clock::since(self.since)
     }
 
     pub(crate) fn used_us(&self) -> u64 {
@@ -197,21 +200,28 @@ pub(crate) async fn drive<S: State, A: Send + Sync + 'static>(
     shared: Arc<Shared>,
     claim: Claim,
 ) -> End {
-    let (gate, key) = (claim.gate.clone(), claim.key.clone());
-    let mut run = match Claimed::load(program, app, shared, claim).await {
+    let (gate, key, used) = (claim.gate.clone(), claim.key.clone(), claim.used);
+    let mut run = match unless_it_panics(0, Claimed::load(program, app, shared, claim)).await {
         Ok(run) => run,
-        Err(halt) => return conclude(&gate, &key, halt, Duration::ZERO).await,
+        Err(halt) => return conclude(&gate, &key, halt, used).await,
     };
     let halt = loop {
-        // Nodes are caught where they run; what can still panic is a reducer or a predicate.
-        match AssertUnwindSafe(step(&mut run)).catch_unwind().await {
-            Ok(Ok(Progress::Onward)) => {}
-            Ok(Ok(Progress::Done)) => return End::Succeeded(run.state_json, S::VERSION),
-            Ok(Err(halt)) => break halt,
-            Err(panic) => break run_failure(&panicked("a reducer or predicate", &*panic), run.step),
+        let span = tracing::info_span!("step", step_id = run.step);
+        match unless_it_panics(run.step, step(&mut run)).instrument(span).await {
+            Ok(Progress::Onward) => {}
+            Ok(Progress::Done) => return End::Succeeded(run.state_json, S::VERSION),
+            Err(halt) => break halt,
         }
     };
     conclude(&gate, &key, halt, run.used()).await
+}
+
+/// Reducers, predicates and upgrades are the user's as well: their panic fails the run, never the engine.
+async fn unless_it_panics<T>(step: u64, work: impl Future<Output = Result<T, Halt>>) -> Result<T, Halt> {
+    AssertUnwindSafe(work)
+        .catch_unwind()
+        .await
+        .unwrap_or_else(|panic| Err(run_failure(&panicked(&*panic), step)))
 }
 
 /// Writes the run's last word, if it is ours to write.

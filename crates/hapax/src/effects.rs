@@ -280,12 +280,14 @@ impl EffectFuture<'_> {
         let item = &self.attempt.item;
         let durable = async {
             let mark = item.journal(entry.clone(), unless_cancelled).await?;
+            // Known at once, in the journal's order: an attempt that is dropped while it waits for the disk has
+            // recorded this all the same, and the next one must not call again.
+            lock(&item.recorded).take(&entry);
             if without_waiting { Ok(()) } else { item.gate.passed(mark).await }
         };
         if durable.await.is_err() {
             std::future::pending::<()>().await;
         }
-        lock(&item.recorded).take(&entry);
     }
 
     async fn unless_stopped(&self) {

@@ -152,11 +152,7 @@ impl Engine {
         }
         // Nobody may be there to see it: then it is ours to end.
         match self.shared.store.claim(key.clone(), self.shared.claimant()).await {
-            Ok(lease) => {
-                let taken = self.shared.take(key, lease);
-                taken.claim.gate.shut(Halt::Cancelled);
-                self.shared.park(taken).await;
-            }
+            Ok(lease) => self.shared.cancel_unstarted(self.shared.take(key, lease)).await,
             Err(StoreError::Held { .. } | StoreError::WrongStatus { .. }) => {}
             Err(error) => return Err(error.into()),
         }

@@ -4,7 +4,7 @@ use hapax_core::{
     canonical::CanonicalError,
     commit::RunFailure,
     error::{Code, Coded, code},
-    failure::clip,
+    failure::{NodeFailure, clip},
     graph::GraphError,
     id::{InvalidId, RunKey},
     key::Digest,
@@ -111,7 +111,7 @@ impl Coded for Error {
             Error::State(e) => e.code(),
             Error::Shape(e) => e.code(),
             Error::Store(e) => e.code(),
-            Error::Failed { failure, .. } => known(&failure.code),
+            Error::Failed { failure, .. } => known(&failure.code).unwrap_or(code::NODE_FAILED),
             Error::Cancelled { .. } => code::CANCELLED,
             Error::RunExists { .. } => code::RUN_EXISTS,
             Error::AlreadyFinished { .. } => code::ALREADY_FINISHED,
@@ -123,9 +123,9 @@ impl Coded for Error {
     }
 }
 
-/// A stored code as the constant it is; one from a newer program reads as a plain node failure.
-fn known(stored: &str) -> Code {
-    code::ALL.iter().find(|code| **code == stored).copied().unwrap_or(code::NODE_FAILED)
+/// A stored code as the constant it is, unless a newer program stored it.
+fn known(stored: &str) -> Option<Code> {
+    code::ALL.iter().find(|code| **code == stored).copied()
 }
 
 /// What a node returns when it fails: any error fits through `?`.
@@ -168,6 +168,12 @@ impl NodeError {
         Self { source: message.into().into(), code, retryable }
     }
 
+    /// A failure as the journal has it.
+    pub(crate) fn stored(failure: &NodeFailure) -> Self {
+        let code = known(&failure.code).unwrap_or(code::NODE_FAILED);
+        Self::coded(code, failure.message.clone(), failure.retryable)
+    }
+
     /// The error with its causes, as one line.
     pub(crate) fn text(&self) -> String {
         let mut text = self.source.to_string();
@@ -191,7 +197,7 @@ impl<E: std::error::Error + Send + Sync + 'static> From<E> for NodeError {
     fn from(error: E) -> Self {
         let any: &dyn Any = &error;
         let (code, retryable) = if let Some(effect) = any.downcast_ref::<EffectError>() {
-            (code::EFFECT_FAILED, effect.retryable)
+            (known(&effect.code).unwrap_or(code::EFFECT_FAILED), effect.retryable)
         } else if let Some(engine) = any.downcast_ref::<Error>() {
             (engine.code(), false)
         } else {

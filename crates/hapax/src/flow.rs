@@ -19,7 +19,7 @@ use hapax_core::{
     state::State,
 };
 use hapax_store::{Created, NewRun, RunRecord, StoreError};
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 /// A graph registered with an engine. Cheap to clone.
 pub struct Flow<S: State, A = ()> {
@@ -128,6 +128,9 @@ impl<S: State, A: Send + Sync + 'static> Flow<S, A> {
             }
             Created::New(None) => Ok(handle),
             Created::Exists(record) if record.input == input => {
+                if !record.status.is_final() {
+                    self.is_ours(&record)?;
+                }
                 shared.look_for_work();
                 Ok(handle)
             }
@@ -181,7 +184,8 @@ impl<S: State, A: Send + Sync + 'static> Flow<S, A> {
             return Ok(handle);
         }
         let lease = shared.store.claim(key.clone(), shared.claimant()).await?;
-        let taken = shared.take(key, lease);
+        let mut taken = shared.take(key, lease);
+        taken.claim.used = Duration::from_micros(record.used_us);
         shared.admit(self.code.clone(), taken).await;
         Ok(handle)
     }

@@ -269,10 +269,10 @@ impl Gate {
         let halt = match error {
             StoreError::Retry(_) | StoreError::Full(_) | StoreError::Unknown(_) => {
                 let since = *lock(&self.trouble_since).get_or_insert_with(clock::instant);
-                if since.elapsed() < self.patience {
+                if clock::since(since) < self.patience {
                     // Longer pauses the longer it lasts: a tenth of what has passed, within bounds.
                     let pause =
-                        (since.elapsed() / 10).clamp(Duration::from_millis(1), Duration::from_secs(1));
+                        (clock::since(since) / 10).clamp(Duration::from_millis(1), Duration::from_secs(1));
                     tokio::time::sleep(pause).await;
                     return Ok(());
                 }

@@ -189,6 +189,8 @@ impl<'r, S: State, A: Send + Sync + 'static> Items<'r, S, A> {
             shared: run.shared.clone(),
             state: run.state.clone(),
             run_deadline: run.deadline(),
+            // Made here, inside the step's span: an item that runs in a task of its own still belongs to it.
+            span: tracing::info_span!("node", node_id = %item.node, order_key = %item.order_key),
             work_item: item,
             item: shared_item,
             record,
@@ -203,6 +205,7 @@ struct Work<S: State, A> {
     shared: Arc<Shared>,
     state: Arc<S>,
     run_deadline: Instant,
+    span: tracing::Span,
     work_item: WorkItem,
     item: Arc<Item>,
     record: ItemRecord,
@@ -215,7 +218,7 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
         if let Some(done) = self.record.done.take() {
             return self.finished(done);
         }
-        let span = tracing::info_span!("node", node_id = %self.item.node, order_key = %self.item.order_key);
+        let span = self.span.clone();
         let outcome = self.attempts().instrument(span).await?;
         let result = match outcome {
             Ok(outcome) => self.settle(outcome),
@@ -320,6 +323,12 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
             .retry
             .clone()
             .unwrap_or_else(|| self.shared.options.retry.clone());
+        if let Some(failure) = self.record.last_failure.take()
+            && !retry.allows(self.record.failed_since_retry, &NodeError::stored(&failure))
+        {
+            // A crash came between the last attempt and the end of the run.
+            return Ok(Err(failure));
+        }
         loop {
             let number = self.record.failed + 1;
             let error = match self.attempt(node, number).await? {
@@ -382,7 +391,7 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
         let body = AssertUnwindSafe(async { (code.run)(ctx, input).await }).catch_unwind();
         let outcome = tokio::select! {
             biased;
-            outcome = body => outcome.unwrap_or_else(|panic| Err(panicked("it", &*panic))),
+            outcome = body => outcome.unwrap_or_else(|panic| Err(panicked(&*panic))),
             error = attempt.condemned() => Err(error),
             () = self.past_grace() => return Err(self.halt()),
             () = tokio::time::sleep_until(attempt.deadline.into()) => {
@@ -420,10 +429,10 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
     }
 }
 
-/// A panic as an error: a panic of user code is never a dead engine.
-pub(crate) fn panicked(who: &str, panic: &(dyn std::any::Any + Send)) -> NodeError {
+/// A panic as an error with its message.
+pub(crate) fn panicked(panic: &(dyn std::any::Any + Send)) -> NodeError {
     let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
     let text =
         text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into());
-    NodeError::coded(code::NODE_PANICKED, format!("{who} panicked: {text}"), true)
+    NodeError::coded(code::NODE_PANICKED, format!("panicked: {text}"), true)
 }

@@ -126,7 +126,7 @@ impl Shared {
             Gate::new(self.store.clone(), key.clone(), lease.epoch, store_patience, self.observer.clone());
         let (end, ended) = watch::channel(None);
         lock(&self.held).insert(key.clone(), Held { lease, gate: gate.clone(), end: ended });
-        Taken { claim: Claim { key, lease, gate, fresh: None }, end }
+        Taken { claim: Claim { key, lease, gate, fresh: None, used: Duration::ZERO }, end }
     }
 
     /// The run leaves this engine's hands.
@@ -140,18 +140,30 @@ impl Shared {
         sender.send_replace(Some(end));
     }
 
-    /// Executes a claimed run as soon as there is room; parks it when there is none in time, or when it was stopped
-    /// before it began.
+    /// Executes a claimed run as soon as there is room; parks it when there is none in time. The wait is the
+    /// engine's own: a caller that stops listening leaves the run in good hands.
     pub(crate) async fn admit(self: &Arc<Self>, flow: Arc<dyn Drive>, taken: Taken) {
-        let gate = taken.claim.gate.clone();
-        let room = tokio::select! {
+        if let Ok(room) = self.slots.clone().try_acquire_owned() {
+            return self.run(flow, taken, room);
+        }
+        let shared = self.clone();
+        let admission = self.tasks.spawn(async move {
+            match shared.room(&taken.claim.gate).await {
+                Some(room) => shared.run(flow, taken, room),
+                None => shared.park(taken).await,
+            }
+        });
+        // It ends early only with the runtime, and then nobody asks.
+        let _ = admission.await;
+    }
+
+    /// Waits for room to execute a run; `None`: there was none in time, or the run or the engine was stopped.
+    async fn room(&self, gate: &Gate) -> Option<OwnedSemaphorePermit> {
+        tokio::select! {
             room = self.slots.clone().acquire_owned() => room.ok(),
             () = gate.halted().cancelled() => None,
+            () = self.drain.cancelled() => None,
             () = tokio::time::sleep(self.options.backpressure_timeout) => None,
-        };
-        match room {
-            Some(room) => self.run(flow, taken, room),
-            None => self.park(taken).await,
         }
     }
 
@@ -178,16 +190,33 @@ impl Shared {
         ));
     }
 
-    /// Gives back a claimed run that wasn't executed: parked until there is room, when it is taken up again by
-    /// itself, or cancelled when that was asked for.
+    /// Parks a claimed run for which there was no room; it is taken up again by itself.
     pub(crate) async fn park(&self, taken: Taken) {
-        let Taken { claim, end } = taken;
-        let (status, last) = match claim.gate.halt() {
-            Some(Halt::Cancelled) => (Status::Cancelled, End::Over(Status::Cancelled)),
-            _ => (Status::Paused { by: PausedBy::Backpressure }, End::Stopped(None)),
-        };
-        let last = claim.gate.conclude(status, Duration::ZERO).await.map_or(End::Elsewhere, |_| last);
-        self.let_go(&claim.key, &end, last);
+        match taken.claim.gate.halt() {
+            Some(Halt::Cancelled) => self.cancel_unstarted(taken).await,
+            Some(Halt::Fenced) => self.forget(&taken),
+            _ => self.leave(taken, Status::Paused { by: PausedBy::Backpressure }, End::Stopped(None)).await,
+        }
+    }
+
+    /// Marks a claimed run as cancelled without executing it.
+    pub(crate) async fn cancel_unstarted(&self, taken: Taken) {
+        self.leave(taken, Status::Cancelled, End::Over(Status::Cancelled)).await;
+    }
+
+    /// Writes the last word on a run that was never executed here.
+    async fn leave(&self, taken: Taken, status: Status, end: End) {
+        let Claim { gate, key, used, .. } = &taken.claim;
+        if gate.conclude(status.clone(), *used).await.is_err() {
+            return self.forget(&taken);
+        }
+        self.let_go(key, &taken.end, end);
+        self.observer.emit(|| Event::RunEnded { run: key.clone(), status });
+    }
+
+    /// Lets a claimed run be found by others once its lease ends, without a word to the store.
+    fn forget(&self, taken: &Taken) {
+        self.let_go(&taken.claim.key, &taken.end, End::Elsewhere);
     }
 }
 
@@ -227,10 +256,13 @@ async fn take_what_fits(shared: &Arc<Shared>) -> bool {
     };
     let full = claimed.len() == limit;
     for (key, lease) in claimed {
-        let taken = shared.take(key.clone(), lease);
-        let record = shared.store.run(key).await.ok().flatten();
-        let flow = record.and_then(|record| shared.flow(&record.graph));
-        match (flow, shared.slots.clone().try_acquire_owned()) {
+        let mut taken = shared.take(key.clone(), lease);
+        let Ok(Some(record)) = shared.store.run(key).await else {
+            shared.forget(&taken);
+            continue;
+        };
+        taken.claim.used = Duration::from_micros(record.used_us);
+        match (shared.flow(&record.graph), shared.slots.clone().try_acquire_owned()) {
             (Some(flow), Ok(room)) => shared.run(flow, taken, room),
             _ => shared.park(taken).await,
         }

@@ -252,6 +252,7 @@ impl Run {
         let row = JournalRow { seq, base, step, path_hash: PathHash::ROOT, entry: Entry::Retried };
         self.insert_rows(seq, &[row]);
         self.record.status = Status::Pending;
+        (self.record.used_us, self.record.cancel_requested) = (0, false);
         self.record.updated_at_us = now_us;
     }
 

@@ -61,12 +61,15 @@ pub(super) fn read_only_cure(error: &str) -> String {
 /// An error after which nothing of the transaction is in the file.
 pub(super) fn nothing_written(error: &Arc<Error>, about: &RunKey) -> StoreError {
     if is_damage(error) {
+        let run = about.clone();
         // The column is of no use to a reader: the reason is the inner error.
-        let what = match &**error {
-            Error::FromSqlConversionFailure(_, _, reason) => reason.to_string(),
-            error => error.to_string(),
+        return match &**error {
+            Error::FromSqlConversionFailure(_, _, reason) => match reason.downcast_ref::<Damage>() {
+                Some(Damage { step, what }) => StoreError::Corrupt { run, step: *step, what: what.clone() },
+                None => StoreError::Corrupt { run, step: None, what: reason.to_string() },
+            },
+            error => StoreError::Corrupt { run, step: None, what: error.to_string() },
         };
-        return StoreError::Corrupt { run: about.clone(), step: None, what };
     }
     let source = error.clone().into();
     if is_full(error) { StoreError::Full(source) } else { StoreError::Retry(source) }
@@ -124,6 +127,23 @@ pub(super) fn all_runs(namespace: &Namespace) -> RunKey {
 }
 
 /// A stored value that can't be what we wrote.
-pub(super) fn damaged(what: impl Into<crate::error::Source>) -> Error {
-    Error::FromSqlConversionFailure(0, rusqlite::types::Type::Blob, what.into())
+pub(super) fn damaged(what: impl Into<String>) -> Error {
+    damage(None, what.into())
+}
+
+/// A stored value of that step that can't be what we wrote.
+pub(super) fn damaged_at(step: u64, what: impl Into<String>) -> Error {
+    damage(Some(step), what.into())
+}
+
+fn damage(step: Option<u64>, what: String) -> Error {
+    Error::FromSqlConversionFailure(0, rusqlite::types::Type::Blob, Box::new(Damage { step, what }))
+}
+
+/// What is damaged, on its way through SQLite's own error.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}")]
+struct Damage {
+    step: Option<u64>,
+    what: String,
 }

@@ -4,7 +4,7 @@
 
 use super::{
     commit::{fence_sql, head},
-    error::damaged,
+    error::damaged_at,
     writer::{Halt, Outcome, Tx},
 };
 use crate::{check::row_digest, codec::Codec, error::StoreError};
@@ -151,15 +151,11 @@ pub(super) fn read_based_on(
 
 fn read_row(row: &Row<'_>, codec: &Codec) -> rusqlite::Result<JournalRow> {
     let seq = row.get::<_, i64>(0)?.cast_unsigned();
+    let step = row.get::<_, i64>(2)?.cast_unsigned();
     let entry = codec
         .unpack(row.get_ref(4)?.as_blob()?)
         .and_then(|json| Ok(serde_json::from_slice(&json)?))
-        .map_err(|error| damaged(format!("row {seq} of the journal cannot be read: {error}")))?;
-    Ok(JournalRow {
-        seq,
-        base: Digest(row.get(1)?),
-        step: row.get::<_, i64>(2)?.cast_unsigned(),
-        path_hash: PathHash(row.get::<_, i64>(3)?.cast_unsigned()),
-        entry,
-    })
+        .map_err(|error| damaged_at(step, format!("row {seq} of the journal cannot be read: {error}")))?;
+    let path_hash = PathHash(row.get::<_, i64>(3)?.cast_unsigned());
+    Ok(JournalRow { seq, base: Digest(row.get(1)?), step, path_hash, entry })
 }

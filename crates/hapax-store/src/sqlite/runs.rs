@@ -49,11 +49,16 @@ fn insert_run(tx: &Tx<'_>, new: &NewRun, lease: Option<&Lease>) -> rusqlite::Res
     let (until, ttl) = new.claim.as_ref().map_or((0, 0), |by| first_term(tx.now, by));
     let epoch = lease.map_or(Epoch { counter: 0, nonce: 0 }, |lease| lease.epoch);
     // No two runs are of one age, so that "oldest first" is an order.
+    let newest = tx.one(
+        "SELECT max(created_at) FROM hapax_runs WHERE namespace = ?1",
+        params![new.key.namespace.as_str()],
+        |row| row.get::<_, Option<i64>>(0),
+    )?;
+    let created_at = newest.flatten().map_or(tx.now, |newest| tx.now.max(newest.saturating_add(1)));
     let inserted = tx.execute(
         "INSERT INTO hapax_runs (namespace, run_id, graph, fingerprint, input, status, status_json, step_id, digest, \
          next_seq, epoch, nonce, owner, lease_until, lease_ttl, cancel_requested, used_us, created_at, updated_at) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, 0, ?10, ?11, ?12, ?13, ?14, 0, 0, \
-         max(?15, coalesce((SELECT max(created_at) + 1 FROM hapax_runs WHERE namespace = ?1), 0)), ?15) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, 0, ?10, ?11, ?12, ?13, ?14, 0, 0, ?15, ?15) \
          ON CONFLICT DO NOTHING",
         params![
             new.key.namespace.as_str(),
@@ -70,7 +75,7 @@ fn insert_run(tx: &Tx<'_>, new: &NewRun, lease: Option<&Lease>) -> rusqlite::Res
             new.claim.as_ref().map(|by| &*by.owner),
             until,
             ttl,
-            tx.now,
+            created_at,
         ],
     )?;
     Ok(inserted == 1)
@@ -160,8 +165,8 @@ pub(super) fn retry(tx: &Tx<'_>, key: &RunKey) -> Outcome<()> {
         return Err(wrong_status(record).into());
     }
     tx.execute(
-        "UPDATE hapax_runs SET status = 'pending', status_json = ?3, next_seq = next_seq + 1, updated_at = ?4 \
-         WHERE namespace = ?1 AND run_id = ?2",
+        "UPDATE hapax_runs SET status = 'pending', status_json = ?3, next_seq = next_seq + 1, used_us = 0, \
+         cancel_requested = 0, updated_at = ?4 WHERE namespace = ?1 AND run_id = ?2",
         params![key.namespace.as_str(), key.run.as_str(), Status::Pending.to_json().as_str(), tx.now],
     )?;
     let (seq, base, step) = (record.next_seq, record.digest, record.step);

@@ -1,0 +1,66 @@
+//! The SQLite store keeps every promise of a store, on real files.
+
+mod sqlite_file;
+
+use hapax_core::id::RunKey;
+use hapax_store::{
+    Store,
+    conformance::{Damage, Fixture},
+    sqlite::{SqliteOptions, SqliteStore},
+    store_conformance,
+};
+use rusqlite::{Connection, params};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// Opens a file from a test's own thread.
+fn open(path: &Path) -> Arc<SqliteStore> {
+    let open = SqliteStore::open(path, SqliteOptions::default());
+    tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(open)).expect("it opens")
+}
+
+fn sqlite() -> Fixture {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("runs.db");
+    let store = open(&path);
+    let (again, damaged, faulty) = (path.clone(), path, store.clone());
+    Fixture::new(store)
+        .reopen(move || -> Arc<dyn Store> { open(&again) })
+        .corrupt(move |run, damage| corrupt(&damaged, run, damage))
+        .fail_at(move |n| Box::new(faulty.fail_at(n)))
+        .keep(folder)
+}
+
+store_conformance!(sqlite, sqlite);
+
+/// Damages a run through a connection of its own.
+fn corrupt(path: &PathBuf, run: &RunKey, damage: Damage) -> bool {
+    let connection = Connection::open(path).expect("the file is there");
+    let latest = "namespace = ?1 AND run_id = ?2 AND step_id = \
+                  (SELECT step_id FROM hapax_runs WHERE namespace = ?1 AND run_id = ?2)";
+    let flip = |table: &str, column: &str, which: &str, mask: u8| {
+        let at = params![run.namespace.as_str(), run.run.as_str()];
+        let sql = format!("SELECT {column} FROM {table} WHERE {which}");
+        let Ok(mut bytes) = connection.query_row(&sql, at, |row| row.get::<_, Vec<u8>>(0)) else {
+            return false;
+        };
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= mask;
+        let sql = format!("UPDATE {table} SET {column} = ?3 WHERE {which}");
+        let changed = connection.execute(&sql, params![run.namespace.as_str(), run.run.as_str(), bytes]);
+        changed.expect("an update") == 1
+    };
+    let last_page = format!("{latest} AND page = (SELECT max(page) FROM hapax_frontier WHERE {latest})");
+    let last_row = "namespace = ?1 AND run_id = ?2 AND seq = \
+                    (SELECT max(seq) FROM hapax_journal WHERE namespace = ?1 AND run_id = ?2)";
+    match damage {
+        Damage::State => flip("hapax_checkpoints", "state", latest, 1),
+        Damage::Frontier => flip("hapax_checkpoints", "frontier", latest, 1),
+        Damage::LastPage => flip("hapax_frontier", "items", &last_page, 1),
+        Damage::Digest => flip("hapax_checkpoints", "digest", latest, 1),
+        // No byte of a JSON text has its highest bit alone.
+        Damage::Journal => flip("hapax_journal", "entry", last_row, 0x80),
+    }
+}

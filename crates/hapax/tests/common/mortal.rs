@@ -1,0 +1,119 @@
+//! A store as a process sees it that is going to die: once dead, none of its calls ever answers.
+
+use hapax::{
+    core::{
+        checkpoint::Checkpoint,
+        commit::{Epoch, Write, Written},
+        frontier::WorkItem,
+        id::RunKey,
+        journal::JournalRow,
+    },
+    store::{
+        Answer, BoxFuture, Claimant, Created, GcPolicy, GcReport, Lease, ListFilter, Loaded, NewRun,
+        ReadyFilter, Renewal, RunRecord, Store, StoreStats, Ticket,
+    },
+};
+use std::{sync::Arc, time::Duration};
+use tokio_util::sync::CancellationToken;
+
+type Fatal = Box<dyn Fn(&Write) -> bool + Send + Sync>;
+
+/// Passes everything on while it lives. Its leases end at once, so a successor never waits for them; in return it
+/// takes up no work by itself.
+pub(crate) struct Mortal {
+    inner: Arc<dyn Store>,
+    dead: CancellationToken,
+    fatal: Fatal,
+}
+
+impl Mortal {
+    pub(crate) fn new(inner: Arc<dyn Store>) -> Self {
+        Self::dying_before(inner, |_| false)
+    }
+
+    /// Dies instead of making the first write that satisfies the predicate.
+    pub(crate) fn dying_before(
+        inner: Arc<dyn Store>,
+        fatal: impl Fn(&Write) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        Self { inner, dead: CancellationToken::new(), fatal: Box::new(fatal) }
+    }
+
+    pub(crate) fn dead(&self) -> CancellationToken {
+        self.dead.clone()
+    }
+
+    fn alive<'a, T: Send + 'a>(&'a self, work: BoxFuture<'a, T>) -> BoxFuture<'a, T> {
+        Box::pin(async move {
+            if self.dead.is_cancelled() {
+                std::future::pending::<()>().await;
+            }
+            let answer = work.await;
+            if self.dead.is_cancelled() {
+                std::future::pending::<()>().await;
+            }
+            answer
+        })
+    }
+}
+
+fn briefly(by: Claimant) -> Claimant {
+    Claimant { ttl: Duration::ZERO, ..by }
+}
+
+macro_rules! pass_on {
+    ($($name:ident($($arg:ident: $type:ty),*) -> $answer:ty;)*) => {
+        $(fn $name(&self, $($arg: $type),*) -> Answer<'_, $answer> {
+            self.alive(self.inner.$name($($arg),*))
+        })*
+    };
+}
+
+impl Store for Mortal {
+    fn create(&self, run: NewRun) -> Answer<'_, Created> {
+        self.alive(self.inner.create(NewRun { claim: run.claim.map(briefly), ..run }))
+    }
+
+    fn claim(&self, run: RunKey, by: Claimant) -> Answer<'_, Lease> {
+        self.alive(self.inner.claim(run, briefly(by)))
+    }
+
+    fn claim_ready(&self, _: ReadyFilter, _: Claimant) -> Answer<'_, Vec<(RunKey, Lease)>> {
+        Box::pin(async { Ok(vec![]) })
+    }
+
+    fn renew(&self, leases: Vec<(RunKey, Epoch)>, by: Claimant) -> Answer<'_, Vec<(RunKey, Renewal)>> {
+        self.alive(self.inner.renew(leases, briefly(by)))
+    }
+
+    fn submit(&self, write: Arc<Write>) -> Answer<'_, Ticket> {
+        if (self.fatal)(&write) {
+            self.dead.cancel();
+        }
+        // Not asked at all once it is dead: a store may accept a write as soon as it is called.
+        if self.dead.is_cancelled() { Box::pin(std::future::pending()) } else { self.inner.submit(write) }
+    }
+
+    pass_on! {
+        cancels(owner: Arc<str>) -> Vec<RunKey>;
+        settle(write: Arc<Write>) -> Written;
+        load(run: RunKey) -> Loaded;
+        checkpoint(run: RunKey, step: u64) -> Option<Checkpoint>;
+        frontier_page(run: RunKey, step: u64, page: u32) -> Vec<WorkItem>;
+        journal(run: RunKey, from_seq: u64, limit: usize) -> Vec<JournalRow>;
+        run(run: RunKey) -> Option<RunRecord>;
+        list(filter: ListFilter) -> Vec<RunRecord>;
+        request_cancel(run: RunKey) -> ();
+        retry(run: RunKey) -> ();
+        delete(run: RunKey) -> ();
+        gc(policy: GcPolicy) -> GcReport;
+    }
+
+    fn stats(&self) -> StoreStats {
+        self.inner.stats()
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        self.inner.close()
+    }
+}
