@@ -331,7 +331,7 @@ impl Maker {
         for at in 0..self.case.nodes.len() {
             for feature in &wanted {
                 // The start always shows what the case has, even when a run ends early.
-                if at == 0 || self.chance(25) {
+                if at == 0 || self.chance(12) {
                     self.add(*feature, at);
                 }
             }

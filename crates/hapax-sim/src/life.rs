@@ -153,6 +153,8 @@ impl Life {
                     end => return end,
                 }
             }
+            // A dead engine ends here.
+            tokio::task::yield_now().await;
             probe.expire().await;
         }
         panic!("the run doesn't end after {ENOUGH} starts");

@@ -69,9 +69,14 @@ impl Left {
         let (ours, theirs) = (self, undisturbed);
         differs("status", ours.status == theirs.status, format!("{:?}, not {:?}", ours.status, theirs.status));
         differs("state", ours.state == theirs.state, format!("{}, not {}", ours.state, theirs.state));
-        differs("steps", ours.steps == theirs.steps, format!("{:?}, not {:?}", ours.steps, theirs.steps));
-        differs("calls", ours.calls == theirs.calls, format!("{:?}, not {:?}", ours.calls, theirs.calls));
-        differs("answers", ours.answers == theirs.answers, format!("{:?}, not {:?}", ours.answers, theirs.answers));
+        let first = ours.steps.iter().zip(&theirs.steps).position(|(our, their)| our != their);
+        let lengths = (ours.steps.len(), theirs.steps.len());
+        differs("steps", ours.steps == theirs.steps, format!("{lengths:?}, first different: {first:?}"));
+        let odd: Vec<_> = ours.calls.symmetric_difference(&theirs.calls).collect();
+        differs("calls", odd.is_empty(), format!("only in one of the two: {odd:?}"));
+        let answers = |left: &Self| left.answers.keys().cloned().collect::<BTreeSet<_>>();
+        let odd: Vec<_> = answers(ours).symmetric_difference(&answers(theirs)).cloned().collect();
+        differs("answers", odd.is_empty(), format!("only in one of the two: {odd:?}"));
         if let Some((site, count)) = ours.answers.iter().find(|(_, count)| **count != 1) {
             found.push(format!("{site:?} has {count} recorded answers"));
         }

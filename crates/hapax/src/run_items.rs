@@ -363,6 +363,10 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
 
     /// Sleeps between two attempts; a cancel or the end of the budget wakes it.
     async fn pause(&self, pause: Duration) -> Result<(), Halt> {
+        if pause.is_zero() {
+            // A timer would wait for the clock's next tick.
+            return Ok(());
+        }
         tokio::select! {
             () = tokio::time::sleep(pause) => Ok(()),
             () = self.item.gate.halted().cancelled() => Err(self.halt()),
