@@ -135,7 +135,7 @@ impl Life {
         };
         if end.is_none() {
             probe.stop().await;
-            probe.expire().await;
+            probe.expire(&self.key()).await;
         }
         pump.abort();
         Lived { end, fired: faulty.fired() || probe.fired() }
@@ -155,7 +155,7 @@ impl Life {
             }
             // A dead engine ends here.
             tokio::task::yield_now().await;
-            probe.expire().await;
+            probe.expire(&self.key()).await;
         }
         panic!("the run doesn't end after {ENOUGH} starts");
     }

@@ -74,7 +74,6 @@ pub struct Probe {
     stopped: AtomicBool,
     queue: Mutex<VecDeque<(Arc<Write>, Reply)>>,
     queued: Notify,
-    grants: Mutex<Vec<(RunKey, Epoch, Claimant)>>,
     frozen: watch::Sender<bool>,
 }
 
@@ -124,7 +123,6 @@ impl Probe {
             stopped: AtomicBool::new(false),
             queue: Mutex::default(),
             queued: Notify::new(),
-            grants: Mutex::default(),
             frozen: watch::Sender::new(false),
         })
     }
@@ -152,16 +150,18 @@ impl Probe {
         }
     }
 
-    /// Ends the leases that were granted here, as if their time had passed.
-    pub async fn expire(&self) {
-        for (run, epoch, by) in std::mem::take(&mut *lock(&self.grants)) {
-            let by = Claimant { ttl: Duration::ZERO, ..by };
-            self.inner.renew(vec![(run, epoch)], by).await.expect("the store itself is well");
+    /// Ends the lease of whoever holds the run, as if its time had passed.
+    pub async fn expire(&self, run: &RunKey) {
+        let renew = async |epoch, owner: String| {
+            let by = Claimant { owner: owner.into(), ttl: Duration::ZERO };
+            self.inner.renew(vec![(run.clone(), epoch)], by).await.expect("the store itself is well");
+        };
+        // A renewal that finds nothing waits for its turn behind everything that is still in the store's queue.
+        renew(Epoch { counter: 0, nonce: 0 }, "nobody".to_owned()).await;
+        let record = self.inner.run(run.clone()).await.expect("the store itself is well");
+        if let Some((epoch, owner)) = record.and_then(|record| Some((record.epoch, record.owner?))) {
+            renew(epoch, owner).await;
         }
-    }
-
-    fn granted(&self, run: RunKey, epoch: Epoch, by: Claimant) {
-        lock(&self.grants).push((run, epoch, by));
     }
 
     /// Counts a call; answers what goes wrong with it.
@@ -285,35 +285,15 @@ pub struct Probed(pub Arc<Probe>);
 
 impl Store for Probed {
     fn create(&self, run: NewRun) -> Answer<'_, Created> {
-        let probe = &self.0;
-        Box::pin(probe.pass(async move {
-            let (key, claim) = (run.key.clone(), run.claim.clone());
-            let created = probe.inner.create(run).await?;
-            if let (Created::New(Some(lease)), Some(by)) = (&created, claim) {
-                probe.granted(key, lease.epoch, by);
-            }
-            Ok(created)
-        }))
+        Box::pin(self.0.pass(async move { self.0.inner.create(run).await }))
     }
 
     fn claim(&self, run: RunKey, by: Claimant) -> Answer<'_, Lease> {
-        let probe = &self.0;
-        Box::pin(probe.pass(async move {
-            let lease = probe.inner.claim(run.clone(), by.clone()).await?;
-            probe.granted(run, lease.epoch, by);
-            Ok(lease)
-        }))
+        Box::pin(self.0.pass(async move { self.0.inner.claim(run, by).await }))
     }
 
     fn claim_ready(&self, filter: ReadyFilter, by: Claimant) -> Answer<'_, Vec<(RunKey, Lease)>> {
-        let probe = &self.0;
-        Box::pin(probe.pass(async move {
-            let claimed = probe.inner.claim_ready(filter, by.clone()).await?;
-            for (run, lease) in &claimed {
-                probe.granted(run.clone(), lease.epoch, by.clone());
-            }
-            Ok(claimed)
-        }))
+        Box::pin(self.0.pass(async move { self.0.inner.claim_ready(filter, by).await }))
     }
 
     fn renew(&self, leases: Vec<(RunKey, Epoch)>, by: Claimant) -> Answer<'_, Vec<(RunKey, Renewal)>> {

@@ -97,7 +97,7 @@ async fn freeze(
     if record.as_ref().is_some_and(|record| record.status.is_final()) {
         return true;
     }
-    stale.probe.expire().await;
+    stale.probe.expire(&run).await;
     let mut seen = stale.events.resubscribe();
     Life { number: 2, ..Life::new(2, store, &world, namespace) }.live_here(case).await;
     let finished = left(store, &run, &world).await;
@@ -167,7 +167,7 @@ fn refused(kind: Kind) {
     let life = Life { trouble: frozen, ..Life::new(STALE, store, &world, "sim") };
     quick_runtime().block_on(async {
         let stale = Stale::start(&life, &case).await.expect("it freezes");
-        stale.probe.expire().await;
+        stale.probe.expire(&key("sim")).await;
         Life::new(2, store, &world, "sim").live_here(&case).await;
         let (ended, committed) = stale.wake().await;
         let fenced = world.log().iter().filter(|logged| **logged == (STALE, Event::Fenced)).count();
