@@ -73,8 +73,19 @@ pub struct Probe {
     fired: AtomicBool,
     stopped: AtomicBool,
     queue: Mutex<VecDeque<(Arc<Write>, Reply)>>,
+    answers: Mutex<VecDeque<Pending>>,
+    forwarding: Arc<AtomicUsize>,
     queued: Notify,
     frozen: watch::Sender<bool>,
+}
+
+/// A write whose answer is to be handed on.
+struct Pending {
+    write: Arc<Write>,
+    ticket: Ticket,
+    reply: Reply,
+    trouble: Option<Trouble>,
+    waiting: (Busy, Busy),
 }
 
 /// Counts a call in, and out again even when it is dropped.
@@ -122,6 +133,8 @@ impl Probe {
             fired: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             queue: Mutex::default(),
+            answers: Mutex::default(),
+            forwarding: Arc::default(),
             queued: Notify::new(),
             frozen: watch::Sender::new(false),
         })
@@ -188,10 +201,14 @@ impl Probe {
         let _ = self.frozen.subscribe().wait_for(|frozen| !frozen).await;
     }
 
-    async fn leave(&self, trouble: Option<Trouble>) {
+    fn freeze_after(&self, trouble: Option<Trouble>) {
         if trouble == Some(Trouble::FrozenAfter) {
             self.frozen.send_replace(true);
         }
+    }
+
+    async fn leave(&self, trouble: Option<Trouble>) {
+        self.freeze_after(trouble);
         self.thawed().await;
     }
 
@@ -228,35 +245,58 @@ impl Probe {
         }
     }
 
-    async fn submit_directly(self: Arc<Self>, write: Arc<Write>) -> Result<Ticket, StoreError> {
+    async fn submit_directly(&self, write: Arc<Write>) -> Result<Ticket, StoreError> {
         let trouble = self.enter(Some(&write)).await;
         if let Some(error) = intercept(trouble) {
             return Ok(Ticket::ready(Err(error)));
         }
         let busy = Busy::new(&self.busy);
         let mut ticket = self.inner.submit(write.clone()).await?;
-        if let Some(outcome) = ticket.try_take() {
+        let alone = self.forwarding.load(Ordering::SeqCst) == 0;
+        if let Some(outcome) = alone.then(|| ticket.try_take()).flatten() {
             self.noted(&write, &outcome);
             drop(busy);
             self.leave(trouble).await;
             return Ok(Ticket::ready(outcome));
         }
         let (reply, forwarded) = Ticket::new();
-        let probe = self.clone();
-        tokio::spawn(async move {
-            let outcome = ticket.await;
-            probe.noted(&write, &outcome);
-            drop(busy);
-            probe.leave(trouble).await;
-            // Whoever asked may be gone.
-            let _ = reply.send(outcome);
-        });
+        let waiting = (Busy::new(&self.forwarding), busy);
+        lock(&self.answers).push_back(Pending { write, ticket, reply, trouble, waiting });
+        self.queued.notify_one();
         Ok(forwarded)
     }
 
-    /// Applies what lies in the queue of a lagging probe; belongs into the engine's own runtime, to die with it.
+    /// What the engine's own runtime must run beside it, to die with it.
     pub async fn pump(self: Arc<Self>) {
-        let Mode::Lagging(turns) = self.mode else { return };
+        match self.mode {
+            Mode::Direct => self.forward().await,
+            Mode::Lagging(turns) => self.apply_late(turns).await,
+        }
+    }
+
+    /// Hands answers on, in the order of their writes, so that the log has that order too.
+    async fn forward(self: Arc<Self>) {
+        loop {
+            let Some(pending) = lock(&self.answers).pop_front() else {
+                self.queued.notified().await;
+                continue;
+            };
+            let Pending { write, ticket, reply, trouble, waiting } = pending;
+            let outcome = ticket.await;
+            self.noted(&write, &outcome);
+            drop(waiting);
+            self.freeze_after(trouble);
+            let probe = self.clone();
+            tokio::spawn(async move {
+                probe.thawed().await;
+                // Whoever asked may be gone.
+                let _ = reply.send(outcome);
+            });
+        }
+    }
+
+    /// Applies what lies in the queue, one write after the other.
+    async fn apply_late(&self, turns: u32) {
         loop {
             if lock(&self.queue).is_empty() {
                 self.queued.notified().await;
@@ -306,7 +346,7 @@ impl Store for Probed {
 
     fn submit(&self, write: Arc<Write>) -> Answer<'_, Ticket> {
         if self.0.mode == Mode::Direct {
-            return Box::pin(self.0.clone().submit_directly(write));
+            return Box::pin(self.0.submit_directly(write));
         }
         Box::pin(async move {
             let (reply, ticket) = Ticket::new();

@@ -51,7 +51,9 @@ impl Stale {
         }
         let over = run.is_finished();
         // The others of A's tasks go on until they reach the store as well.
-        for _ in 0..100 {
+        let mut quiet = 0;
+        while quiet < 100 {
+            quiet = if probe.idle() { quiet + 1 } else { 0 };
             tokio::task::yield_now().await;
         }
         (!over).then_some(Self { engine, probe, events })
