@@ -182,7 +182,7 @@ impl Maker {
             Feature::Conflict,
         ]
         .into_iter()
-        .filter(|_| self.chance(38))
+        .filter(|_| self.chance(32))
         .collect();
         self.rng.shuffle(&mut blocks);
         for block in blocks {

@@ -67,7 +67,11 @@ impl Left {
             }
         };
         let (ours, theirs) = (self, undisturbed);
-        differs("status", ours.status == theirs.status, format!("{:?}, not {:?}", ours.status, theirs.status));
+        differs(
+            "status",
+            ours.status == theirs.status,
+            format!("{:?}, not {:?}", ours.status, theirs.status),
+        );
         differs("state", ours.state == theirs.state, format!("{}, not {}", ours.state, theirs.state));
         let first = ours.steps.iter().zip(&theirs.steps).position(|(our, their)| our != their);
         let lengths = (ours.steps.len(), theirs.steps.len());
@@ -126,4 +130,3 @@ pub fn broken_promises(world: &World, stale: Option<u32>) -> Vec<String> {
     }
     found
 }
-

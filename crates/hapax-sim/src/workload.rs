@@ -7,7 +7,10 @@ use crate::{
     world::{Event, Site, World},
 };
 use futures::future::{BoxFuture, join};
-use hapax::{Ctx, EffectKind, Graph, Node, NodeError, NodeFailure, NodePolicy, Outcome, Retry, RouteExt as _, State as _};
+use hapax::{
+    Ctx, EffectKind, Graph, Node, NodeError, NodeFailure, NodePolicy, Outcome, Retry, RouteExt as _,
+    State as _,
+};
 use hapax_core::{
     canonical,
     id::RunKey,

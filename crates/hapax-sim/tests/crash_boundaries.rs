@@ -13,10 +13,9 @@ use hapax_sim::{
     world::World,
 };
 use hapax_store::faulty::Fault;
-use std::fmt::Debug;
 
 /// How many graphs are generated.
-const GRAPHS: u64 = 220;
+const GRAPHS: u64 = 210;
 /// Calls after which a run would have to be endless.
 const ENDLESS: u64 = 5000;
 
@@ -67,11 +66,18 @@ impl Bench {
         let world = World::new();
         let first = Life::new(1, &store, &world, &namespace);
         // Memory answers at once, so only a lag makes steps run ahead there; on SQLite it loses what a crash loses.
-        let mode = if self.durability == Pipelined { Mode::Lagging(known.case.seed as u32 % 7) } else { Mode::Direct };
-        let first = Life { durability: self.durability, mode, inspects: self.kind == Kind::Memory, ..first };
+        let mode = if self.durability == Pipelined {
+            Mode::Lagging(known.case.seed as u32 % 7)
+        } else {
+            Mode::Direct
+        };
+        // Looking into the store at every call costs more than the run itself: a share of the graphs does it.
+        let inspects = self.kind == Kind::Memory && known.case.seed.is_multiple_of(4);
+        let first = Life { durability: self.durability, mode, inspects, ..first };
         let (mut over, mut fired) = (false, false);
         for (number, plan) in (1..).zip(plan) {
-            let lived = Life { number, fault: plan.fault, trouble: plan.trouble, ..first.clone() }.live(&known.case);
+            let lived =
+                Life { number, fault: plan.fault, trouble: plan.trouble, ..first.clone() }.live(&known.case);
             (over, fired) = (lived.end.is_some(), lived.fired);
         }
         if !over {
@@ -84,10 +90,10 @@ impl Bench {
         fired
     }
 
-    /// Tries every `stride`-th boundary until nothing fires.
-    fn every<F: Copy + Debug>(&mut self, known: &Known, stride: u64, plan: impl Fn(u64) -> Vec<Plan>, _: F) {
+    /// Tries every boundary until nothing fires.
+    fn every(&mut self, known: &Known, plan: impl Fn(u64) -> Vec<Plan>) {
         let fired = |n: &u64| self.try_out(known, &plan(*n));
-        let boundaries = (0..).step_by(stride as usize).take_while(fired).count() as u64;
+        let boundaries = (0..).take_while(fired).count() as u64;
         assert!(boundaries < ENDLESS);
     }
 }
@@ -108,17 +114,17 @@ fn trouble(at: u64, trouble: Trouble) -> Plan {
 }
 
 /// Tries faults at every boundary of the graphs with these seeds.
-fn all_boundaries(kind: Kind, durability: Durability, faults: &[Fault], graphs: impl Iterator<Item = u64>, stride: u64) {
+fn all_boundaries(kind: Kind, durability: Durability, faults: &[Fault], graphs: impl Iterator<Item = u64>) {
     let mut bench = Bench::new(kind, durability);
     let mut count = 0;
     for known in graphs.map(known) {
         count += 1;
         for &what in faults {
-            bench.every(&known, stride, |n| vec![fault(n, what)], what);
+            bench.every(&known, |n| vec![fault(n, what)]);
         }
     }
-    let every = if stride == 1 { "every boundary".to_owned() } else { format!("every {stride}th boundary") };
-    println!("{kind:?} {durability:?} {faults:?}: {count} graphs, {every}: {} executions", bench.tried);
+    let tried = bench.tried;
+    println!("{kind:?} {durability:?} {faults:?}: every boundary of {count} graphs: {tried} executions");
 }
 
 #[test]
@@ -139,32 +145,32 @@ fn generated_graphs_cover_every_feature() {
 
 #[test]
 fn a_crash_before_any_call_changes_nothing_in_memory() {
-    all_boundaries(Kind::Memory, Strict, &[Fault::Before], 0..GRAPHS, 1);
+    all_boundaries(Kind::Memory, Strict, &[Fault::Before], 0..GRAPHS);
 }
 
 #[test]
 fn a_crash_after_any_call_changes_nothing_in_memory() {
-    all_boundaries(Kind::Memory, Strict, &[Fault::After], 0..GRAPHS, 1);
+    all_boundaries(Kind::Memory, Strict, &[Fault::After], 0..GRAPHS);
 }
 
 #[test]
 fn a_lost_reply_to_any_call_changes_nothing_in_memory() {
-    all_boundaries(Kind::Memory, Strict, &[Fault::LoseReply], 0..GRAPHS, 1);
+    all_boundaries(Kind::Memory, Strict, &[Fault::LoseReply], 0..GRAPHS);
 }
 
 #[test]
 fn a_crash_before_any_call_changes_nothing_when_steps_run_ahead_in_memory() {
-    all_boundaries(Kind::Memory, Pipelined, &[Fault::Before], 0..GRAPHS, 1);
+    all_boundaries(Kind::Memory, Pipelined, &[Fault::Before], 0..GRAPHS);
 }
 
 #[test]
 fn a_crash_after_any_call_changes_nothing_when_steps_run_ahead_in_memory() {
-    all_boundaries(Kind::Memory, Pipelined, &[Fault::After], 0..GRAPHS, 1);
+    all_boundaries(Kind::Memory, Pipelined, &[Fault::After], 0..GRAPHS);
 }
 
 #[test]
 fn a_lost_reply_to_any_call_changes_nothing_when_steps_run_ahead_in_memory() {
-    all_boundaries(Kind::Memory, Pipelined, &[Fault::LoseReply], 0..GRAPHS, 1);
+    all_boundaries(Kind::Memory, Pipelined, &[Fault::LoseReply], 0..GRAPHS);
 }
 
 const CRASHES: [Fault; 3] = [Fault::Before, Fault::After, Fault::LoseReply];
@@ -172,7 +178,7 @@ const CRASHES: [Fault; 3] = [Fault::Before, Fault::After, Fault::LoseReply];
 /// On SQLite a share of the graphs, unless there is time for all of them.
 fn sqlite(durability: Durability, rest: u64) {
     let graphs = (0..GRAPHS).filter(move |seed| long() || seed % 16 == rest);
-    all_boundaries(Kind::Sqlite, durability, &CRASHES, graphs, 1);
+    all_boundaries(Kind::Sqlite, durability, &CRASHES, graphs);
 }
 
 #[test]
@@ -187,12 +193,12 @@ fn trouble_at_any_call_changes_nothing_when_steps_run_ahead_on_sqlite() {
 
 #[test]
 fn a_refused_or_vanished_write_changes_nothing() {
-    let graphs = (0..GRAPHS).filter(|seed| long() || seed % 4 == 0);
+    let graphs = (0..GRAPHS).filter(|seed| long() || seed % 8 == 0);
     for durability in [Strict, Pipelined] {
         let mut bench = Bench::new(Kind::Memory, durability);
         for known in graphs.clone().map(known) {
             for what in [Trouble::Refused, Trouble::Vanished] {
-                bench.every(&known, 1, |n| vec![trouble(n, what)], what);
+                bench.every(&known, |n| vec![trouble(n, what)]);
             }
         }
         println!("{durability:?}, refused or vanished writes: {} executions", bench.tried);
@@ -201,16 +207,16 @@ fn a_refused_or_vanished_write_changes_nothing() {
 
 #[test]
 fn a_second_trouble_during_recovery_changes_nothing() {
-    let graphs = (0..GRAPHS).filter(|seed| long() || seed % 4 == 1);
+    let graphs = (0..GRAPHS).filter(|seed| long() || seed % 16 == 1);
     for durability in [Strict, Pipelined] {
         let mut bench = Bench::new(Kind::Memory, durability);
         for known in graphs.clone().map(known) {
             for what in CRASHES {
                 let first = fault(known.case.seed % 17, Fault::After);
-                bench.every(&known, 1, |n| vec![first, fault(n, what)], what);
+                bench.every(&known, |n| vec![first, fault(n, what)]);
             }
             let first = fault(known.case.seed % 17, Fault::Before);
-            bench.every(&known, 1, |n| vec![first, trouble(n, Trouble::Unread)], Trouble::Unread);
+            bench.every(&known, |n| vec![first, trouble(n, Trouble::Unread)]);
         }
         println!("{durability:?}, trouble during recovery: {} executions", bench.tried);
     }

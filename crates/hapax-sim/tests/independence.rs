@@ -52,7 +52,13 @@ impl Pace for Script {
 }
 
 /// Executes a case on many threads.
-fn execute(kind: Kind, shared: Option<&Opened>, namespace: &str, life: &dyn Fn(Life) -> Life, case: &Case) -> Left {
+fn execute(
+    kind: Kind,
+    shared: Option<&Opened>,
+    namespace: &str,
+    life: &dyn Fn(Life) -> Life,
+    case: &Case,
+) -> Left {
     let fresh = shared.is_none().then(|| open(kind));
     let store = &shared.or(fresh.as_ref()).expect("one of the two").store;
     let world = World::new();
@@ -90,7 +96,8 @@ fn the_outcome_does_not_depend_on_concurrency_or_finish_order() {
         let wanted = wanted(&case);
         for concurrent in [1, 2, 8, 64] {
             let pace: Arc<dyn Pace> = Arc::new(GiveWay(case.seed * 100 + concurrent as u64));
-            let life = |life| Life { concurrent, pace: pace.clone(), durability: Durability::Pipelined, ..life };
+            let life =
+                |life| Life { concurrent, pace: pace.clone(), durability: Durability::Pipelined, ..life };
             let ours = execute(Kind::Memory, None, "sim", &life, &case);
             same(ours, &wanted, &format!("graph {}, {concurrent} at a time", case.seed));
         }
@@ -127,7 +134,8 @@ fn fan() -> Case {
         last: None,
         forks: vec![],
     };
-    fan.nodes = vec![plain(hapax_sim::generate::Reached::Plainly), plain(hapax_sim::generate::Reached::ByFork)];
+    fan.nodes =
+        vec![plain(hapax_sim::generate::Reached::Plainly), plain(hapax_sim::generate::Reached::ByFork)];
     fan.nodes[0].forks = (0..6).map(|input| (1, input * 10)).collect();
     (fan.edges, fan.joins, fan.handlers) = (vec![], vec![], vec![]);
     fan

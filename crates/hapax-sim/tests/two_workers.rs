@@ -109,7 +109,8 @@ async fn freeze(
     let context = format!("graph {}, {namespace}, {durability:?}, {trouble:?} at {at}", case.seed);
     assert_ne!(ended, Some(Status::Succeeded), "{context}: A reports a success of its own");
     let written = |(life, event): &(u32, Event)| {
-        *life == STALE && matches!(event, Event::Committed { .. } | Event::Done { .. } | Event::Answered { .. })
+        *life == STALE
+            && matches!(event, Event::Committed { .. } | Event::Done { .. } | Event::Answered { .. })
     };
     let late = world.log()[fenced_before..].iter().filter(|logged| written(logged)).count();
     assert_eq!(late, 0, "{context}: a write of A was applied after B's claim");
