@@ -1,7 +1,5 @@
 //! The SQLite store keeps every promise of a store, on real files.
 
-mod sqlite_file;
-
 use hapax_core::id::RunKey;
 use hapax_store::{
     Store,
@@ -59,6 +57,7 @@ fn corrupt(path: &PathBuf, run: &RunKey, damage: Damage) -> bool {
         Damage::State => flip("hapax_checkpoints", "state", latest, 1),
         Damage::Frontier => flip("hapax_checkpoints", "frontier", latest, 1),
         Damage::LastPage => flip("hapax_frontier", "items", &last_page, 1),
+        Damage::Row => flip("hapax_runs", "digest", "namespace = ?1 AND run_id = ?2", 1),
         Damage::Digest => flip("hapax_checkpoints", "digest", latest, 1),
         // No byte of a JSON text has its highest bit alone.
         Damage::Journal => flip("hapax_journal", "entry", last_row, 0x80),

@@ -1,3 +1,5 @@
+//! Durable execution: every step commits exactly once.
+//!
 #![doc = include_str!("docs/lib.md")]
 //!
 //! | module | what it holds |

@@ -125,7 +125,11 @@ impl Shared {
         let gate =
             Gate::new(self.store.clone(), key.clone(), lease.epoch, store_patience, self.observer.clone());
         let (end, ended) = watch::channel(None);
-        lock(&self.held).insert(key.clone(), Held { lease, gate: gate.clone(), end: ended });
+        let held = Held { lease, gate: gate.clone(), end: ended };
+        if let Some(before) = lock(&self.held).insert(key.clone(), held) {
+            // Our own lease had run out and we claimed it again: what still executes under it must stop.
+            before.gate.shut(Halt::Fenced);
+        }
         Taken { claim: Claim { key, lease, gate, fresh: None, used: Duration::ZERO }, end }
     }
 

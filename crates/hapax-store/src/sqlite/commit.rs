@@ -15,6 +15,7 @@ use hapax_core::{
     checkpoint::Checkpoint,
     commit::{Epoch, Status, StatusChange, StepCommit, Write, Written},
     id::RunKey,
+    json::Json,
     key::Digest,
 };
 use rusqlite::params;
@@ -148,7 +149,7 @@ fn fence(tx: &Tx<'_>, commit: &StepCommit) -> rusqlite::Result<bool> {
             commit.run.run.as_str(),
         ];
         let json = status.map(Status::to_json);
-        let json = json.as_ref().map(|json| json.as_str());
+        let json = json.as_ref().map(Json::as_str);
         let with_status =
             common.iter().copied().chain(json.as_ref().map(|json| json as &dyn rusqlite::ToSql));
         tx.execute(&fence_sql(sql), rusqlite::params_from_iter(with_status)).map(|rows| rows == 1)

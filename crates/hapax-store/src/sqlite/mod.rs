@@ -203,6 +203,19 @@ impl SqliteStore {
         let shared = self.shared.clone();
         move || shared.faults.countdown.swap(0, Ordering::SeqCst) == 0
     }
+
+    /// Loses SQLite's answer to the next COMMIT.
+    pub fn lose_next_commit(&self) {
+        self.shared.faults.lose_commit.store(true, std::sync::atomic::Ordering::SeqCst);
+    }
+
+    /// Lets the file grow to this many pages, so that a test can fill it.
+    pub async fn limit_pages(&self, pages: u32) {
+        let limit = move |tx: &writer::Tx<'_>| {
+            Ok(tx.connection.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()))?)
+        };
+        self.queue.call(all_runs(&Namespace::default()), limit).await.expect("a pragma of SQLite");
+    }
 }
 
 impl Store for SqliteStore {

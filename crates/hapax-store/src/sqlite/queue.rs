@@ -53,7 +53,7 @@ impl Queue {
     /// Queues a write.
     pub(super) fn write(&self, prepared: Prepared, room: OwnedSemaphorePermit) -> Result<Ticket, StoreError> {
         let (reply, ticket) = Ticket::new();
-        self.send(|number| Job::Write(WriteJob { number, prepared, reply, answer: None, room }))?;
+        self.send(|number| Job::Write(Box::new(WriteJob { number, prepared, reply, answer: None, room })))?;
         Ok(ticket)
     }
 
@@ -64,7 +64,7 @@ impl Queue {
         work: impl FnMut(&Tx<'_>) -> Outcome<T> + Send + 'static,
     ) -> Result<T, StoreError> {
         let (reply, answer) = oneshot::channel();
-        self.send(|_| Job::Call(Box::new(Closure { about, work, answer: None, reply })))?;
+        self.send(|number| Job::Call(number, Box::new(Closure { about, work, answer: None, reply })))?;
         answer.await.unwrap_or_else(|_| {
             Err(StoreError::Unknown("the store's writer ended before it answered".into()))
         })

@@ -91,14 +91,14 @@ pub(super) type Outcome<T> = Result<T, Halt<T>>;
 /// Something to be done in a transaction, perhaps several times until one is committed.
 pub(super) enum Job {
     /// A write to a run.
-    Write(WriteJob),
-    /// Anything else.
-    Call(Box<dyn Call>),
+    Write(Box<WriteJob>),
+    /// Anything else, with its number in the queue.
+    Call(u64, Box<dyn Call>),
 }
 
 /// A write to a run.
 pub(super) struct WriteJob {
-    /// Counts the writes of this store, in the order of the queue.
+    /// Its number in the queue.
     pub(super) number: u64,
     pub(super) prepared: Prepared,
     pub(super) reply: oneshot::Sender<Result<Written, StoreError>>,
@@ -159,14 +159,14 @@ impl Job {
     fn weight(&self) -> usize {
         match self {
             Job::Write(job) => job.room.num_permits(),
-            Job::Call(_) => 0,
+            Job::Call(..) => 0,
         }
     }
 
     fn about(&self) -> &RunKey {
         match self {
             Job::Write(job) => job.prepared.write.run(),
-            Job::Call(call) => call.about(),
+            Job::Call(_, call) => call.about(),
         }
     }
 }
@@ -174,7 +174,7 @@ impl Job {
 /// Counters that the store shares with its writer.
 #[derive(Default)]
 pub(super) struct Shared {
-    /// The number of the latest write in the queue.
+    /// The number of the latest job in the queue.
     pub(super) submitted: AtomicU64,
     pub(super) steps: AtomicU64,
     pub(super) writes: AtomicU64,
@@ -198,6 +198,9 @@ pub(super) struct Faults {
     /// Changing statements until the fault, counted from 1; 0: none.
     #[cfg(feature = "conformance")]
     pub(super) countdown: AtomicU64,
+    /// The next COMMIT succeeds, and its answer is lost.
+    #[cfg(feature = "conformance")]
+    pub(super) lose_commit: std::sync::atomic::AtomicBool,
 }
 
 impl Faults {
@@ -207,8 +210,15 @@ impl Faults {
         if before != Ok(1) {
             return Ok(());
         }
-        let error = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR_READ);
-        Err(rusqlite::Error::SqliteFailure(error, Some("a fault of the test".into())))
+        Err(failure(rusqlite::ffi::SQLITE_IOERR_READ, "a fault of the test"))
+    }
+
+    #[cfg(feature = "conformance")]
+    fn lose_commit(&self) -> rusqlite::Result<()> {
+        if self.lose_commit.swap(false, Ordering::SeqCst) {
+            return Err(failure(rusqlite::ffi::SQLITE_IOERR_FSYNC, "a fault of the test"));
+        }
+        Ok(())
     }
 
     #[cfg(not(feature = "conformance"))]
@@ -217,6 +227,17 @@ impl Faults {
     fn strike(&self) -> rusqlite::Result<()> {
         Ok(())
     }
+
+    #[cfg(not(feature = "conformance"))]
+    #[allow(clippy::unused_self, clippy::unnecessary_wraps, reason = "the test's twin needs both")]
+    #[inline(always)]
+    fn lose_commit(&self) -> rusqlite::Result<()> {
+        Ok(())
+    }
+}
+
+fn failure(code: i32, text: &str) -> rusqlite::Error {
+    rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(code), Some(text.into()))
 }
 
 /// A physical transaction that wasn't committed.
@@ -305,7 +326,7 @@ impl Writer {
         let tx = Tx { connection, now: now_us(), codec: &self.codec, faults: &self.shared.faults };
         let outcome = attempt_all(&tx, batch, &self.broken, &self.shared)
             .map_err(abort(Stage::Jobs))
-            .and_then(|()| end(connection));
+            .and_then(|()| end(&tx));
         if outcome.is_err() && !connection.is_autocommit() && connection.execute_batch("ROLLBACK").is_err() {
             // Dropping it is the surest rollback.
             self.connection = None;
@@ -328,7 +349,10 @@ impl Writer {
                     last = job.number;
                     self.answer_write(job, failure);
                 }
-                Job::Call(call) => call.finish(failure),
+                Job::Call(number, call) => {
+                    last = number;
+                    call.finish(failure);
+                }
             }
         }
         if last == self.shared.submitted.load(Ordering::SeqCst) {
@@ -337,39 +361,42 @@ impl Writer {
         }
     }
 
-    fn answer_write(&mut self, job: WriteJob, failure: Option<StoreError>) {
-        let answer = failure.map_or_else(|| answered(job.answer), Err);
+    fn answer_write(&mut self, job: Box<WriteJob>, failure: Option<StoreError>) {
+        let WriteJob { prepared, reply, answer, room, .. } = *job;
+        let answer = failure.map_or_else(|| answered(answer), Err);
         match &answer {
             Ok(Written::Committed) => {
                 self.shared.writes.fetch_add(1, Ordering::Relaxed);
-                if matches!(&*job.prepared.write, Write::Step(_)) {
+                if matches!(&*prepared.write, Write::Step(_)) {
                     self.shared.steps.fetch_add(1, Ordering::Relaxed);
                 }
             }
             Ok(_) => {}
             Err(_) => {
-                let run = job.prepared.write.run();
+                let run = prepared.write.run();
                 self.broken.insert(run.clone(), self.shared.submitted.load(Ordering::SeqCst));
                 // What it built on may never have been stored: the next state is a snapshot.
                 self.encoders.forget(run);
             }
         }
         // Room first: whoever is woken by the answer may want to submit the next one.
-        drop(job.room);
-        let _ = job.reply.send(answer);
+        drop(room);
+        let _ = reply.send(answer);
     }
 }
 
-fn end(connection: &Connection) -> Result<(), Abort> {
+fn end(tx: &Tx<'_>) -> Result<(), Abort> {
+    let connection = tx.connection;
     let abort = |stage| move |error| Abort { error: Arc::new(error), stage };
     if connection.is_autocommit() {
         // SQLite rolled back by itself, so a COMMIT would succeed and mean nothing.
-        return Err(abort(Stage::Jobs)(rusqlite::Error::InvalidQuery));
+        let error = failure(rusqlite::ffi::SQLITE_ABORT_ROLLBACK, "SQLite rolled the transaction back");
+        return Err(abort(Stage::Jobs)(error));
     }
-    let mut outcome = commit_once(connection);
+    let mut outcome = commit_once(tx);
     for _ in 1..COMMIT_TRIES {
         match &outcome {
-            Err(error) if is_busy(error) && !connection.is_autocommit() => outcome = commit_once(connection),
+            Err(error) if is_busy(error) && !connection.is_autocommit() => outcome = commit_once(tx),
             _ => break,
         }
     }
@@ -379,8 +406,9 @@ fn end(connection: &Connection) -> Result<(), Abort> {
     })
 }
 
-fn commit_once(connection: &Connection) -> rusqlite::Result<()> {
-    connection.prepare_cached("COMMIT")?.execute(()).map(drop)
+fn commit_once(tx: &Tx<'_>) -> rusqlite::Result<()> {
+    tx.connection.prepare_cached("COMMIT")?.execute(())?;
+    tx.faults.lose_commit()
 }
 
 /// Attempts each job in a savepoint of its own.
@@ -398,7 +426,7 @@ fn attempt_all(tx: &Tx<'_>, batch: &mut [Job], broken: &Broken, shared: &Shared)
                 }
                 keep
             }
-            Job::Call(call) => call.attempt(tx)?,
+            Job::Call(_, call) => call.attempt(tx)?,
         };
         if !keep {
             savepoint("ROLLBACK TO job")?;
