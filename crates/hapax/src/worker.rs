@@ -119,6 +119,19 @@ impl Shared {
         held.get(run).map(|held| held.gate.shut(halt)).is_some()
     }
 
+    /// Claims a run. A lease of our own that nothing executes under any more, because the store failed when the
+    /// run was given up, is waited for.
+    pub(crate) async fn claim_back(&self, key: RunKey) -> Result<Lease, StoreError> {
+        loop {
+            match self.store.claim(key.clone(), self.claimant()).await {
+                Err(StoreError::Held { owner, left_ms, .. }) if *owner == *self.owner => {
+                    tokio::time::sleep(Duration::from_millis(left_ms)).await;
+                }
+                claimed => return claimed,
+            }
+        }
+    }
+
     /// Takes a freshly claimed run into this engine's hands.
     pub(crate) fn take(&self, key: RunKey, lease: Lease) -> Taken {
         let Options { store_patience, .. } = self.options;
