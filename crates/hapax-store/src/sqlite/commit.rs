@@ -86,7 +86,7 @@ pub(super) struct Head {
     pub(super) next_seq: u64,
     pub(super) cancel_requested: bool,
     step: u64,
-    digest: Digest,
+    pub(super) digest: Digest,
     status_json: String,
     owned: bool,
 }
