@@ -60,6 +60,8 @@ pub(crate) struct Shared {
     pub(crate) tasks: TaskTracker,
     slots: Arc<Semaphore>,
     held: Mutex<HashMap<RunKey, Held>>,
+    /// Runs that this engine gave up because of the store, and why, until it takes them up again.
+    given_up: Mutex<HashMap<RunKey, Arc<StoreError>>>,
     flows: Mutex<HashMap<Arc<str>, Arc<dyn Drive>>>,
     work: Notify,
 }
@@ -80,6 +82,7 @@ impl Shared {
             tasks: TaskTracker::new(),
             slots: Arc::new(Semaphore::new(options.max_active_runs.max(1))),
             held: Mutex::default(),
+            given_up: Mutex::default(),
             flows: Mutex::default(),
             work: Notify::new(),
             options,
@@ -106,6 +109,11 @@ impl Shared {
     /// Follows a run that is in this engine's hands.
     pub(crate) fn watch(&self, run: &RunKey) -> Option<watch::Receiver<Option<End>>> {
         lock(&self.held).get(run).map(|held| held.end.clone())
+    }
+
+    /// Why this engine gave a run up, if it did and hasn't taken it up since.
+    pub(crate) fn given_up(&self, run: &RunKey) -> Option<Arc<StoreError>> {
+        lock(&self.given_up).get(run).cloned()
     }
 
     /// All runs in this engine's hands.
@@ -138,6 +146,7 @@ impl Shared {
         let gate =
             Gate::new(self.store.clone(), key.clone(), lease.epoch, store_patience, self.observer.clone());
         let (end, ended) = watch::channel(None);
+        lock(&self.given_up).remove(&key);
         let held = Held { lease, gate: gate.clone(), end: ended };
         if let Some(before) = lock(&self.held).insert(key.clone(), held) {
             // Our own lease had run out and we claimed it again: what still executes under it must stop.
@@ -148,6 +157,9 @@ impl Shared {
 
     /// The run leaves this engine's hands.
     fn let_go(&self, run: &RunKey, sender: &watch::Sender<Option<End>>, end: End) {
+        if let End::Stopped(Some(error)) = &end {
+            lock(&self.given_up).insert(run.clone(), error.clone());
+        }
         let epoch_is_ours = |held: &Held| held.end.same_channel(&sender.subscribe());
         let mut held = lock(&self.held);
         if held.get(run).is_some_and(epoch_is_ours) {
