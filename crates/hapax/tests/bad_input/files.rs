@@ -1,7 +1,7 @@
 //! Files that can't be what they should be, and files that two engines share.
 
 use crate::common::*;
-use hapax::{Coded, Options, core::error::code, prelude::*};
+use hapax::{Coded, core::error::code, prelude::*};
 use rusqlite::Connection;
 use std::{path::Path, time::Duration};
 use tempfile::TempDir;
@@ -96,10 +96,13 @@ async fn a_damaged_checkpoint_is_reported_with_run_and_step_and_never_executed()
     let damage = "UPDATE hapax_checkpoints SET key = zeroblob(length(key))";
     assert!(outside.execute(damage, ()).unwrap() >= 3);
     let (reached, signal) = (Signal::default(), Signal::default());
-    let options = Options::default().lease_ttl(Duration::from_millis(200));
-    let engine = Engine::builder().options(options).open(&url(&folder)).await.unwrap();
+    let engine = Engine::open(&url(&folder)).await.unwrap();
+    let mut events = engine.events();
     let flow = engine.register(waiting(&reached, &signal), ()).await.unwrap();
-    let error = flow.attach("run").await.unwrap().wait().await.unwrap_err();
+    hear(&mut events, |event| matches!(event, hapax::Event::RunEnded { .. })).await;
+    // Whoever asks after it was given up hears of it too, and not only when it is tried again.
+    let run = flow.attach("run").await.unwrap();
+    let error = tokio::time::timeout(Duration::from_secs(10), run.wait()).await.unwrap().unwrap_err();
     assert_eq!(error.code(), code::CORRUPT);
     assert!(error.to_string().contains("run `run`, step "), "{error}");
     engine.shutdown(Duration::from_secs(60)).await;

@@ -293,7 +293,7 @@ async fn a_panic_is_a_nodes_error_and_the_engine_lives_on() {
     );
     let retry = Retry::standard().backoff(|_| Duration::ZERO);
     let engine = engine(Options::default());
-    let graph = || Graph::new("panicking", 1, WORK).node(WORK, work.clone());
+    let graph = || Graph::new("panicking", 1, WORK).node(WORK, work);
     let flow = engine.register(graph(), ()).await.unwrap();
     let error = flow.start("once", Board::default()).await.unwrap().wait().await.unwrap_err();
     assert_eq!(
