@@ -26,7 +26,7 @@ fn tool() {
         let url = std::env::var("HAPAX_TOOL_STORE").unwrap();
         let engine = Engine::builder().options(options).open(&url).await.unwrap();
         engine.register(shop(), Arc::new(World::default())).await.unwrap();
-        if args.contains("sweep") {
+        if std::env::var_os("HAPAX_TOOL_SWEEPS").is_some() {
             let only = Node::new("only");
             engine.register(Graph::new("sweep", 1, only).node(only, only_node), ()).await.unwrap();
         }
@@ -41,10 +41,15 @@ fn tool() {
 async fn only_node(_: hapax::Ctx<common::Order>) {}
 
 fn tool_on(shop: &Shop, args: &str) -> Said {
+    tool_with(shop, args, &[])
+}
+
+fn tool_with(shop: &Shop, args: &str, env: &[(&str, &str)]) -> Said {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["tool", "--exact", "--nocapture", "--test-threads=1"]);
     clean_env(&mut command);
     command.env("HAPAX_TOOL", args).env("HAPAX_TOOL_STORE", format!("sqlite:{}", shop.path().display()));
+    command.envs(env.iter().copied());
     let mut said = said(command);
     said.out = said.out.split_once(MARK).expect("the program began").1.to_owned();
     said
@@ -82,7 +87,7 @@ async fn a_failed_run_is_retried_to_its_end() {
 }
 
 #[tokio::test]
-async fn what_a_crash_left_is_resumed() {
+async fn looking_at_runs_does_not_execute_them() {
     let shop = Shop::with_history().await;
     // As a crash: its step is not finished, and its lock is free.
     for run in ["order-3", "order-4"] {
@@ -152,5 +157,8 @@ async fn the_store_is_the_programs_own() {
 #[tokio::test]
 async fn among_several_graphs_one_must_be_named() {
     let shop = Shop::open().await;
-    assert!(tool_on(&shop, "graph sweep").ok().contains("only"));
+    let sweeps = [("HAPAX_TOOL_SWEEPS", "1")];
+    let error = tool_with(&shop, "graph", &sweeps).fails(2);
+    assert!(error.contains("which graph? there are orders, sweep"), "{error}");
+    assert!(tool_with(&shop, "graph sweep", &sweeps).ok().contains("only"));
 }

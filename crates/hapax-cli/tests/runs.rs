@@ -131,7 +131,7 @@ async fn a_doctor_finds_a_healthy_store_safe() {
     assert_eq!(found("journal mode").unwrap(), "wal");
     assert_eq!(found("synchronous").unwrap(), "full");
     assert_eq!(found("pages").unwrap(), "ok");
-    assert_eq!(found("digests").unwrap(), "8 checkpoints of 2 runs");
+    assert_eq!(found("digests").unwrap(), "8 checkpoints in 2 runs");
     assert!(shop.hapax(&["doctor"]).ok().ends_with("\nthe store is safe to use\n"));
     assert_eq!(said(stock(&["--store", "memory:", "doctor"])).code, 1);
 }
