@@ -36,26 +36,23 @@ pub(crate) struct Cli {
 #[derive(Debug, Args)]
 pub(crate) struct Global {
     /// The store: `sqlite:path/to/file.db` or `memory:`. Default: $HAPAX_STORE
-    #[arg(long, global = true, value_name = "URL")]
+    #[arg(long, global = true, help_heading = "Global options", value_name = "URL")]
     pub(crate) store: Option<OsString>,
     /// The tenant whose runs are seen. Default: $HAPAX_NAMESPACE, or `default`
-    #[arg(long, global = true, value_name = "NAME")]
+    #[arg(long, global = true, help_heading = "Global options", value_name = "NAME")]
     pub(crate) namespace: Option<String>,
     /// Answer in JSON, for programs; its form is named by its field `v`
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = "Global options")]
     pub(crate) json: bool,
-    /// When to use colours
-    #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t = ColorWhen::Auto)]
+    /// When to use colours; `auto`: on a terminal, unless NO_COLOR is set
+    #[arg(long, global = true, help_heading = "Global options", value_name = "WHEN", value_enum, default_value_t = ColorWhen::Auto)]
     pub(crate) color: ColorWhen,
 }
 
 /// When to use colours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ColorWhen {
-    /// On a terminal, unless NO_COLOR is set.
     Auto,
-    /// Always.
     Always,
-    /// Never.
     Never,
 }

@@ -58,11 +58,11 @@ impl Failure {
     }
 
     /// An error while the answer was written.
-    pub(crate) fn from_write(error: io::Error) -> Self {
+    pub(crate) fn from_write(error: &io::Error) -> Self {
         if error.kind() == io::ErrorKind::BrokenPipe {
             return Failure::Closed;
         }
-        Failure::io("cannot write the answer", &error)
+        Failure::io("cannot write the answer", error)
     }
 
     /// An error with a code.
@@ -80,7 +80,7 @@ impl Failure {
     }
 
     /// For a command whose answer is whether something is wrong.
-    pub(crate) fn as_finding(mut self) -> Self {
+    pub(crate) fn into_finding(mut self) -> Self {
         if let Failure::Coded { exit, .. } = &mut self {
             *exit = FAILED;
         }

@@ -108,7 +108,7 @@ fn stock(global: &args::Global, command: commands::Online, out: &Output) -> Resu
     runtime.block_on(async {
         let engine = match session::open(global).await {
             // What can't be opened is just what a doctor is asked about.
-            Err(failure) if command.is_doctor() => return Err(failure.as_finding()),
+            Err(failure) if command.is_doctor() => return Err(failure.into_finding()),
             opened => opened?,
         };
         let outcome = on(&engine, command, out, false).await;

@@ -75,7 +75,10 @@ impl Output {
     #[allow(clippy::unused_self, reason = "all output goes through the one that was set up")]
     pub(crate) fn text(&self, text: &str) -> Result<(), Failure> {
         let mut stdout = io::stdout().lock();
-        stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(Failure::from_write)
+        stdout
+            .write_all(text.as_bytes())
+            .and_then(|()| stdout.flush())
+            .map_err(|error| Failure::from_write(&error))
     }
 
     /// A remark that isn't part of the answer.

@@ -111,6 +111,23 @@ pub(crate) fn cut(text: &str, width: usize) -> String {
     kept
 }
 
+/// A text in lines of so many columns, broken between words where that is possible.
+pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let line = lines.last_mut().expect("there is always a line");
+        if !line.is_empty() && line.width() + 1 + word.width() > width {
+            lines.push(word.to_owned());
+            continue;
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    lines
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -120,6 +137,12 @@ mod tests {
         assert_eq!(cut("order-42", 8), "order-42");
         assert_eq!(cut("order-420", 8), "order-4…");
         assert_eq!(cut("日本語", 4), "日…");
+    }
+
+    #[test]
+    fn a_long_text_is_broken_between_words() {
+        assert_eq!(wrapped("one two three", 7), ["one two", "three"]);
+        assert_eq!(wrapped("incomprehensible", 7), ["incomprehensible"]);
     }
 
     #[test]

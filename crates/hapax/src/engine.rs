@@ -186,7 +186,7 @@ impl Engine {
         if record.status.is_final() || shared.watch(&key).is_some() {
             return Ok(());
         }
-        let lease = shared.store.claim(key.clone(), shared.claimant()).await?;
+        let lease = shared.claim_back(key.clone()).await?;
         let mut taken = shared.take(key, lease);
         taken.claim.used = Duration::from_micros(record.used_us);
         shared.admit(code, taken).await;
@@ -203,6 +203,9 @@ impl Engine {
             let status = self.status(run).await?;
             if status.is_final() {
                 return Ok(status);
+            }
+            if let Some(error) = self.shared.given_up(&key) {
+                return Err(Error::Store(error));
             }
             self.is_open()?;
             tokio::time::sleep(LOOK).await;

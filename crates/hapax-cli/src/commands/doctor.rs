@@ -4,6 +4,7 @@ use crate::{
     failure::Failure,
     output::{BAD, FAINT, GOOD, STRONG, WARN, clean},
     session::Session,
+    table::wrapped,
 };
 use clap::Args;
 use hapax::Coded;
@@ -17,6 +18,9 @@ Examples:
   hapax doctor
   hapax doctor --checkpoints 10000
   hapax doctor --json | jq '.facts[] | select(.verdict == \"unsafe\")'";
+
+/// Where the third column begins.
+const INDENT: usize = 22;
 
 /// Check the store: durability in force, schema, file system, digests
 #[derive(Debug, Args)]
@@ -84,7 +88,7 @@ impl Doctor {
         if facts.is_empty() {
             facts.push(Fact {
                 name: "digests",
-                found: format!("{verified} checkpoints of {} runs", runs.len()),
+                found: format!("{verified} checkpoints in {} runs", runs.len()),
                 verdict: Verdict::Good,
                 meaning: "each matches its digest: nothing was changed since it was committed".into(),
             });
@@ -135,7 +139,10 @@ fn human(facts: &[Fact], safe: bool, session: &Session<'_>) -> String {
         let verdict = out.paint(style, &format!("{:<6}", word(fact.verdict)));
         let name = out.paint(STRONG, &format!("{:<12}", fact.name));
         text.push_str(&format!("{verdict}  {name}  {}\n", clean(&fact.found)));
-        text.push_str(&format!("{:22}{}\n", "", out.paint(FAINT, &clean(&fact.meaning))));
+        let room = out.width().map_or(usize::MAX, |width| width.saturating_sub(INDENT));
+        for line in wrapped(&clean(&fact.meaning), room) {
+            text.push_str(&format!("{:INDENT$}{}\n", "", out.paint(FAINT, &line)));
+        }
     }
     let verdict = if safe {
         out.paint(GOOD, "the store is safe to use")

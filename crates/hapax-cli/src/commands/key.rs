@@ -11,6 +11,10 @@ use hapax_core::{
     rng::{Rng, run_seed},
 };
 use serde::{Deserialize, Serialize};
+use std::{
+    ffi::{OsStr, OsString},
+    os::unix::ffi::OsStrExt,
+};
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -48,7 +52,7 @@ enum What {
         frontier: String,
         /// The state; its bytes are hashed as they are
         #[arg(long, allow_hyphen_values = true, value_name = "STRING")]
-        state_json: String,
+        state_json: OsString,
     },
     /// The order key of an item, and below it its path hash
     Order {
@@ -167,7 +171,7 @@ struct Answer {
 impl Answer {
     const NONE: Self = Self { key: None, order_key: None, path_hash: None, draws: vec![] };
 
-    fn key(key: impl ToString) -> Self {
+    fn key(key: &impl ToString) -> Self {
         Self { key: Some(key.to_string()), ..Self::NONE }
     }
 
@@ -182,23 +186,23 @@ impl Key {
     pub(super) fn run(self, out: &Output) -> Result<(), Failure> {
         let answer = match self.what {
             What::Step { run_id, step, frontier, state_json } => {
-                Answer::key(step_key_of(&run_id, step, &frontier, &state_json)?)
+                Answer::key(&step_key_of(&run_id, step, &frontier, &state_json)?)
             }
             What::Order { parent, node, edge } => {
                 let parent = PathHash(parent);
                 let (order_key, path_hash) = (OrderKey::by_formula(parent, edge), parent.child(&node, edge));
                 Answer { order_key: Some(order_key), path_hash: Some(path_hash), ..Answer::NONE }
             }
-            What::Seed { run_id } => Answer::key(run_seed(&run_id)),
+            What::Seed { run_id } => Answer::key(&run_seed(&run_id)),
             What::Rng { seed, step, path_hash, scope, count } => {
                 return draw(Rng::for_item(seed, step, PathHash(path_hash), &scope), count, out);
             }
-            What::Effect(effect) => Answer::key(effect.key()?),
+            What::Effect(effect) => Answer::key(&effect.key()?),
             What::Command { action, task, snapshot, inputs, expected_outputs } => {
                 let inputs = canon::argument("--inputs", &inputs)?;
                 let outputs = canon::argument("--expected-outputs", &expected_outputs)?;
                 let key = command_key(&action, &task, &snapshot, inputs.as_bytes(), outputs.as_bytes());
-                Answer::key(key.map_err(|error| Failure::Usage(error.to_string()))?)
+                Answer::key(&key.map_err(|error| Failure::Usage(error.to_string()))?)
             }
         };
         out.answer(&answer, || answer.human())
@@ -228,7 +232,7 @@ fn draw(mut rng: Rng, count: u64, out: &Output) -> Result<(), Failure> {
     if out.is_json() { out.answer(&Answer { draws, ..Answer::NONE }, String::new) } else { Ok(()) }
 }
 
-fn step_key_of(run_id: &str, step: u64, frontier: &str, state_json: &str) -> Result<String, Failure> {
+fn step_key_of(run_id: &str, step: u64, frontier: &str, state_json: &OsStr) -> Result<String, Failure> {
     let items: Vec<Item> = serde_json::from_str(frontier)
         .map_err(|error| Failure::Usage(format!("--frontier is not an array of items: {error}")))?;
     let order_key = |item: &Item| match item.order_key {

@@ -206,9 +206,9 @@ impl Page<'_> {
             ("status", out.paint(style(&record.status), &standing(record))),
         ];
         if let Some(failure) = failure(&record.status) {
-            let attempt = failure.node.as_ref().map(|node| format!(", attempt {}", node.attempt));
-            let place = format!(" (step {}{})", failure.step, attempt.unwrap_or_default());
-            lines.push(("error", format!("{}{place}", out.paint(BAD, &clean(&failure.message)))));
+            let attempt = failure.node.as_ref().map(|node| format!(" (attempt {})", node.attempt));
+            let message = out.paint(BAD, &clean(&failure.message));
+            lines.push(("error", format!("{message}{}", attempt.unwrap_or_default())));
         }
         let graph = format!("{} {}", clean(&record.graph), out.paint(FAINT, &short(&record.fingerprint)));
         lines.push(("graph", graph));

@@ -91,7 +91,7 @@ impl Drawing {
         }
         for node in &graph.nodes {
             for edge in &node.edges {
-                let label = edge.label.as_ref().map(|label| label.to_string());
+                let label = edge.label.as_ref().map(ToString::to_string);
                 let kind = if label.is_some() { Kind::When } else { Kind::Always };
                 drawing.line(node.id.as_str(), edge.to.as_str(), kind, label);
             }

@@ -8,7 +8,7 @@ use hapax_core::{
     id::NodeId,
     order::{MAX_EDGE_INDEX, OrderKey, PathHash},
 };
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 
 /// One way that was taken.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,7 +23,8 @@ pub(super) struct Hop {
 pub(crate) struct Trace {
     /// Items by the part of their path hash that their children's order keys keep.
     seen: HashMap<u64, Vec<(PathHash, NodeId)>>,
-    visits: BTreeMap<NodeId, u64>,
+    /// Nodes in the order in which they were first seen, and how many items each had.
+    visits: Vec<(NodeId, u64)>,
     hops: BTreeSet<Hop>,
     start: Option<NodeId>,
     before: BTreeSet<NodeId>,
@@ -45,12 +46,19 @@ impl Trace {
                 let before = self.before.iter().map(|from| (from.clone(), item.node.clone()));
                 self.neighbours.extend(before);
             }
-            *self.visits.entry(item.node.clone()).or_default() += 1;
+            self.visit(&item.node);
             self.last.insert(item.node.clone());
         }
         for item in items {
             let known = self.seen.entry(parent_part(item.path_hash.0)).or_default();
             known.push((item.path_hash, item.node.clone()));
+        }
+    }
+
+    fn visit(&mut self, node: &NodeId) {
+        match self.visits.iter_mut().find(|(known, _)| known == node) {
+            Some((_, visits)) => *visits += 1,
+            None => self.visits.push((node.clone(), 1)),
         }
     }
 
@@ -68,7 +76,7 @@ impl Trace {
         }
     }
 
-    /// Nodes and how many items each had.
+    /// Nodes and how many items each had, the first one first.
     pub(super) fn visits(&self) -> impl Iterator<Item = (&str, u64)> {
         self.visits.iter().map(|(node, visits)| (node.as_str(), *visits))
     }

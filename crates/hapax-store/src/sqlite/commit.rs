@@ -51,7 +51,7 @@ pub(super) fn fence_sql(sql: &'static str) -> Cow<'static, str> {
 }
 
 /// The insert as it is shipped, or as a mutant has it.
-fn insert_sql(sql: &'static str) -> Cow<'static, str> {
+pub(super) fn insert_sql(sql: &'static str) -> Cow<'static, str> {
     if canary::on("check_then_insert") {
         sql.replace("INSERT", "INSERT OR REPLACE").into()
     } else {

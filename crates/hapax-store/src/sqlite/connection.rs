@@ -83,17 +83,22 @@ fn check_folder(place: &Place, allow_network_fs: bool) -> Result<(), Refusal> {
         return Err(place.refuse(why, code::CANNOT_OPEN));
     }
     let stat = rustix::fs::statfs(folder).map_err(|error| cannot_write(&place.file, &error.into()))?;
-    if let Some(name) = network_file_system(stat.f_type as u64)
-        && !allow_network_fs
-    {
-        let why = format!(
-            "{} is on {name}, whose locks can't be trusted: two engines could corrupt the file; \
-             use a local disk (or set `allow_network_fs` if only one process ever opens it)",
-            folder.display()
-        );
-        return Err(place.refuse(why, code::NETWORK_FILE_SYSTEM));
+    if !allow_network_fs {
+        check_file_system(&place.file, stat.f_type as u64)?;
     }
     std::fs::create_dir_all(&place.locks).map_err(|error| cannot_write(&place.file, &error))
+}
+
+/// Refuses a file on a network file system, which has this magic number.
+pub(super) fn check_file_system(file: &Path, magic: u64) -> Result<(), Refusal> {
+    let Some(name) = network_file_system(magic) else { return Ok(()) };
+    let place = Place::new(file);
+    let why = format!(
+        "{} is on {name}, whose locks can't be trusted: two engines could corrupt the file; \
+         use a local disk (or set `allow_network_fs` if only one process ever opens it)",
+        place.folder().display()
+    );
+    Err(place.refuse(why, code::NETWORK_FILE_SYSTEM))
 }
 
 /// The name of the network file system that has this magic number.

@@ -3,7 +3,7 @@
 //! Invariant: the rows of a run are numbered without gaps, in the order in which they became durable.
 
 use super::{
-    commit::{fence_sql, head},
+    commit::{fence_sql, head, insert_sql},
     error::damaged_at,
     writer::{Halt, Outcome, Tx},
 };
@@ -97,8 +97,10 @@ pub(super) fn insert(
 ) -> rusqlite::Result<()> {
     for ((row, entry), seq) in rows.iter().zip(entries).zip(first_seq..) {
         tx.execute(
-            "INSERT INTO hapax_journal (namespace, run_id, seq, base, step_id, path_hash, entry) \
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+            &insert_sql(
+                "INSERT INTO hapax_journal (namespace, run_id, seq, base, step_id, path_hash, entry) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+            ),
             params![
                 run.namespace.as_str(),
                 run.run.as_str(),

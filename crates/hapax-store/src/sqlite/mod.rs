@@ -87,6 +87,16 @@ impl std::fmt::Debug for SqliteOptions {
     }
 }
 
+/// Refuses to keep a file on a network file system: `magic` is what `statfs` says of its folder.
+///
+/// ```
+/// const NFS: u64 = 0x6969;
+/// assert!(hapax_store::sqlite::check_file_system("runs.db".as_ref(), NFS).is_err());
+/// ```
+pub fn check_file_system(file: &Path, magic: u64) -> Result<(), StoreError> {
+    Ok(connection::check_file_system(file, magic)?)
+}
+
 /// Runs in a SQLite file.
 ///
 /// Several stores, of one process or of many on one machine, may share a file.
@@ -355,11 +365,12 @@ impl Store for SqliteStore {
 
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
+            // The writer's connection goes last: only it can fold the log into the file.
+            self.readers.close();
             if let Some(thread) = self.queue.close() {
                 // Its panic has been reported by the panic hook; the tickets say `Unknown`.
                 let _ = tokio::task::spawn_blocking(move || thread.join()).await;
             }
-            self.readers.close();
             self.leases.locks.release();
         })
     }

@@ -44,6 +44,35 @@ fn obedient(reached: &Signal) -> Graph<Board> {
     Graph::new("obedient", 1, WORK).node(WORK, work)
 }
 
+/// Two items side by side: one ends as soon as it is asked to, the other needs a while.
+fn quick_and_slow(diary: &Diary, reached: &Signal) -> Graph<Board> {
+    const QUICK: Node = Node::new("quick");
+    const SLOW: Node = Node::new("slow");
+    let quick = node!(
+        [reached] | ctx | {
+            reached.give();
+            ctx.cancelled().cancelled().await;
+        }
+    );
+    let slow = node!(
+        [diary, reached] | ctx | {
+            reached.give();
+            ctx.cancelled().cancelled().await;
+            for _ in 0..1000 {
+                tokio::task::yield_now().await;
+            }
+            diary.note("tidied up");
+        }
+    );
+    let work = node!([] | _ctx | {});
+    Graph::new("both", 1, WORK)
+        .node(WORK, work)
+        .node(QUICK, quick)
+        .node(SLOW, slow)
+        .edge(WORK, QUICK)
+        .edge(WORK, SLOW)
+}
+
 async fn is_cancelled(run: &Run<Board>) {
     assert!(matches!(run.wait().await, Err(Error::Cancelled { .. })));
     assert_eq!(run.status().await.unwrap(), Status::Cancelled);
@@ -60,6 +89,21 @@ async fn the_token_is_set_at_once_and_a_cancelled_run_never_returns_ok() {
     reached.take().await;
     run.cancel().await.unwrap();
     is_cancelled(&run).await;
+}
+
+#[tokio::test]
+async fn every_item_of_a_cancelled_step_has_its_grace() {
+    let (diary, reached) = (Diary::default(), Signal::default());
+    let flow = engine(Options::default().cancel_grace(Duration::MAX))
+        .register(quick_and_slow(&diary, &reached), ())
+        .await
+        .unwrap();
+    let run = flow.start("run", Board::default()).await.unwrap();
+    reached.take().await;
+    reached.take().await;
+    run.cancel().await.unwrap();
+    is_cancelled(&run).await;
+    assert_eq!(diary.all(), ["tidied up"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -249,7 +293,7 @@ async fn a_panic_is_a_nodes_error_and_the_engine_lives_on() {
     );
     let retry = Retry::standard().backoff(|_| Duration::ZERO);
     let engine = engine(Options::default());
-    let graph = || Graph::new("panicking", 1, WORK).node(WORK, work.clone());
+    let graph = || Graph::new("panicking", 1, WORK).node(WORK, work);
     let flow = engine.register(graph(), ()).await.unwrap();
     let error = flow.start("once", Board::default()).await.unwrap().wait().await.unwrap_err();
     assert_eq!(

@@ -83,7 +83,7 @@ fn pairs(count: u64) -> Graph<Board> {
     });
     Graph::new("pairs", 1, START)
         .node(START, start)
-        .node(ITEM, item.clone())
+        .node(ITEM, item)
         .node(OTHER, item)
         .node(AFTER, say("met"))
         .join((ITEM, OTHER), AFTER)

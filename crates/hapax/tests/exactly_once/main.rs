@@ -4,8 +4,15 @@
 mod common;
 
 use common::*;
-use hapax::{Coded, EffectError, Error, core::error::code, prelude::*};
-use std::sync::{Arc, Mutex};
+use hapax::{
+    Coded, EffectError, Error,
+    core::{commit::Write as StoreWrite, error::code, journal::Entry},
+    prelude::*,
+};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 use tokio::sync::oneshot;
 
 const WORK: Node = Node::new("work");
@@ -129,6 +136,34 @@ fn a_recorded_answer_is_given_again_without_a_call() {
     crash_in(&store, graph(true), &reached);
     assert_eq!(go_on(&store, graph(false)).unwrap().total, 1);
     assert_eq!(calls.len(), 1);
+}
+
+/// An attempt that runs out of time between its call and the disk has recorded the call all the same.
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_was_on_its_way_to_the_disk_is_not_asked_for_again() {
+    let (calls, signal) = (Diary::default(), Signal::default());
+    let work = node!(
+        [calls, signal] | ctx | {
+            let pay = async |_| {
+                calls.note("paid");
+                Ok::<u64, NodeError>(5)
+            };
+            let paid = ctx.effect("pay", Write, &42, pay).await?;
+            signal.give();
+            Ok::<_, EffectError>(Board::delta().total(paid))
+        }
+    );
+    let is_a_result = |write: &StoreWrite| match write {
+        StoreWrite::Append(append) => matches!(append.rows[0].entry, Entry::Result { .. }),
+        _ => false,
+    };
+    let retry = Retry::standard().backoff(|_| Duration::ZERO);
+    let options = Options::default().node_timeout(Duration::from_secs(5)).retry(retry);
+    let store = Arc::new(Mortal::slow_to_answer(memory(), is_a_result, &signal));
+    let engine = Engine::builder().options(options).with_store(store);
+    let flow = engine.register(Graph::new("slow", 1, WORK).node(WORK, work), ()).await.unwrap();
+    let board = flow.start("run", Board::default()).await.unwrap().wait().await.unwrap();
+    assert_eq!((board.total, calls.len()), (5, 1));
 }
 
 #[test]

@@ -267,6 +267,8 @@ impl Callee {
 
     async fn call(&self, key: &str) -> Result<u64, Refused> {
         self.keys.note(key);
+        // As a real call would: others get their turn meanwhile.
+        tokio::task::yield_now().await;
         let fails = self.failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |f| f.checked_sub(1));
         if fails.is_ok() { Err(Refused) } else { Ok(self.keys.len() as u64) }
     }
@@ -298,6 +300,24 @@ async fn an_error_that_is_the_last_record_is_called_again_with_the_same_key() {
     let keys = callee.keys.all();
     assert_eq!((board.total, keys.len()), (3, 3));
     assert!(keys.iter().all(|key| *key == keys[0] && key.starts_with("fx:")), "{keys:?}");
+}
+
+#[tokio::test]
+async fn errors_of_calls_side_by_side_are_all_made_again() {
+    let (left, right) = (Callee::failing(2), Callee::failing(1));
+    let work = node!(
+        [left, right] | ctx | {
+            let (mut one, mut two) = (ctx.scope("one"), ctx.scope("two"));
+            let (a, b) = tokio::join!(
+                one.effect("left", Write, &1, async |call| left.call(call.key()).await),
+                two.effect("right", Write, &2, async |call| right.call(call.key()).await),
+            );
+            let (a, b): (u64, u64) = (a?, b?);
+            Ok::<_, NodeError>(Board::delta().total(a + b))
+        }
+    );
+    let board = outcome(Graph::new("lanes", 1, WORK).node(WORK, work), at_once(3)).await.unwrap();
+    assert_eq!((board.total, left.keys.len(), right.keys.len()), (5, 3, 2));
 }
 
 #[tokio::test]
