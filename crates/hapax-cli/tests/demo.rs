@@ -3,9 +3,13 @@
 //! Children inherit the demo's standard error. So the end of that pipe, which `output` waits for, is the end of every
 //! one of them.
 
+use rustix::{
+    pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
+    termios::{Winsize, tcsetwinsize},
+};
 use serde_json::Value;
 use std::{
-    fs,
+    fs::{self, File},
     io::{BufRead, BufReader, Read},
     path::Path,
     process::{Child, Command, Output, Stdio},
@@ -69,6 +73,40 @@ fn a_pipe_gets_lines_and_a_table_and_no_file_stays() {
     assert!(stdout.contains("charged exactly once"), "{stdout}");
     assert!(!stdout.contains('\u{1b}') && !stderr.contains('\u{1b}'), "colours in a pipe");
     assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 0, "a file stayed");
+}
+
+/// What a person at a terminal of eighty columns sees.
+fn on_a_terminal(temp: &Path, no_color: &str) -> String {
+    let screen = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&screen).unwrap();
+    unlockpt(&screen).unwrap();
+    tcsetwinsize(&screen, Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
+    let name = ptsname(&screen, vec![]).unwrap().into_string().unwrap();
+    let terminal = File::options().read(true).write(true).open(name).unwrap();
+    let mut command = demo("--orders 10 --kills 3 --seed 7", temp);
+    command.env("TERM", "xterm").env("NO_COLOR", no_color);
+    command.stdin(terminal.try_clone().unwrap()).stderr(terminal.try_clone().unwrap()).stdout(terminal);
+    let mut child = command.spawn().unwrap();
+    // The command holds the terminal too: without it, the end of the program is the end of what can be read.
+    drop(command);
+    let mut seen = vec![];
+    // A terminal that nobody holds any more answers with an error.
+    let _ = File::from(screen).read_to_end(&mut seen);
+    assert_eq!(child.wait().unwrap().code(), Some(0), "{}", text(&seen));
+    text(&seen)
+}
+
+#[test]
+fn a_terminal_gets_a_live_picture() {
+    let temp = tempfile::tempdir().unwrap();
+    let seen = on_a_terminal(temp.path(), "");
+    for part in
+        ["Paying 10 orders", "█", "◆", "SIGKILL", "/10 shipped", "\u{1b}[32m", "charged exactly once"]
+    {
+        assert!(seen.contains(part), "{part} in {seen}");
+    }
+    let plain = on_a_terminal(temp.path(), "1");
+    assert!(plain.contains("◆") && !plain.contains("\u{1b}[32m") && !plain.contains("\u{1b}[1m"), "{plain}");
 }
 
 #[test]

@@ -131,8 +131,8 @@ impl Demo {
         })?;
         let log = ledger::read_log(&setup.log()).map_err(cannot)?;
         let tally = Tally::new(&log, &setup, &runs(&setup)?, done);
-        out.answer(&tally, || picture::result(&tally, &scene, out))?;
-        if tally.holds() { Ok(()) } else { Err(Failure::Told) }
+        let told = out.answer(&tally, || picture::result(&tally, &scene, out));
+        if tally.holds() { told } else { Err(Failure::Told) }
     }
 }
 

@@ -9,7 +9,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use std::{
     collections::{BTreeSet, VecDeque},
     fmt,
-    io::{self, IsTerminal},
+    io::{self, IsTerminal, Write},
     time::Duration,
 };
 
@@ -148,7 +148,7 @@ impl Scene {
 
     fn kill_row(&self, paint: Paint) -> String {
         let between = self.between();
-        let legend = format!("{} of them ◆ between a charge and its answer", between);
+        let legend = format!("{between} of them ◆ between a charge and its answer");
         let counts = format!("{}/{}", self.kills.len(), self.planned);
         format!("  kills   {}  {counts}   {}", self.marks(paint), paint.on(FAINT, &legend))
     }
@@ -226,7 +226,7 @@ impl Picture {
     pub(super) fn begin(&mut self, scene: &Scene) {
         match self {
             Self::Nothing => {}
-            Self::Lines => eprintln!("{} (seed {}, bank {})", scene.headline(), scene.seed, scene.ledger),
+            Self::Lines => say(&format!("{} (seed {}, bank {})", scene.headline(), scene.seed, scene.ledger)),
             Self::Live(live) => live.begin(scene),
         }
     }
@@ -243,14 +243,7 @@ impl Picture {
         self.draw(scene);
         if let (Self::Lines, Some(event)) = (&self, scene.events.back()) {
             let (done, orders, kills) = (scene.finished.len(), scene.orders, scene.kills.len());
-            eprintln!("kill {kills:>3}/{}  orders {done:>3}/{orders}  {event}", scene.planned);
-        }
-    }
-
-    /// The show is over.
-    pub(super) fn end(&mut self) {
-        if let Self::Live(live) = self {
-            live.end();
+            say(&format!("kill {kills:>3}/{}  orders {done:>3}/{orders}  {event}", scene.planned));
         }
     }
 }
@@ -266,7 +259,7 @@ impl Live {
         let orders = all.add(ProgressBar::new(0));
         let facts = (0..4).map(|_| row()).collect();
         let events = (0..EVENTS).map(|_| row()).collect();
-        Self { paint, head, orders, facts, events, all }
+        Self { all, paint, head, orders, facts, events }
     }
 
     fn begin(&mut self, scene: &Scene) {
@@ -290,14 +283,22 @@ impl Live {
             row.set_message(paint.on(event.style, &format!("  {event}")));
         }
     }
+}
 
-    fn end(&mut self) {
+/// Whatever ended the show, what is said next finds a clean line.
+impl Drop for Live {
+    fn drop(&mut self) {
         for row in self.facts.iter().chain(&self.events).chain([&self.head, &self.orders]) {
             row.finish_and_clear();
         }
         // A terminal that went away needs no clearing.
         let _ = self.all.clear();
     }
+}
+
+/// A line for whoever reads along; one that nobody can read is no failure.
+fn say(line: &str) {
+    let _ = writeln!(io::stderr().lock(), "{line}");
 }
 
 fn style(template: &str) -> ProgressStyle {

@@ -80,9 +80,8 @@ pub(super) fn supervise(setup: &Setup, picture: Picture) -> Result<(Done, Scene)
         supervisor.live(life, aim)?;
     }
     let took = clock::since(began);
-    let Supervisor { ledger, mut picture, scene, .. } = supervisor;
+    let Supervisor { ledger, scene, .. } = supervisor;
     ledger.end()?;
-    picture.end();
     let kills = u32::try_from(scene.kills.len()).unwrap_or(u32::MAX);
     Ok((Done { kills, took }, scene))
 }
