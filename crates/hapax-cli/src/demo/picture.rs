@@ -204,7 +204,6 @@ pub(super) enum Picture {
 
 /// The rows of a live picture.
 pub(super) struct Live {
-    all: MultiProgress,
     paint: Paint,
     head: ProgressBar,
     orders: ProgressBar,
@@ -259,7 +258,7 @@ impl Live {
         let orders = all.add(ProgressBar::new(0));
         let facts = (0..4).map(|_| row()).collect();
         let events = (0..EVENTS).map(|_| row()).collect();
-        Self { all, paint, head, orders, facts, events }
+        Self { paint, head, orders, facts, events }
     }
 
     fn begin(&mut self, scene: &Scene) {
@@ -285,14 +284,13 @@ impl Live {
     }
 }
 
-/// Whatever ended the show, what is said next finds a clean line.
+/// Whatever ended the show: the events go, the rest stays as it is, and what is said next begins a line.
 impl Drop for Live {
     fn drop(&mut self) {
-        for row in self.facts.iter().chain(&self.events).chain([&self.head, &self.orders]) {
-            row.finish_and_clear();
+        self.events.iter().for_each(ProgressBar::finish_and_clear);
+        for row in [&self.head, &self.orders].into_iter().chain(&self.facts) {
+            row.abandon();
         }
-        // A terminal that went away needs no clearing.
-        let _ = self.all.clear();
     }
 }
 
