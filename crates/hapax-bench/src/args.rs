@@ -211,11 +211,9 @@ fn parse_workload(words: &[&str]) -> Result<Workload, String> {
             in_flight: number(in_flight)?.max(1) as usize,
         },
         ["w3", items] => Workload::W3 { items: number(items)? },
-        [name @ ("w4a" | "w4b"), steps, bytes] => Workload::W4 {
-            steps: number(steps)?,
-            bytes: number(bytes)? as usize,
-            replaced: *name == "w4b",
-        },
+        [name @ ("w4a" | "w4b"), steps, bytes] => {
+            Workload::W4 { steps: number(steps)?, bytes: number(bytes)? as usize, replaced: *name == "w4b" }
+        }
         ["w5", steps, file] => Workload::W5 { steps: number(steps)?, file: file.into(), die_at: None },
         ["w5", steps, file, die_at] => {
             Workload::W5 { steps: number(steps)?, file: file.into(), die_at: Some(number(die_at)?) }

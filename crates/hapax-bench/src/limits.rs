@@ -167,7 +167,18 @@ impl BareSteps<'_> {
         let (digest, key) = (scattered(next, 1), scattered(next, 2));
         let (now, none) = (1_700_000_000_000_000_i64 + next, None::<i64>);
         let fenced = self.fence.execute(params![
-            1, [0u8; 16], self.step, self.digest, 0, next, digest, 0, next * 50, now, namespace, run
+            1,
+            [0u8; 16],
+            self.step,
+            self.digest,
+            0,
+            next,
+            digest,
+            0,
+            next * 50,
+            now,
+            namespace,
+            run
         ])?;
         if fenced != 1 {
             return Err("the bare fence refused".into());
@@ -176,8 +187,25 @@ impl BareSteps<'_> {
         let (state, frontier, pages) = ([7u8; STATE_BYTES], [7u8; FRONTIER_BYTES], [7u8; PAGES_BYTES]);
         let (io, outbox, seed) = (scattered(0, 3), scattered(0, 4), 0x1234_5678_9abc_i64);
         self.checkpoint.execute(params![
-            namespace, run, next, key, digest, io, outbox, seed, 0, 1, 1, next - 1, state, frontier, 1, pages,
-            none, none, now
+            namespace,
+            run,
+            next,
+            key,
+            digest,
+            io,
+            outbox,
+            seed,
+            0,
+            1,
+            1,
+            next - 1,
+            state,
+            frontier,
+            1,
+            pages,
+            none,
+            none,
+            now
         ])?;
         (self.step, self.digest) = (next, digest);
         Ok(())
@@ -204,8 +232,7 @@ mod tests {
     fn of_the_store(folder: &Path) -> Connection {
         let path = folder.join("store.db");
         let line = format!("--store sqlite:{} w1 40", path.display());
-        let Ok(crate::args::Command::Drive(drive)) =
-            crate::args::parse(line.split(' ').map(str::to_owned))
+        let Ok(crate::args::Command::Drive(drive)) = crate::args::parse(line.split(' ').map(str::to_owned))
         else {
             panic!("{line}")
         };

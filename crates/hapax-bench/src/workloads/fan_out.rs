@@ -38,11 +38,8 @@ async fn gather(ctx: Ctx) -> FanDelta {
 
 pub(super) async fn run(drive: &Drive, items: u64) -> Result<()> {
     let (engine, tally) = (open(drive).await?, Tally::new(items));
-    let graph = Graph::new("w3", 1, FORK)
-        .node(FORK, fork)
-        .node(ITEM, item)
-        .node(GATHER, gather)
-        .edge(ITEM, GATHER);
+    let graph =
+        Graph::new("w3", 1, FORK).node(FORK, fork).node(ITEM, item).node(GATHER, gather).edge(ITEM, GATHER);
     let flow = engine.register(graph, tally.clone()).await?;
     let (store, before) = (engine.store(), engine.store().stats());
     let meter = Meter::begin(tally);

@@ -82,7 +82,8 @@ mod tests {
     fn texts_have_their_size_and_nothing_in_common() {
         let texts: Vec<String> = (0..20).map(|seed| incompressible(1001, seed)).collect();
         assert!(texts.iter().all(|text| text.len() == 1001));
-        let pieces: HashSet<&str> = texts.iter().flat_map(|text| (0..125).map(|n| &text[n * 8..][..8])).collect();
+        let pieces: HashSet<&str> =
+            texts.iter().flat_map(|text| (0..125).map(|n| &text[n * 8..][..8])).collect();
         assert_eq!(pieces.len(), 20 * 125);
     }
 }
