@@ -1,6 +1,6 @@
 //! What a case must reach, and whether it did.
 
-use super::rows::Figures;
+use super::{cases::thousands, rows::Figures};
 use serde::Serialize;
 
 /// What a case must reach.
@@ -42,12 +42,14 @@ impl Goal {
                 format!(">= {ratio} x limit or <= {cpu_us} µs CPU"),
                 least(figures.ratio, ratio) || figures.cpu_us_per_step <= cpu_us,
             ),
-            Goal::StepsPerS(rate) => (format!(">= {rate} steps/s"), figures.steps_per_s >= rate),
+            Goal::StepsPerS(rate) => {
+                (format!(">= {} steps/s", thousands(rate as u64)), figures.steps_per_s >= rate)
+            }
             Goal::WallMs(ms) => (format!("<= {ms} ms"), figures.wall_ms <= ms),
             Goal::MsPerStep(ms) => (format!("<= {ms} ms a step"), figures.ms_per_step() <= ms),
             Goal::PeakMb(mb) => (format!("< {mb} MB"), figures.peak_mb < mb),
             Goal::DiskPerStep(bytes) => {
-                (format!("<= {bytes} B a step"), most(figures.disk_bytes_per_step, bytes))
+                (format!("<= {} B a step", thousands(bytes as u64)), most(figures.disk_bytes_per_step, bytes))
             }
             Goal::PeakGrowth(times) => {
                 (format!("peak <= {times} x that of the first tenth"), most(figures.peak_growth, times))

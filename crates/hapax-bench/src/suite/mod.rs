@@ -124,49 +124,25 @@ impl Bench {
 
     fn sample(&self, case: &Case) -> Result<Sample> {
         let path = self.path(case);
-        let sample = if case.is_crash() { self.crash(case, &path) } else { self.run(case, &path) };
-        self.clean(case, &path);
+        let sample = if case.is_crash() { self.crash(case, &path) } else { run_once(case, &path) };
+        clean(case, &path);
         sample
-    }
-
-    fn run(&self, case: &Case, path: &Path) -> Result<Sample> {
-        let (report, _) = self.call(case, path, &case.call).run()?;
-        let has_file = case.place == Place::Sqlite && !case.is_limit();
-        let disk_bytes = has_file.then(|| child::disk_bytes(path)).transpose()?;
-        Ok(Sample { report, restart_s: None, disk_bytes })
     }
 
     fn crash(&self, case: &Case, path: &Path) -> Result<Sample> {
         let file = self.file("executed.txt");
         let steps = case.call.trim_start_matches("w5 ");
-        self.call(case, path, &format!("w5 {steps} {} 100", file.display())).die()?;
-        let (report, restart_s) =
-            self.call(case, path, &format!("w5resume {steps} {}", file.display())).run()?;
+        call(case, path, &format!("w5 {steps} {} 100", file.display())).die()?;
+        let (report, restart_s) = call(case, path, &format!("w5resume {steps} {}", file.display())).run()?;
         fs::remove_file(file)?;
         Ok(Sample { report, restart_s: Some(restart_s), disk_bytes: Some(child::disk_bytes(path)?) })
     }
 
     fn count_fsyncs(&self, case: &Case) -> Result<Fsyncs> {
         let path = self.path(case);
-        let fsyncs = self.call(case, &path, &case.call).count_fsyncs(&self.file("strace.log"));
-        self.clean(case, &path);
+        let fsyncs = call(case, &path, &case.call).count_fsyncs(&self.file("strace.log"));
+        clean(case, &path);
         fsyncs
-    }
-
-    fn call(&self, case: &Case, path: &Path, workload: &str) -> Call {
-        let store = match case.place {
-            Place::Memory => "memory:".to_owned(),
-            Place::Sqlite | Place::Filled => format!("sqlite:{}", path.display()),
-        };
-        let mut words = vec!["--store".to_owned(), store];
-        if !case.is_limit() {
-            words.extend(["--durability".to_owned(), case.durability.to_owned()]);
-        }
-        words.extend(
-            case.threads.into_iter().flat_map(|threads| ["--threads".to_owned(), threads.to_string()]),
-        );
-        words.extend(workload.split(' ').map(str::to_owned));
-        Call::new(words)
     }
 
     fn path(&self, case: &Case) -> PathBuf {
@@ -176,11 +152,32 @@ impl Bench {
     fn file(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
+}
 
-    fn clean(&self, case: &Case, path: &Path) {
-        if case.place == Place::Sqlite {
-            child::remove(path);
-        }
+fn run_once(case: &Case, path: &Path) -> Result<Sample> {
+    let (report, _) = call(case, path, &case.call).run()?;
+    let has_file = case.place == Place::Sqlite && !case.is_limit();
+    let disk_bytes = has_file.then(|| child::disk_bytes(path)).transpose()?;
+    Ok(Sample { report, restart_s: None, disk_bytes })
+}
+
+fn call(case: &Case, path: &Path, workload: &str) -> Call {
+    let store = match case.place {
+        Place::Memory => "memory:".to_owned(),
+        Place::Sqlite | Place::Filled => format!("sqlite:{}", path.display()),
+    };
+    let mut words = vec!["--store".to_owned(), store];
+    if !case.is_limit() {
+        words.extend(["--durability".to_owned(), case.durability.to_owned()]);
+    }
+    words.extend(case.threads.into_iter().flat_map(|threads| ["--threads".to_owned(), threads.to_string()]));
+    words.extend(workload.split(' ').map(str::to_owned));
+    Call::new(words)
+}
+
+fn clean(case: &Case, path: &Path) {
+    if case.place == Place::Sqlite {
+        child::remove(path);
     }
 }
 

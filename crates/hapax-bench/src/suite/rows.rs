@@ -87,7 +87,7 @@ fn figures(samples: &[Sample], fsyncs: Option<Fsyncs>, limit: Option<&[f64]>) ->
         steps_per_s: of(rate),
         commits_per_s,
         fsyncs_per_s: commits_per_s.zip(fsyncs).map(|(rate, fsyncs)| rate * fsyncs.per_transaction()),
-        cpu_us_per_step: of(|sample| sample.report.cpu_s * 1e6 / sample.report.steps.max(1) as f64),
+        cpu_us_per_step: of(|sample| sample.report.cpu_s * 1e6 / steps(sample).max(1) as f64),
         p50_ms: of(|sample| sample.report.p50_ms),
         p99_ms: of(|sample| sample.report.p99_ms),
         peak_mb: of(|sample| sample.report.client_peak_rss as f64 / 1e6),
@@ -104,7 +104,12 @@ fn wall_ms(sample: &Sample) -> f64 {
 }
 
 fn rate(sample: &Sample) -> f64 {
-    sample.report.steps as f64 / sample.report.wall_s
+    steps(sample) as f64 / sample.report.wall_s
+}
+
+/// After a crash only what was left to do.
+fn steps(sample: &Sample) -> u64 {
+    if sample.restart_s.is_some() { sample.report.executed } else { sample.report.steps }
 }
 
 fn commit_rate(sample: &Sample) -> Option<f64> {
