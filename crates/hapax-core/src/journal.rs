@@ -148,6 +148,8 @@ pub struct RecordedCall {
 pub struct Recorded {
     calls: BTreeMap<(Arc<str>, u32), RecordedCall>,
     rows: usize,
+    /// Where each attempt's last call was begun.
+    last_intents: BTreeMap<u32, usize>,
 }
 
 impl Recorded {
@@ -161,9 +163,10 @@ impl Recorded {
         self.calls.get(&(scope.clone(), index))
     }
 
-    /// Whether nothing was recorded after this call.
-    pub fn is_last(&self, call: &RecordedCall) -> bool {
-        call.order + 1 == self.rows
+    /// Whether the attempt that saw this call end began no other afterwards: then nothing that the item did can rest
+    /// on how it ended. Later attempts don't count: they make the call again before they see it.
+    pub fn nothing_rests_on(&self, call: &RecordedCall) -> bool {
+        self.last_intents.get(&call.attempt).is_none_or(|at| *at < call.order)
     }
 
     /// Takes the next row of the item.
@@ -180,6 +183,7 @@ impl Recorded {
                     });
                 // A repeated call may reach the other side again: the earlier error is no longer its last word.
                 (call.outcome, call.attempt, call.order) = (None, intent.attempt, self.rows);
+                self.last_intents.insert(intent.attempt, self.rows);
                 self.rows += 1;
             }
             Entry::Result { scope, index, attempt, outcome, .. } => {

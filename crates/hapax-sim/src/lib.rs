@@ -1,4 +1,24 @@
-//! Workloads, fault injection and the crash harness behind the tests of Hapax.
+//! What the proofs of Hapax are made of: workloads, a recorded world around them, and engines that die on cue.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`ledger`] | the one state that all generated graphs share |
+//! | [`generate`] | graphs and the behaviour of their nodes, from a seed |
+//! | [`workload`] | a generated case as a graph with code |
+//! | [`world`] | the outside, and the one log in which everything gets its place |
+//! | [`stores`] | the stores that the proofs run on |
+//! | [`probe`] | a store that is watched, delayed, frozen or troubled on its way to the real one |
+//! | [`life`] | one engine from its start to its end or its death |
+//! | [`verdict`] | what a run left behind, and whether it is what it should be |
+//! | [`kills`], [`orders`] | real processes that are killed, and the work that they do |
 
+pub mod generate;
 pub mod kills;
+pub mod ledger;
+pub mod life;
 pub mod orders;
+pub mod probe;
+pub mod stores;
+pub mod verdict;
+pub mod workload;
+pub mod world;

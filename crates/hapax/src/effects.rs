@@ -202,7 +202,7 @@ impl EffectFuture<'_> {
         }
         match &call.outcome {
             Some(EffectOutcome::Err { .. })
-                if call.attempt < self.attempt.number && recorded.is_last(call) =>
+                if call.attempt < self.attempt.number && recorded.nothing_rests_on(call) =>
             {
                 None
             }

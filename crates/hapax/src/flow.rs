@@ -183,7 +183,7 @@ impl<S: State, A: Send + Sync + 'static> Flow<S, A> {
         if record.status.is_final() || shared.watch(&key).is_some() {
             return Ok(handle);
         }
-        let lease = shared.store.claim(key.clone(), shared.claimant()).await?;
+        let lease = shared.claim_back(key.clone()).await?;
         let mut taken = shared.take(key, lease);
         taken.claim.used = Duration::from_micros(record.used_us);
         shared.admit(self.code.clone(), taken).await;

@@ -138,6 +138,9 @@ impl Gate {
         loop {
             match self.store.submit(write.clone()).await {
                 Ok(ticket) => return Ok(ticket),
+                Err(error @ StoreError::TooLarge { .. }) => {
+                    return Err(self.shut(run_failure(&error, step_of(write))));
+                }
                 Err(error) => self.bear(error).await?,
             }
         }
@@ -280,12 +283,6 @@ impl Gate {
             }
             StoreError::Fenced { .. } => Halt::Fenced,
             StoreError::CancelRequested { .. } => Halt::Cancelled,
-            StoreError::TooLarge { .. } => Halt::Failed(Box::new(RunFailure {
-                code: error.code().into(),
-                message: error.to_string(),
-                step: 0,
-                node: None,
-            })),
             error => Halt::Store(Arc::new(error)),
         };
         Err(self.shut(halt))
@@ -336,6 +333,15 @@ pub(crate) fn budget_exceeded(budget: Duration, step: u64) -> Halt {
 
 pub(crate) fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// The step that a write belongs to.
+fn step_of(write: &Write) -> u64 {
+    match write {
+        Write::Step(step) => step.follows,
+        Write::Append(append) => append.rows.first().map_or(0, |row| row.step),
+        _ => 0,
+    }
 }
 
 fn rows(write: &Write) -> u64 {

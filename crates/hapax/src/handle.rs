@@ -63,6 +63,9 @@ impl<S: State> Run<S> {
             if let Some(result) = self.stored_end().await? {
                 return result;
             }
+            if let Some(error) = self.engine.shared.given_up(&self.key) {
+                return Err(Error::Store(error));
+            }
             self.engine.is_open()?;
             tokio::time::sleep(LOOK).await;
         }

@@ -109,6 +109,7 @@ pub fn blocking<F>(node: F) -> Blocking<F> {
     Blocking(node)
 }
 
+#[diagnostic::do_not_recommend]
 impl<S, A, F, T> IntoNode<S, A, (), (NoInput, Blocking<T>)> for Blocking<F>
 where
     S: State,
@@ -127,6 +128,7 @@ where
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<S, A, I, F, T> IntoNode<S, A, I, (WithInput, Blocking<T>)> for Blocking<F>
 where
     S: State,

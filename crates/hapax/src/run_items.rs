@@ -93,13 +93,20 @@ impl<'r, S: State, A: Send + Sync + 'static> Items<'r, S, A> {
                 None if self.done.is_empty() => return Ok(None),
                 // Only after `start_no_more`: what is left lies behind an item that was never started.
                 None => return Ok(self.done.pop_first().map(|(_, finished)| finished)),
-                Some(Ok((index, finished))) => {
+                Some(Ok((index, Ok(finished)))) => {
                     self.leave(index);
-                    self.done.insert(index, finished?);
+                    self.done.insert(index, finished);
                 }
+                Some(Ok((_, Err(halt)))) => return Err(self.halted(halt).await),
                 Some(Err(gone)) => std::panic::resume_unwind(gone.into_panic()),
             }
         }
+    }
+
+    /// The run stops. After a cancel the other items have their grace as well; else they are dropped at once.
+    async fn halted(&mut self, halt: Halt) -> Halt {
+        while matches!(halt, Halt::Cancelled) && self.running.join_next().await.is_some() {}
+        halt
     }
 
     fn take_next(&mut self) -> Option<Finished<S>> {
@@ -363,6 +370,10 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
 
     /// Sleeps between two attempts; a cancel or the end of the budget wakes it.
     async fn pause(&self, pause: Duration) -> Result<(), Halt> {
+        if pause.is_zero() {
+            // A timer would wait for the clock's next tick.
+            return Ok(());
+        }
         tokio::select! {
             () = tokio::time::sleep(pause) => Ok(()),
             () = self.item.gate.halted().cancelled() => Err(self.halt()),

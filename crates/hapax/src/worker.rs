@@ -60,6 +60,8 @@ pub(crate) struct Shared {
     pub(crate) tasks: TaskTracker,
     slots: Arc<Semaphore>,
     held: Mutex<HashMap<RunKey, Held>>,
+    /// Runs that this engine gave up because of the store, and why, until it takes them up again.
+    given_up: Mutex<HashMap<RunKey, Arc<StoreError>>>,
     flows: Mutex<HashMap<Arc<str>, Arc<dyn Drive>>>,
     work: Notify,
 }
@@ -80,6 +82,7 @@ impl Shared {
             tasks: TaskTracker::new(),
             slots: Arc::new(Semaphore::new(options.max_active_runs.max(1))),
             held: Mutex::default(),
+            given_up: Mutex::default(),
             flows: Mutex::default(),
             work: Notify::new(),
             options,
@@ -108,6 +111,11 @@ impl Shared {
         lock(&self.held).get(run).map(|held| held.end.clone())
     }
 
+    /// Why this engine gave a run up, if it did and hasn't taken it up since.
+    pub(crate) fn given_up(&self, run: &RunKey) -> Option<Arc<StoreError>> {
+        lock(&self.given_up).get(run).cloned()
+    }
+
     /// All runs in this engine's hands.
     pub(crate) fn holding(&self) -> Vec<(RunKey, Lease)> {
         lock(&self.held).iter().map(|(run, held)| (run.clone(), held.lease)).collect()
@@ -119,18 +127,39 @@ impl Shared {
         held.get(run).map(|held| held.gate.shut(halt)).is_some()
     }
 
+    /// Claims a run. A lease of our own that nothing executes under any more, because the store failed when the
+    /// run was given up, is waited for.
+    pub(crate) async fn claim_back(&self, key: RunKey) -> Result<Lease, StoreError> {
+        loop {
+            match self.store.claim(key.clone(), self.claimant()).await {
+                Err(StoreError::Held { owner, left_ms, .. }) if *owner == *self.owner => {
+                    tokio::time::sleep(Duration::from_millis(left_ms)).await;
+                }
+                claimed => return claimed,
+            }
+        }
+    }
+
     /// Takes a freshly claimed run into this engine's hands.
     pub(crate) fn take(&self, key: RunKey, lease: Lease) -> Taken {
         let Options { store_patience, .. } = self.options;
         let gate =
             Gate::new(self.store.clone(), key.clone(), lease.epoch, store_patience, self.observer.clone());
         let (end, ended) = watch::channel(None);
-        lock(&self.held).insert(key.clone(), Held { lease, gate: gate.clone(), end: ended });
+        lock(&self.given_up).remove(&key);
+        let held = Held { lease, gate: gate.clone(), end: ended };
+        if let Some(before) = lock(&self.held).insert(key.clone(), held) {
+            // Our own lease had run out and we claimed it again: what still executes under it must stop.
+            before.gate.shut(Halt::Fenced);
+        }
         Taken { claim: Claim { key, lease, gate, fresh: None, used: Duration::ZERO }, end }
     }
 
     /// The run leaves this engine's hands.
     fn let_go(&self, run: &RunKey, sender: &watch::Sender<Option<End>>, end: End) {
+        if let End::Stopped(Some(error)) = &end {
+            lock(&self.given_up).insert(run.clone(), error.clone());
+        }
         let epoch_is_ours = |held: &Held| held.end.same_channel(&sender.subscribe());
         let mut held = lock(&self.held);
         if held.get(run).is_some_and(epoch_is_ours) {

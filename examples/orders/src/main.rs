@@ -13,7 +13,10 @@ struct Order {
     log: Vec<String>,
     receipt: Option<String>,
 }
-type Ctx = hapax::Ctx<Order, Psp>; // the state, and what no checkpoint may hold
+struct Shop {
+    psp: Psp, // what nodes need and no checkpoint may hold
+}
+type Ctx = hapax::Ctx<Order, Shop>;
 
 const RESERVE: Node = Node::new("reserve"); // names live in the store: written once
 const FRAUD: Node<String> = Node::new("fraud"); // with the input that a fork must hand over
@@ -25,8 +28,8 @@ async fn reserve(ctx: Ctx) -> Outcome<Order> {
     Order::delta().log("reserved").fork([FRAUD.with(order.sku.clone()), TAX.with(order.cents)])
 }
 
-async fn fraud(_: Ctx, sku: String) -> hapax::Result<OrderDelta> {
-    if sku == "bomb" { Err(NodeError::new("refused").fatal()) } else { Ok(Order::delta().log("not fraud")) }
+async fn fraud(_: Ctx, sku: String) -> Result<OrderDelta, Refused> {
+    Ok(Order::delta().log(vet(&sku)?))
 }
 
 async fn tax(_: Ctx, cents: u64) -> OrderDelta {
@@ -34,10 +37,10 @@ async fn tax(_: Ctx, cents: u64) -> OrderDelta {
 }
 
 async fn charge(mut ctx: Ctx) -> hapax::Result<OrderDelta> {
-    let (order, psp) = (ctx.state(), ctx.app());
+    let (order, shop) = (ctx.state(), ctx.app());
     let cents = order.cents + order.tax;
-    let receipt =
-        ctx.effect("charge", Write, &cents, async |call| psp.charge(call.key(), cents).await).await?;
+    let charge = async |call: hapax::Call| shop.psp.charge(call.key(), cents).await;
+    let receipt = ctx.effect("charge", Write, &cents, charge).await?;
     Ok(Order::delta().receipt(receipt)) // the same key on every attempt; recorded before we see it
 }
 
@@ -50,16 +53,34 @@ async fn main() -> hapax::Result<()> {
         .node(CHARGE, charge)
         .join((FRAUD, TAX), CHARGE);
     let engine = Engine::open("sqlite:orders.db").await?;
-    let orders = engine.register(graph, Psp).await?; // takes up what a crash left
+    let orders = engine.register(graph, Shop { psp: Psp }).await?; // takes up what a crash left
     let order = Order { sku: "anvil".into(), cents: 4200, ..Order::default() };
     let order = orders.start("order-42", order).await?.wait().await?;
     println!("{order:?}"); // kill it anywhere, run it again: one charge
     Ok(())
 }
 
+// ---- your own world
+
+fn vet(sku: &str) -> Result<String, Refused> {
+    if sku == "bomb" { Err(Refused) } else { Ok("not fraud".into()) }
+}
+
 struct Psp; // your payment provider's client
+
 impl Psp {
-    async fn charge(&self, key: &str, cents: u64) -> Result<String, std::io::Error> {
+    async fn charge(&self, key: &str, cents: u64) -> Result<String, Refused> {
         Ok(format!("{cents} cents for {}", &key[..3]))
     }
 }
+
+#[derive(Debug)]
+struct Refused;
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("refused")
+    }
+}
+
+impl std::error::Error for Refused {}

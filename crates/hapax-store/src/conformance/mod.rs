@@ -157,6 +157,7 @@ macro_rules! store_conformance {
             }
             order {
                 writes_become_visible_in_the_order_of_their_submission,
+                rows_behind_a_missing_step_are_not_applied,
                 a_write_after_a_failed_one_is_not_applied,
             }
             snapshot {

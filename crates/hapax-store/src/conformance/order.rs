@@ -70,6 +70,21 @@ pub async fn a_write_after_a_failed_one_is_not_applied(fixture: Fixture) {
     assert_eq!(holder.record().await.step, holder.step);
 }
 
+/// A step takes no journal numbers, so rows behind a missing one have the number that is next all the same.
+pub async fn rows_behind_a_missing_step_are_not_applied(fixture: Fixture) {
+    let mut holder = Sample::run("r").hold(&fixture.store).await;
+    let missing = step(holder.next("one"));
+    holder.passed(&missing);
+    let rows = Write::Append(holder.append(1));
+    let refused = submit(&fixture.store, rows.clone()).await.unwrap_err();
+    assert!(matches!(refused, StoreError::Retry(_)), "{refused}");
+    assert_eq!(holder.record().await.next_seq, 0);
+    for write in [missing, rows] {
+        assert_eq!(submit(&fixture.store, write.clone()).await.unwrap(), Written::Committed);
+        assert_eq!(submit(&fixture.store, write).await.unwrap(), Written::AlreadyCommitted);
+    }
+}
+
 /// A step, rows, and what needs both: a step, more rows, a last step.
 fn chain(holder: &mut Holder) -> Vec<Write> {
     let mut writes = vec![];

@@ -51,7 +51,7 @@ pub(super) fn fence_sql(sql: &'static str) -> Cow<'static, str> {
 }
 
 /// The insert as it is shipped, or as a mutant has it.
-fn insert_sql(sql: &'static str) -> Cow<'static, str> {
+pub(super) fn insert_sql(sql: &'static str) -> Cow<'static, str> {
     if canary::on("check_then_insert") {
         sql.replace("INSERT", "INSERT OR REPLACE").into()
     } else {
@@ -86,7 +86,7 @@ pub(super) struct Head {
     pub(super) next_seq: u64,
     pub(super) cancel_requested: bool,
     step: u64,
-    digest: Digest,
+    pub(super) digest: Digest,
     status_json: String,
     owned: bool,
 }

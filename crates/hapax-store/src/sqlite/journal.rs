@@ -3,7 +3,7 @@
 //! Invariant: the rows of a run are numbered without gaps, in the order in which they became durable.
 
 use super::{
-    commit::{fence_sql, head},
+    commit::{fence_sql, head, insert_sql},
     error::damaged_at,
     writer::{Halt, Outcome, Tx},
 };
@@ -23,7 +23,7 @@ pub(super) fn append(tx: &Tx<'_>, append: &Append, entries: &[Vec<u8>]) -> Outco
         &fence_sql(
             "UPDATE hapax_runs SET next_seq = next_seq + ?4, updated_at = ?5 \
              WHERE namespace = ?6 AND run_id = ?7 AND next_seq = ?3 AND (cancel_requested = 0 OR NOT ?8) \
-             AND epoch = ?1 AND nonce = ?2",
+             AND (?9 IS NULL OR digest = ?9) AND epoch = ?1 AND nonce = ?2",
         ),
         params![
             append.epoch.counter.cast_signed(),
@@ -34,6 +34,8 @@ pub(super) fn append(tx: &Tx<'_>, append: &Append, entries: &[Vec<u8>]) -> Outco
             append.run.namespace.as_str(),
             append.run.run.as_str(),
             append.unless_cancelled,
+            // A step takes no numbers, so the rows behind a missing one are told by what they build on.
+            append.rows.first().map(|row| row.base.0),
         ],
     )?;
     if changed == 0 {
@@ -57,7 +59,8 @@ pub(super) fn append_refusal(
         return Ok(Some(Err(StoreError::CancelRequested { run: append.run.clone() })));
     }
     if head.next_seq == append.first_seq {
-        return Ok(None);
+        let builds_on_it = append.rows.first().is_none_or(|row| row.base == head.digest);
+        return Ok((!builds_on_it).then(|| Err(missing())));
     }
     if head.next_seq < append.first_seq + append.rows.len().max(1) as u64 {
         return Ok(Some(Err(missing())));
@@ -94,8 +97,10 @@ pub(super) fn insert(
 ) -> rusqlite::Result<()> {
     for ((row, entry), seq) in rows.iter().zip(entries).zip(first_seq..) {
         tx.execute(
-            "INSERT INTO hapax_journal (namespace, run_id, seq, base, step_id, path_hash, entry) \
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+            &insert_sql(
+                "INSERT INTO hapax_journal (namespace, run_id, seq, base, step_id, path_hash, entry) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+            ),
             params![
                 run.namespace.as_str(),
                 run.run.as_str(),

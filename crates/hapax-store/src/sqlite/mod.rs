@@ -86,6 +86,16 @@ impl std::fmt::Debug for SqliteOptions {
     }
 }
 
+/// Refuses to keep a file on a network file system: `magic` is what `statfs` says of its folder.
+///
+/// ```
+/// const NFS: u64 = 0x6969;
+/// assert!(hapax_store::sqlite::check_file_system("runs.db".as_ref(), NFS).is_err());
+/// ```
+pub fn check_file_system(file: &Path, magic: u64) -> Result<(), StoreError> {
+    Ok(connection::check_file_system(file, magic)?)
+}
+
 /// Runs in a SQLite file.
 ///
 /// Several stores, of one process or of many on one machine, may share a file.

@@ -37,6 +37,9 @@ const BATCH_BYTES: usize = 8 * 1024 * 1024;
 /// How often a COMMIT that finds the file busy is tried again; each try waits for the busy timeout.
 const COMMIT_TRIES: usize = 3;
 
+/// How often the writer looks for a job before it sleeps: some 30 microseconds.
+const LOOKS: usize = 64;
+
 /// What a job sees: the transaction, and the time at which it took the write lock.
 pub(super) struct Tx<'c> {
     pub(super) connection: &'c Connection,
@@ -284,7 +287,7 @@ pub(super) struct Writer {
 impl Writer {
     /// Works until the queue is closed and empty.
     pub(super) fn run(mut self, jobs: &mpsc::Receiver<Job>) {
-        while let Ok(first) = jobs.recv() {
+        while let Some(first) = next(jobs) {
             let mut bytes = first.weight();
             let mut batch = vec![first];
             // Only what is there already: a lone commit doesn't wait for company.
@@ -326,7 +329,10 @@ impl Writer {
         let tx = Tx { connection, now: now_us(), codec: &self.codec, faults: &self.shared.faults };
         let outcome = attempt_all(&tx, batch, &self.broken, &self.shared)
             .map_err(abort(Stage::Jobs))
-            .and_then(|()| end(&tx));
+            .and_then(|ending| match ending {
+                Ending::Commit => end(&tx),
+                Ending::Nothing => Ok(()),
+            });
         if outcome.is_err() && !connection.is_autocommit() && connection.execute_batch("ROLLBACK").is_err() {
             // Dropping it is the surest rollback.
             self.connection = None;
@@ -385,6 +391,18 @@ impl Writer {
     }
 }
 
+/// The next job. Whoever was answered just now often has the next one ready in less time than it takes to put a
+/// thread to sleep and to wake it, so we look a few times before we sleep.
+fn next(jobs: &mpsc::Receiver<Job>) -> Option<Job> {
+    for _ in 0..LOOKS {
+        if let Ok(job) = jobs.try_recv() {
+            return Some(job);
+        }
+        std::thread::yield_now();
+    }
+    jobs.recv().ok()
+}
+
 fn end(tx: &Tx<'_>) -> Result<(), Abort> {
     let connection = tx.connection;
     let abort = |stage| move |error| Abort { error: Arc::new(error), stage };
@@ -411,29 +429,52 @@ fn commit_once(tx: &Tx<'_>) -> rusqlite::Result<()> {
     tx.faults.lose_commit()
 }
 
-/// Attempts each job in a savepoint of its own.
-fn attempt_all(tx: &Tx<'_>, batch: &mut [Job], broken: &Broken, shared: &Shared) -> rusqlite::Result<()> {
+/// What is left to do after all jobs were attempted.
+enum Ending {
+    Commit,
+    /// The only job undid itself.
+    Nothing,
+}
+
+/// Attempts each job in a savepoint of its own; a lone one needs none, since the transaction is its own.
+fn attempt_all(tx: &Tx<'_>, batch: &mut [Job], broken: &Broken, shared: &Shared) -> rusqlite::Result<Ending> {
+    let control = |sql: &str| tx.connection.prepare_cached(sql)?.execute(()).map(drop);
     let mut failed = Broken::new();
-    for job in batch {
-        let savepoint = |sql: &str| tx.connection.prepare_cached(sql)?.execute(()).map(drop);
-        savepoint("SAVEPOINT job")?;
-        let keep = match job {
-            Job::Write(job) => {
-                let keep = attempt_write(tx, job, broken, &failed)?;
-                if let Some(Err(_)) = &job.answer {
-                    let until = shared.submitted.load(Ordering::SeqCst);
-                    failed.insert(job.prepared.write.run().clone(), until);
-                }
-                keep
-            }
-            Job::Call(_, call) => call.attempt(tx)?,
-        };
-        if !keep {
-            savepoint("ROLLBACK TO job")?;
+    if let [job] = batch {
+        if attempt(tx, job, broken, &mut failed, shared)? {
+            return Ok(Ending::Commit);
         }
-        savepoint("RELEASE job")?;
+        return control("ROLLBACK").map(|()| Ending::Nothing);
     }
-    Ok(())
+    for job in batch {
+        control("SAVEPOINT job")?;
+        if !attempt(tx, job, broken, &mut failed, shared)? {
+            control("ROLLBACK TO job")?;
+        }
+        control("RELEASE job")?;
+    }
+    Ok(Ending::Commit)
+}
+
+/// Attempts a job; answers whether to keep what it wrote.
+fn attempt(
+    tx: &Tx<'_>,
+    job: &mut Job,
+    broken: &Broken,
+    failed: &mut Broken,
+    shared: &Shared,
+) -> rusqlite::Result<bool> {
+    match job {
+        Job::Write(job) => {
+            let keep = attempt_write(tx, job, broken, failed)?;
+            if let Some(Err(_)) = &job.answer {
+                let until = shared.submitted.load(Ordering::SeqCst);
+                failed.insert(job.prepared.write.run().clone(), until);
+            }
+            Ok(keep)
+        }
+        Job::Call(_, call) => call.attempt(tx),
+    }
 }
 
 fn attempt_write(

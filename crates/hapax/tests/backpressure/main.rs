@@ -80,7 +80,7 @@ async fn a_start_that_nobody_waits_for_any_more_still_runs() {
     done(flow.attach("second").await.unwrap()).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_cancel_ends_the_wait_for_room() {
     let (diary, signal) = (Diary::default(), Signal::default());
     let engine = engine(Options::default().max_active_runs(1));
@@ -88,8 +88,10 @@ async fn a_cancel_ends_the_wait_for_room() {
     let _first = flow.start("first", Board::default()).await.unwrap();
     let mut second = pin!(flow.start("second", Board::default()));
     assert!(poll!(&mut second).is_pending());
+    let before = tokio::time::Instant::now();
     engine.cancel("second").await.unwrap();
     let second = second.await.unwrap();
+    assert!(before.elapsed() < Duration::from_secs(1));
     assert!(matches!(second.wait().await, Err(Error::Cancelled { .. })));
     assert!(!diary.all().contains(&"second starts".to_owned()));
 }

@@ -80,6 +80,10 @@ impl Crowd {
         Inside(self.clone())
     }
 
+    pub(crate) fn now(&self) -> usize {
+        self.0.0.load(Ordering::SeqCst)
+    }
+
     pub(crate) fn peak(&self) -> usize {
         self.0.1.load(Ordering::SeqCst)
     }
@@ -113,7 +117,12 @@ impl Signal {
 
 /// Waits until everything else in a runtime with a stopped clock is idle: only then its clock moves on.
 pub(crate) async fn until_idle() {
-    let _elapsed = tokio::time::timeout(Duration::from_millis(1), std::future::pending::<()>()).await;
+    pass(Duration::from_millis(1)).await;
+}
+
+/// Lets time pass on a stopped clock: it costs none, and ends only when everything else is idle.
+pub(crate) async fn pass(time: Duration) {
+    let _elapsed = tokio::time::timeout(time, std::future::pending::<()>()).await;
 }
 
 /// Never returns.

@@ -1,5 +1,6 @@
 //! A store as a process sees it that is going to die: once dead, none of its calls ever answers.
 
+use super::Signal;
 use hapax::{
     core::{
         checkpoint::Checkpoint,
@@ -10,7 +11,7 @@ use hapax::{
     },
     store::{
         Answer, BoxFuture, Claimant, Created, GcPolicy, GcReport, Lease, ListFilter, Loaded, NewRun,
-        ReadyFilter, Renewal, RunRecord, Store, StoreStats, Ticket,
+        ReadyFilter, Renewal, RunRecord, Store, StoreError, StoreStats, Ticket,
     },
 };
 use std::{sync::Arc, time::Duration};
@@ -24,6 +25,7 @@ pub(crate) struct Mortal {
     inner: Arc<dyn Store>,
     dead: CancellationToken,
     fatal: Fatal,
+    slow: Option<(Fatal, Signal)>,
 }
 
 impl Mortal {
@@ -36,7 +38,29 @@ impl Mortal {
         inner: Arc<dyn Store>,
         fatal: impl Fn(&Write) -> bool + Send + Sync + 'static,
     ) -> Self {
-        Self { inner, dead: CancellationToken::new(), fatal: Box::new(fatal) }
+        Self { inner, dead: CancellationToken::new(), fatal: Box::new(fatal), slow: None }
+    }
+
+    /// The writes that satisfy the predicate are made at once, but nobody hears of it before the signal.
+    pub(crate) fn slow_to_answer(
+        inner: Arc<dyn Store>,
+        write: impl Fn(&Write) -> bool + Send + Sync + 'static,
+        signal: &Signal,
+    ) -> Self {
+        Self { slow: Some((Box::new(write), signal.clone())), ..Self::new(inner) }
+    }
+
+    async fn slowly(&self, write: Arc<Write>) -> Result<Ticket, StoreError> {
+        let made = self.inner.submit(write.clone()).await?;
+        let Some((_, signal)) = self.slow.as_ref().filter(|(slow, _)| slow(&write)) else { return Ok(made) };
+        let (answer, ticket) = Ticket::new();
+        let signal = signal.clone();
+        tokio::spawn(async move {
+            signal.take().await;
+            // Whoever asked may be gone.
+            let _ = answer.send(made.await);
+        });
+        Ok(ticket)
     }
 
     pub(crate) fn dead(&self) -> CancellationToken {
@@ -91,7 +115,7 @@ impl Store for Mortal {
             self.dead.cancel();
         }
         // Not asked at all once it is dead: a store may accept a write as soon as it is called.
-        if self.dead.is_cancelled() { Box::pin(std::future::pending()) } else { self.inner.submit(write) }
+        if self.dead.is_cancelled() { Box::pin(std::future::pending()) } else { Box::pin(self.slowly(write)) }
     }
 
     pass_on! {

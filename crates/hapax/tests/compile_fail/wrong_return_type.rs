@@ -1,0 +1,19 @@
+use hapax::prelude::*;
+use serde::{Deserialize, Serialize};
+
+#[derive(State, Clone, Default, Serialize, Deserialize)]
+struct Order {
+    #[state(sum)]
+    cents: u64,
+}
+type Ctx = hapax::Ctx<Order>;
+
+const START: Node = Node::new("start");
+
+async fn start(_: Ctx) -> u64 {
+    4200
+}
+
+fn main() {
+    drop(Graph::<Order>::new("orders", 1, START).node(START, start));
+}
