@@ -16,7 +16,7 @@ const PAGE: usize = 4096;
 const LOG_PAGES: u64 = 1000;
 /// Bytes of a stored state, frontier and pages in a trivial step.
 const STATE_BYTES: usize = 22;
-const FRONTIER_BYTES: usize = 123;
+const FRONTIER_BYTES: usize = 86;
 const PAGES_BYTES: usize = 32;
 
 const TABLES: &str = "
@@ -187,25 +187,8 @@ impl BareSteps<'_> {
         let (state, frontier, pages) = ([7u8; STATE_BYTES], [7u8; FRONTIER_BYTES], [7u8; PAGES_BYTES]);
         let (io, outbox, seed) = (scattered(0, 3), scattered(0, 4), 0x1234_5678_9abc_i64);
         self.checkpoint.execute(params![
-            namespace,
-            run,
-            next,
-            key,
-            digest,
-            io,
-            outbox,
-            seed,
-            0,
-            1,
-            1,
-            next - 1,
-            state,
-            frontier,
-            1,
-            pages,
-            none,
-            none,
-            now
+            namespace, run, next, key, digest, io, outbox, seed, 0, 1, 0, none, state, frontier, 1, pages,
+            none, none, now
         ])?;
         (self.step, self.digest) = (next, digest);
         Ok(())
