@@ -124,7 +124,10 @@ fn listen(command: &mut Command) -> Result<(Option<(Report, f64)>, ExitStatus)> 
 /// Whether fsyncs can be counted here.
 pub(crate) fn can_trace() -> bool {
     let mut strace = Command::new("strace");
-    strace.args(["-f", "-o", "/dev/null", "true"]).stdout(Stdio::null()).stderr(Stdio::null());
+    strace
+        .args(["-f", "--seccomp-bpf", "-e", "trace=fsync", "-o", "/dev/null", "true"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
     strace.status().is_ok_and(|status| status.success())
 }
 
