@@ -66,7 +66,27 @@ impl OrderKey {
     #[must_use]
     pub fn of(parent: PathHash, edge_index: u32) -> Self {
         assert!(edge_index <= MAX_EDGE_INDEX, "edge index {edge_index} is over {MAX_EDGE_INDEX}");
-        Self((parent.0 & !u64::from(MAX_EDGE_INDEX)) | u64::from(edge_index))
+        Self::by_formula(parent, edge_index)
+    }
+
+    /// The bare formula, for any index: `(parent with its low 24 bits cleared) | edge_index`. For tools that show
+    /// what a key would be; an item's key is made by [`OrderKey::of`].
+    ///
+    /// ```
+    /// use hapax_core::order::{OrderKey, PathHash};
+    ///
+    /// assert_eq!(OrderKey::by_formula(PathHash(u64::MAX), 5).0, 0xffff_ffff_ff00_0005);
+    /// assert_eq!(OrderKey::by_formula(PathHash::ROOT, u32::MAX).0, 0xffff_ffff);
+    /// ```
+    #[must_use]
+    pub const fn by_formula(parent: PathHash, edge_index: u32) -> Self {
+        Self((parent.0 & !(MAX_EDGE_INDEX as u64)) | edge_index as u64)
+    }
+
+    /// The edge index in it.
+    #[must_use]
+    pub const fn edge_index(self) -> u32 {
+        (self.0 & MAX_EDGE_INDEX as u64) as u32
     }
 }
 

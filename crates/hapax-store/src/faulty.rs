@@ -6,7 +6,7 @@
 use crate::{
     error::StoreError,
     store::{
-        Answer, BoxFuture, Claimant, Created, GcPolicy, GcReport, Lease, ListFilter, Loaded, NewRun,
+        Answer, BoxFuture, Claimant, Created, Fact, GcPolicy, GcReport, Lease, ListFilter, Loaded, NewRun,
         ReadyFilter, Renewal, RunRecord, Store, StoreStats, Ticket,
     },
 };
@@ -374,6 +374,10 @@ impl Store for Faulty {
 
     fn gc(&self, policy: GcPolicy) -> Answer<'_, GcReport> {
         Box::pin(self.uncounted(async move { self.inner.gc(policy).await }))
+    }
+
+    fn health(&self) -> Answer<'_, Vec<Fact>> {
+        self.inner.health()
     }
 
     fn stats(&self) -> StoreStats {

@@ -11,8 +11,8 @@ use crate::{
     clock::now_us,
     error::StoreError,
     store::{
-        Answer, BoxFuture, Claimant, Created, GcPolicy, GcReport, Lease, ListFilter, Loaded, NewRun,
-        ReadyFilter, Renewal, RunRecord, Store, StoreStats, Ticket,
+        Answer, BoxFuture, Claimant, Created, Fact, GcPolicy, GcReport, Lease, ListFilter, Loaded, NewRun,
+        ReadyFilter, Renewal, RunRecord, Store, StoreStats, Ticket, Verdict,
     },
 };
 use hapax_core::{
@@ -197,7 +197,7 @@ impl Tables {
         let unsent = unsent.len();
         let deleted: Vec<RunKey> =
             free.into_iter().rev().take(policy.limit).map(|run| run.record.key.clone()).collect();
-        for key in &deleted {
+        for key in deleted.iter().filter(|_| !policy.dry_run) {
             self.runs.remove(key);
         }
         GcReport { deleted, unsent }
@@ -344,6 +344,16 @@ impl Store for MemoryStore {
 
     fn gc(&self, policy: GcPolicy) -> Answer<'_, GcReport> {
         Box::pin(async move { Ok(self.tables().gc(&policy)) })
+    }
+
+    fn health(&self) -> Answer<'_, Vec<Fact>> {
+        let fact = Fact {
+            name: "durability",
+            found: "memory".into(),
+            verdict: Verdict::Unsafe,
+            meaning: "everything is lost when the process ends: use it for tests only".into(),
+        };
+        Box::pin(std::future::ready(Ok(vec![fact])))
     }
 
     fn stats(&self) -> StoreStats {

@@ -102,6 +102,12 @@ pub trait Store: Send + Sync + 'static {
     /// Deletes finished runs by age and count, never a live one or one with an unsent message.
     fn gc(&self, policy: GcPolicy) -> Answer<'_, GcReport>;
 
+    /// What this store promises here and now, read from what is really in force, and what each fact means.
+    /// A store that can't tell says nothing.
+    fn health(&self) -> Answer<'_, Vec<Fact>> {
+        Box::pin(std::future::ready(Ok(vec![])))
+    }
+
     /// What the store did since it was opened.
     fn stats(&self) -> StoreStats;
 
@@ -259,6 +265,32 @@ pub struct GcPolicy {
     pub keep_newest: usize,
     /// How many at the most in one call.
     pub limit: usize,
+    /// Only tell what would be deleted.
+    pub dry_run: bool,
+}
+
+/// One fact of a store's health.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fact {
+    /// What was looked at.
+    pub name: &'static str,
+    /// What was found.
+    pub found: String,
+    /// Whether that is as it must be.
+    pub verdict: Verdict,
+    /// What it means for whoever runs work on this store, and what to do about it.
+    pub meaning: String,
+}
+
+/// Whether a fact is as it must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verdict {
+    /// As it must be.
+    Good,
+    /// Worth knowing, but nothing can be lost.
+    Note,
+    /// Work can be lost or done twice.
+    Unsafe,
 }
 
 /// What was deleted.

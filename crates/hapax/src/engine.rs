@@ -2,13 +2,15 @@
 
 use crate::{
     error::Error,
-    flow::Flow,
+    flow::{Flow, fits},
     gate::Halt,
     graph::Graph,
+    handle::LOOK,
     lease,
     observe::Event,
     options::Options,
-    worker::{self, Shared},
+    outline::GraphOutline,
+    worker::{self, Drive, End, Shared},
 };
 use hapax_core::{
     commit::Status,
@@ -165,6 +167,54 @@ impl Engine {
         self.shared.store.retry(self.key(run)?).await?;
         self.shared.look_for_work();
         Ok(())
+    }
+
+    /// Goes on with a run at once, whichever registered graph is its own; a finished one is left as it is.
+    /// [`Error::NotRegistered`] when this engine doesn't hold its code; an error when another engine holds the run.
+    pub async fn resume(&self, run: &str) -> Result<(), Error> {
+        self.is_open()?;
+        let record = self.record(run).await?;
+        let code = self.shared.flow(&record.graph);
+        let code = code.ok_or_else(|| Error::NotRegistered { graph: record.graph.clone() })?;
+        fits(&*code, &record)?;
+        self.go_on(record, code).await
+    }
+
+    /// Claims and executes a run, unless it is over or in our hands already.
+    pub(crate) async fn go_on(&self, record: RunRecord, code: Arc<dyn Drive>) -> Result<(), Error> {
+        let (key, shared) = (record.key, &self.shared);
+        if record.status.is_final() || shared.watch(&key).is_some() {
+            return Ok(());
+        }
+        let lease = shared.claim_back(key.clone()).await?;
+        let mut taken = shared.take(key, lease);
+        taken.claim.used = Duration::from_micros(record.used_us);
+        shared.admit(code, taken).await;
+        Ok(())
+    }
+
+    /// Waits for the end of a run, wherever it is executed, and tells how it ended. What it tells is durable.
+    pub async fn wait(&self, run: &str) -> Result<Status, Error> {
+        let key = self.key(run)?;
+        loop {
+            if let Some(End::Stopped(Some(error))) = self.shared.left(&key).await {
+                return Err(Error::Store(error));
+            }
+            let status = self.status(run).await?;
+            if status.is_final() {
+                return Ok(status);
+            }
+            if let Some(error) = self.shared.given_up(&key) {
+                return Err(Error::Store(error));
+            }
+            self.is_open()?;
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// The graphs that are registered, by name.
+    pub fn graphs(&self) -> Vec<GraphOutline> {
+        self.shared.outlines()
     }
 
     /// Deletes finished runs by age and count.

@@ -6,6 +6,7 @@ use crate::{
     error::Error,
     graph::Program,
     handle::Run,
+    outline::GraphOutline,
     worker::{Drive, End, Shared},
 };
 use futures::future::BoxFuture;
@@ -19,7 +20,7 @@ use hapax_core::{
     state::State,
 };
 use hapax_store::{Created, NewRun, RunRecord, StoreError};
-use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 /// A graph registered with an engine. Cheap to clone.
 pub struct Flow<S: State, A = ()> {
@@ -53,6 +54,10 @@ impl<S: State, A: Send + Sync + 'static> Drive for Code<S, A> {
     fn fingerprints(&self) -> Vec<Digest> {
         let ours = self.program.shape.fingerprint();
         self.program.compatible.iter().copied().chain([ours]).collect()
+    }
+
+    fn outline(&self) -> GraphOutline {
+        GraphOutline::of(&self.program.shape)
     }
 }
 
@@ -178,15 +183,8 @@ impl<S: State, A: Send + Sync + 'static> Flow<S, A> {
         self.engine.is_open()?;
         let record = self.engine.record(run).await?;
         self.is_ours(&record)?;
-        let (key, shared) = (record.key, &self.engine.shared);
-        let handle = Run::new(self.engine.clone(), key.clone());
-        if record.status.is_final() || shared.watch(&key).is_some() {
-            return Ok(handle);
-        }
-        let lease = shared.claim_back(key.clone()).await?;
-        let mut taken = shared.take(key, lease);
-        taken.claim.used = Duration::from_micros(record.used_us);
-        shared.admit(self.code.clone(), taken).await;
+        let handle = Run::new(self.engine.clone(), record.key.clone());
+        self.engine.go_on(record, self.code.clone()).await?;
         Ok(handle)
     }
 
@@ -198,18 +196,22 @@ impl<S: State, A: Send + Sync + 'static> Flow<S, A> {
     }
 
     fn is_ours(&self, record: &RunRecord) -> Result<(), Error> {
-        let shape = &self.code.program.shape;
-        if record.graph != *shape.name() {
+        if record.graph != *self.code.program.shape.name() {
             return Err(Error::NotRegistered { graph: record.graph.clone() });
         }
-        if !Drive::fingerprints(&*self.code).contains(&record.fingerprint) {
-            return Err(Error::GraphMismatch {
-                run: record.key.clone(),
-                graph: record.graph.clone(),
-                stored: record.fingerprint,
-                ours: shape.fingerprint(),
-            });
-        }
-        Ok(())
+        fits(&*self.code, record)
     }
+}
+
+/// Whether this code can go on with the run's shape of the graph.
+pub(crate) fn fits(code: &dyn Drive, record: &RunRecord) -> Result<(), Error> {
+    if code.fingerprints().contains(&record.fingerprint) {
+        return Ok(());
+    }
+    Err(Error::GraphMismatch {
+        run: record.key.clone(),
+        graph: record.graph.clone(),
+        stored: record.fingerprint,
+        ours: code.outline().fingerprint,
+    })
 }

@@ -10,7 +10,7 @@ use hapax_store::StoreError;
 use std::{fmt, marker::PhantomData, time::Duration};
 
 /// How often a run that another process executes is looked at.
-const LOOK: Duration = Duration::from_millis(50);
+pub(crate) const LOOK: Duration = Duration::from_millis(50);
 
 /// A run, wherever it is executed. Dropping it doesn't stop the run.
 pub struct Run<S> {
@@ -54,7 +54,7 @@ impl<S: State> Run<S> {
     /// Waits for the end: the final state, or why there is none. What it gives is durable.
     pub async fn wait(&self) -> Result<S, Error> {
         loop {
-            match self.leave_this_engine().await {
+            match self.engine.shared.left(&self.key).await {
                 Some(End::Succeeded(state, version)) => return Ok(state::decode(&state, version)?),
                 Some(End::Over(status)) => return Err(self.ended(status)),
                 Some(End::Stopped(Some(error))) => return Err(Error::Store(error)),
@@ -69,13 +69,6 @@ impl<S: State> Run<S> {
             self.engine.is_open()?;
             tokio::time::sleep(LOOK).await;
         }
-    }
-
-    /// How the run left this engine, if it is here.
-    async fn leave_this_engine(&self) -> Option<End> {
-        let mut watch = self.engine.shared.watch(&self.key)?;
-        let end = watch.wait_for(Option::is_some).await;
-        end.ok().and_then(|end| end.clone())
     }
 
     /// How the run ended, if it has, as the store has it.

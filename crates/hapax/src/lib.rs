@@ -7,6 +7,7 @@
 //! | [`Graph`], [`Node`], [`IntoNode`] | the shape of the work, and its nodes as plain `async fn`s |
 //! | [`Ctx`] | what a node sees: state, resources, effects |
 //! | [`Engine`], [`Flow`], [`Run`] | opens a store, registers graphs, starts and follows runs |
+//! | [`GraphOutline`] | a registered graph for people and drawings |
 //! | [`Options`], [`NodePolicy`], [`Retry`] | limits and what happens on failure |
 //! | [`Error`], [`NodeError`], [`EffectError`] | what can go wrong, each with a code |
 //! | [`core`], [`store`] | the pure heart, and the stores |
@@ -26,6 +27,7 @@ mod lease;
 mod node;
 mod observe;
 mod options;
+mod outline;
 mod run_items;
 mod step;
 mod worker;
@@ -53,6 +55,7 @@ pub use hapax_store as store;
 pub use node::{Blocking, IntoNode, blocking};
 pub use observe::Event;
 pub use options::{Durability, NodePolicy, Options, Retry};
+pub use outline::{EdgeOutline, GraphOutline, NodeOutline};
 
 #[doc(hidden)]
 pub use hapax_core::__private;

@@ -44,6 +44,7 @@ pub struct Options {
     pub(crate) durability: Durability,
     pub(crate) store_patience: Duration,
     pub(crate) scan_interval: Duration,
+    pub(crate) finds_work: bool,
 }
 
 impl Default for Options {
@@ -66,6 +67,7 @@ impl Default for Options {
             durability: Durability::default(),
             store_patience: Duration::from_secs(30),
             scan_interval: Duration::from_secs(1),
+            finds_work: true,
         }
     }
 }
@@ -118,6 +120,9 @@ setters! {
     store_patience: Duration;
     /// How often the engine looks for runs that nobody holds. Default: 1 s.
     scan_interval: Duration;
+    /// Whether the engine takes up runs that nobody holds. Default: yes. A tool that only looks at runs says no;
+    /// what it starts or resumes by name runs all the same.
+    finds_work: bool;
 }
 
 type Backoff = Arc<dyn Fn(u32) -> Duration + Send + Sync>;

@@ -7,6 +7,7 @@ use crate::{
     drive::Claim,
     gate::{Gate, Halt, lock},
     observe::{Event, Observer},
+    outline::GraphOutline,
 };
 use futures::future::BoxFuture;
 use hapax_core::{
@@ -41,6 +42,8 @@ pub(crate) trait Drive: Send + Sync {
     fn drive(self: Arc<Self>, shared: Arc<Shared>, claim: Claim) -> BoxFuture<'static, End>;
     /// The shapes whose runs it can execute.
     fn fingerprints(&self) -> Vec<Digest>;
+    /// The graph's shape, for people and drawings.
+    fn outline(&self) -> GraphOutline;
 }
 
 /// A run in this engine's hands.
@@ -101,6 +104,13 @@ impl Shared {
         lock(&self.flows).get(graph).cloned()
     }
 
+    /// All registered graphs, by name.
+    pub(crate) fn outlines(&self) -> Vec<GraphOutline> {
+        let mut outlines: Vec<_> = lock(&self.flows).values().map(|flow| flow.outline()).collect();
+        outlines.sort_by(|a, b| a.name.cmp(&b.name));
+        outlines
+    }
+
     /// Wakes the loop that looks for work.
     pub(crate) fn look_for_work(&self) {
         self.work.notify_one();
@@ -109,6 +119,13 @@ impl Shared {
     /// Follows a run that is in this engine's hands.
     pub(crate) fn watch(&self, run: &RunKey) -> Option<watch::Receiver<Option<End>>> {
         lock(&self.held).get(run).map(|held| held.end.clone())
+    }
+
+    /// Waits until a run left this engine's hands, and tells how. `None`: it isn't there.
+    pub(crate) async fn left(&self, run: &RunKey) -> Option<End> {
+        let mut watch = self.watch(run)?;
+        let end = watch.wait_for(Option::is_some).await;
+        end.ok().and_then(|end| end.clone())
     }
 
     /// Why this engine gave a run up, if it did and hasn't taken it up since.
@@ -251,6 +268,9 @@ impl Shared {
 
 /// Looks for runs that nobody holds: what a crash left, what was parked, what waits for its first step.
 pub(crate) async fn find_work(shared: Arc<Shared>) {
+    if !shared.options.finds_work {
+        return;
+    }
     loop {
         let more = take_what_fits(&shared).await;
         let pause = if more { Duration::ZERO } else { shared.options.scan_interval };

@@ -7,7 +7,7 @@ use super::Context;
 use crate::process::Failure;
 
 /// The crates that are published; each must compile with none of its default features.
-const PUBLISHED: &[&str] = &["hapax-core", "hapax-store", "hapax"];
+const PUBLISHED: &[&str] = &["hapax-core", "hapax-store", "hapax", "hapax-cli"];
 
 /// The target on which the core must compile: it has neither threads, files nor a clock, so a core
 /// that compiles there has no I/O hidden in it.

@@ -62,7 +62,13 @@ pub async fn a_live_run_is_not_deleted(fixture: Fixture) {
 }
 
 fn everything() -> GcPolicy {
-    GcPolicy { namespace: Namespace::default(), older_than: None, keep_newest: 0, limit: 1000 }
+    GcPolicy {
+        namespace: Namespace::default(),
+        older_than: None,
+        keep_newest: 0,
+        limit: 1000,
+        dry_run: false,
+    }
 }
 
 /// Neither one by one nor by retention, however it ended.
@@ -94,6 +100,9 @@ pub async fn retention_goes_by_age_and_count(fixture: Fixture) {
     let young = GcPolicy { older_than: Some(Duration::from_secs(3600)), ..everything() };
     assert_eq!(store.gc(young).await.unwrap(), GcReport::default());
     let two = GcPolicy { limit: 2, keep_newest: 2, ..everything() };
+    let asked = GcPolicy { dry_run: true, ..two.clone() };
+    assert_eq!(store.gc(asked.clone()).await.unwrap().deleted, [key("r1"), key("r2")]);
+    assert_eq!(store.gc(asked).await.unwrap().deleted, [key("r1"), key("r2")], "asking deletes nothing");
     assert_eq!(store.gc(two).await.unwrap().deleted, [key("r1"), key("r2")]);
     let old = GcPolicy { older_than: Some(Duration::ZERO), keep_newest: 2, ..everything() };
     assert_eq!(store.gc(old.clone()).await.unwrap().deleted, [key("r3")]);

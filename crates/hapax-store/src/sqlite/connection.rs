@@ -48,7 +48,7 @@ impl Place {
         self.file.display().to_string()
     }
 
-    fn folder(&self) -> &Path {
+    pub(super) fn folder(&self) -> &Path {
         match self.file.parent() {
             Some(folder) if folder != Path::new("") => folder,
             _ => Path::new("."),
@@ -102,7 +102,7 @@ pub(super) fn check_file_system(file: &Path, magic: u64) -> Result<(), Refusal> 
 }
 
 /// The name of the network file system that has this magic number.
-fn network_file_system(magic: u64) -> Option<&'static str> {
+pub(super) fn network_file_system(magic: u64) -> Option<&'static str> {
     // Some kernels report the number sign-extended.
     Some(match magic & 0xffff_ffff {
         0x6969 => "NFS",

@@ -8,11 +8,12 @@
 //! | `connection`, `schema`, `locks` | opening a file, its tables, the proof that an owner lives |
 //! | `prepare`, `queue`, `writer` | from a write to its bytes, to the thread, to a transaction shared by many |
 //! | `commit`, `journal`, `lease`, `runs` | what is done in that transaction |
-//! | `read` | what is read, checked against its digests |
+//! | `read`, `health` | what is read, checked against its digests; what is really in force |
 
 mod commit;
 mod connection;
 mod error;
+mod health;
 mod journal;
 mod lease;
 mod locks;
@@ -28,7 +29,7 @@ use crate::{
     codec::{Codec, Encoders, PayloadCodec},
     error::StoreError,
     store::{
-        Answer, BoxFuture, Claimant, Created, GcPolicy, GcReport, Lease, ListFilter, Loaded, NewRun,
+        Answer, BoxFuture, Claimant, Created, Fact, GcPolicy, GcReport, Lease, ListFilter, Loaded, NewRun,
         ReadyFilter, Renewal, RunRecord, Store, StoreStats, Ticket,
     },
 };
@@ -113,6 +114,7 @@ pub fn check_file_system(file: &Path, magic: u64) -> Result<(), StoreError> {
 /// # }).unwrap();
 /// ```
 pub struct SqliteStore {
+    place: Place,
     queue: Queue,
     readers: Arc<Readers>,
     leases: Arc<Leases>,
@@ -149,7 +151,8 @@ impl SqliteStore {
         Ok(Arc::new(Self {
             queue: Queue::start(writer).map_err(|error| StoreError::Retry(error.into()))?,
             readers: Arc::new(Readers::new(place.clone())),
-            leases: Arc::new(Leases::new(Locks::new(place))),
+            leases: Arc::new(Leases::new(Locks::new(place.clone()))),
+            place,
             encoders,
             codec,
             shared,
@@ -343,17 +346,31 @@ impl Store for SqliteStore {
         })
     }
 
+    fn health(&self) -> Answer<'_, Vec<Fact>> {
+        Box::pin(async move {
+            let place = self.place.clone();
+            let about = all_runs(&Namespace::default());
+            let mut facts = self.queue.call(about.clone(), move |tx| Ok(health::facts(tx, &place)?)).await?;
+            let pages = |connection: &_, _: &_, about: &_| {
+                health::pages(connection).map_err(|error| unreadable(error, about))
+            };
+            facts.push(self.read(about, pages).await?);
+            Ok(facts)
+        })
+    }
+
     fn stats(&self) -> StoreStats {
         self.shared.stats()
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
+            // The writer's connection goes last: only it can fold the log into the file.
+            self.readers.close();
             if let Some(thread) = self.queue.close() {
                 // Its panic has been reported by the panic hook; the tickets say `Unknown`.
                 let _ = tokio::task::spawn_blocking(move || thread.join()).await;
             }
-            self.readers.close();
             self.leases.locks.release();
         })
     }

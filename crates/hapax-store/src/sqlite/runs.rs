@@ -232,7 +232,9 @@ pub(super) fn gc(tx: &Tx<'_>, policy: &GcPolicy) -> Outcome<GcReport> {
         }
     }
     for key in candidates {
-        delete_rows(tx, &key)?;
+        if !policy.dry_run {
+            delete_rows(tx, &key)?;
+        }
         report.deleted.push(key);
     }
     Ok(report)

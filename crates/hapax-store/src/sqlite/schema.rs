@@ -104,7 +104,13 @@ pub(super) fn migrate(connection: &mut Connection, what: &str) -> Result<(), Ref
     transaction.commit().map_err(|error| cannot_open(what, &error))
 }
 
-fn version(connection: &Connection) -> rusqlite::Result<Option<(usize, String)>> {
+/// The version of this program's tables.
+pub(super) const fn ours() -> usize {
+    MIGRATIONS.len()
+}
+
+/// The version of the file's tables, and the program that made them.
+pub(super) fn version(connection: &Connection) -> rusqlite::Result<Option<(usize, String)>> {
     connection.execute_batch(
         "CREATE TABLE IF NOT EXISTS hapax_schema (version INTEGER PRIMARY KEY, program TEXT NOT NULL) WITHOUT ROWID",
     )?;

@@ -219,7 +219,13 @@ async fn finished_runs_can_be_deleted_and_live_ones_stay() {
         flow.start(run, Board::default()).await.unwrap().wait().await.unwrap();
     }
     let _live = flow.start("c", Board::default()).await.unwrap();
-    let policy = GcPolicy { namespace: Namespace::default(), older_than: None, keep_newest: 1, limit: 100 };
+    let policy = GcPolicy {
+        namespace: Namespace::default(),
+        older_than: None,
+        keep_newest: 1,
+        limit: 100,
+        dry_run: false,
+    };
     assert_eq!(engine.gc(policy).await.unwrap().deleted, [key("a")]);
     assert_eq!(engine.status("a").await.unwrap_err().code(), code::RUN_NOT_FOUND);
     assert!(engine.status("c").await.is_ok());

@@ -1,0 +1,154 @@
+//! `hapax doctor`: what the store promises here and now, and whether what it holds is intact.
+
+use crate::{
+    failure::Failure,
+    output::{BAD, FAINT, GOOD, STRONG, WARN, clean},
+    session::Session,
+    table::wrapped,
+};
+use clap::Args;
+use hapax::Coded;
+use hapax_store::{Fact, ListFilter, StoreError, Verdict};
+use serde::Serialize;
+
+const AFTER_HELP: &str = "\
+Exits with 1 when something is unsafe.
+
+Examples:
+  hapax doctor
+  hapax doctor --checkpoints 10000
+  hapax doctor --json | jq '.facts[] | select(.verdict == \"unsafe\")'";
+
+/// Where the third column begins.
+const INDENT: usize = 22;
+
+/// Check the store: durability in force, schema, file system, digests
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct Doctor {
+    /// How many of the latest checkpoints are verified against their digests
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    checkpoints: u64,
+}
+
+#[derive(Serialize)]
+struct Answer {
+    safe: bool,
+    facts: Vec<FactView>,
+}
+
+#[derive(Serialize)]
+struct FactView {
+    name: String,
+    found: String,
+    verdict: &'static str,
+    meaning: String,
+}
+
+impl Doctor {
+    pub(super) async fn run(self, session: &Session<'_>) -> Result<(), Failure> {
+        let progress = session.out.progress(None, "checking");
+        let mut facts = match session.engine.store().health().await {
+            Ok(facts) => facts,
+            Err(error) => vec![unreadable("settings", &error)],
+        };
+        facts.extend(self.digests(session).await);
+        progress.finish_and_clear();
+        let safe = facts.iter().all(|fact| fact.verdict != Verdict::Unsafe);
+        let answer = Answer { safe, facts: facts.iter().map(view).collect() };
+        session.out.answer(&answer, || human(&facts, safe, session))?;
+        if safe { Ok(()) } else { Err(Failure::Told) }
+    }
+
+    /// Verifies the latest steps of the newest runs, and every run's row on the way.
+    async fn digests(&self, session: &Session<'_>) -> Vec<Fact> {
+        let limit = usize::try_from(self.checkpoints).unwrap_or(usize::MAX);
+        let runs = match session.engine.list(ListFilter { limit, ..ListFilter::default() }).await {
+            Ok(runs) => runs,
+            Err(error) => return vec![damaged("runs", error.to_string())],
+        };
+        let (store, mut verified, mut facts) = (session.engine.store(), 0, vec![]);
+        for run in &runs {
+            let mut step = Some(run.step);
+            while let Some(at) = step.filter(|_| verified < self.checkpoints) {
+                // The latest step is read as a worker reads it: with its row and journal.
+                let intact = match at == run.step {
+                    true => store.load(run.key.clone()).await.map(|_| true),
+                    false => store.checkpoint(run.key.clone(), at).await.map(|found| found.is_some()),
+                };
+                match intact {
+                    Ok(true) => verified += 1,
+                    // Older steps may be gone on purpose.
+                    Ok(false) => break,
+                    Err(error) => facts.push(unreadable("checkpoint", &error)),
+                }
+                step = at.checked_sub(1);
+            }
+        }
+        if facts.is_empty() {
+            facts.push(Fact {
+                name: "digests",
+                found: format!("{verified} checkpoints in {} runs", runs.len()),
+                verdict: Verdict::Good,
+                meaning: "each matches its digest: nothing was changed since it was committed".into(),
+            });
+        }
+        facts
+    }
+}
+
+fn unreadable(name: &'static str, error: &StoreError) -> Fact {
+    let mut fact = damaged(name, format!("[{}] {error}", error.code()));
+    if !matches!(error, StoreError::Corrupt { .. }) {
+        fact.meaning = "it could not be read now, so nothing is known of it: try again".into();
+    }
+    fact
+}
+
+fn damaged(name: &'static str, found: String) -> Fact {
+    let meaning = "it is never used as it is: the run stops there; restore the file from a backup".into();
+    Fact { name, found, verdict: Verdict::Unsafe, meaning }
+}
+
+fn word(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Good => "good",
+        Verdict::Note => "note",
+        Verdict::Unsafe => "unsafe",
+    }
+}
+
+fn view(fact: &Fact) -> FactView {
+    FactView {
+        name: fact.name.to_owned(),
+        found: fact.found.clone(),
+        verdict: word(fact.verdict),
+        meaning: fact.meaning.clone(),
+    }
+}
+
+fn human(facts: &[Fact], safe: bool, session: &Session<'_>) -> String {
+    let out = session.out;
+    let mut text = String::new();
+    for fact in facts {
+        let style = match fact.verdict {
+            Verdict::Good => GOOD,
+            Verdict::Note => WARN,
+            Verdict::Unsafe => BAD,
+        };
+        let verdict = out.paint(style, &format!("{:<6}", word(fact.verdict)));
+        let name = out.paint(STRONG, &format!("{:<12}", fact.name));
+        text.push_str(&format!("{verdict}  {name}  {}\n", clean(&fact.found)));
+        let room = out.width().map_or(usize::MAX, |width| width.saturating_sub(INDENT));
+        for line in wrapped(&clean(&fact.meaning), room) {
+            text.push_str(&format!("{:INDENT$}{}\n", "", out.paint(FAINT, &line)));
+        }
+    }
+    let verdict = if safe {
+        out.paint(GOOD, "the store is safe to use")
+    } else {
+        out.paint(BAD, "something is unsafe")
+    };
+    text.push_str(&format!("\n{verdict}\n"));
+    text
+}

@@ -1,0 +1,117 @@
+//! `hapax graph`: a registered graph, or the path of a run, as a drawing.
+
+use crate::{
+    drawing::{Drawing, Trace, dot, mermaid, svg},
+    failure::Failure,
+    session::Session,
+    view,
+};
+use clap::{Args, ValueEnum};
+use hapax::GraphOutline;
+use hapax_core::limits::FRONTIER_PAGE;
+use hapax_store::RunRecord;
+
+const AFTER_HELP: &str = "\
+The path is read from the run's checkpoints: visited nodes and edges are highlighted, what runs next and what failed
+is marked. Of a graph whose code this program doesn't hold, what the run visited is drawn.
+
+Examples:
+  orders graph orders
+  hapax graph --run order-42 --format svg > order-42.svg
+  hapax graph --run order-42 --format dot | dot -Tpng > order-42.png";
+
+/// Draw a graph, or the path of a run
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct Graph {
+    /// A registered graph; may be left out when there is only one
+    #[arg(value_name = "GRAPH", conflicts_with = "run")]
+    graph: Option<String>,
+    /// A run, whose path is drawn in
+    #[arg(long, value_name = "RUN")]
+    run: Option<String>,
+    /// The drawing's language
+    #[arg(long, value_enum, default_value_t = Format::Mermaid)]
+    format: Format,
+    /// How many of the run's latest steps are read
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    steps: u64,
+}
+
+/// A drawing's language.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Format {
+    /// For Markdown
+    Mermaid,
+    /// For Graphviz
+    Dot,
+    /// For browsers
+    Svg,
+}
+
+impl Graph {
+    pub(super) async fn run(self, session: &Session<'_>) -> Result<(), Failure> {
+        let drawing = match &self.run {
+            Some(run) => self.of_run(run, session).await?,
+            None => Drawing::of(&self.registered(session)?),
+        };
+        session.out.answer(&drawing, || match self.format {
+            Format::Mermaid => mermaid::render(&drawing),
+            Format::Dot => dot::render(&drawing),
+            Format::Svg => svg::render(&drawing),
+        })
+    }
+
+    fn registered(&self, session: &Session<'_>) -> Result<GraphOutline, Failure> {
+        let graphs = session.engine.graphs();
+        if let Some(name) = &self.graph {
+            return session.graph(name).ok_or_else(|| session.no_code(&name.as_str().into()));
+        }
+        match <[GraphOutline; 1]>::try_from(graphs) {
+            Ok([only]) => Ok(only),
+            Err(graphs) if graphs.is_empty() => {
+                Err(Failure::Usage("this program holds no graph: name a run with --run".into()))
+            }
+            Err(graphs) => {
+                let names: Vec<_> = graphs.iter().map(|graph| &*graph.name).collect();
+                Err(Failure::Usage(format!("which graph? there are {}", names.join(", "))))
+            }
+        }
+    }
+
+    async fn of_run(&self, run: &str, session: &Session<'_>) -> Result<Drawing, Failure> {
+        let record = session.record(run).await?;
+        let trace = self.trace(&record, session).await?;
+        let shape = session.graph(&record.graph).filter(|graph| graph.fingerprint == record.fingerprint);
+        let mut drawing = match &shape {
+            Some(shape) => Drawing::of(shape),
+            None => Drawing::empty(&record.graph),
+        };
+        let failed = view::failure(&record.status).and_then(|failure| failure.node.as_ref());
+        let failed = failed.map(|failure| failure.node.as_str());
+        drawing.draw_path(&trace, shape.as_ref(), failed, record.status.is_final());
+        drawing.title = format!("{}: {}", record.graph, view::standing(&record));
+        Ok(drawing)
+    }
+
+    async fn trace(&self, record: &RunRecord, session: &Session<'_>) -> Result<Trace, Failure> {
+        let (store, mut trace) = (session.engine.store(), Trace::default());
+        let first = (record.step + 1).saturating_sub(self.steps.max(1));
+        if first > 0 {
+            session.out.remark(&format!("only the latest {} steps are drawn: raise --steps", self.steps));
+        }
+        let progress = session.out.progress(Some(record.step + 1 - first), "steps");
+        for step in first..=record.step {
+            progress.inc(1);
+            let Some(checkpoint) = store.checkpoint(record.key.clone(), step).await? else { continue };
+            trace.begin_step();
+            trace.add(&checkpoint.frontier);
+            for page in 1..checkpoint.frontier_len.div_ceil(FRONTIER_PAGE) {
+                let page = u32::try_from(page).unwrap_or(u32::MAX);
+                trace.add(&store.frontier_page(record.key.clone(), step, page).await?);
+            }
+        }
+        progress.finish_and_clear();
+        Ok(trace)
+    }
+}

@@ -1,0 +1,82 @@
+//! The subcommands, one file each: its flags, its help with examples, its work.
+//!
+//! A new command is one file and one line in an enum below.
+
+mod cancel;
+mod canon;
+mod completions;
+mod doctor;
+mod gc;
+mod graph;
+mod key;
+mod list;
+mod man;
+mod resume;
+mod retry;
+mod show;
+
+use crate::{failure::Failure, output::Output, session::Session};
+use clap::Subcommand;
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// With a store.
+    #[command(flatten)]
+    Online(Online),
+    /// Without one, and without a runtime.
+    #[command(flatten)]
+    Offline(Offline),
+}
+
+/// Commands that work on a store.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Online {
+    List(list::List),
+    Show(show::Show),
+    Graph(graph::Graph),
+    Resume(resume::Resume),
+    Retry(retry::Retry),
+    Cancel(cancel::Cancel),
+    Gc(gc::Gc),
+    Doctor(doctor::Doctor),
+}
+
+/// Commands that need nothing but their arguments.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Offline {
+    Canon(canon::Canon),
+    Key(key::Key),
+    Completions(completions::Completions),
+    Man(man::Man),
+}
+
+impl Online {
+    pub(crate) async fn run(self, session: &Session<'_>) -> Result<(), Failure> {
+        match self {
+            Online::List(command) => command.run(session).await,
+            Online::Show(command) => command.run(session).await,
+            Online::Graph(command) => command.run(session).await,
+            Online::Resume(command) => command.run(session).await,
+            Online::Retry(command) => command.run(session).await,
+            Online::Cancel(command) => command.run(session).await,
+            Online::Gc(command) => command.run(session).await,
+            Online::Doctor(command) => command.run(session).await,
+        }
+    }
+
+    pub(crate) fn is_doctor(&self) -> bool {
+        matches!(self, Online::Doctor(_))
+    }
+}
+
+impl Offline {
+    pub(crate) fn run(self, out: &Output) -> Result<(), Failure> {
+        match self {
+            Offline::Canon(command) => command.run(out),
+            Offline::Key(command) => command.run(out),
+            Offline::Completions(command) => command.run(out),
+            Offline::Man(command) => command.run(out),
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! What went wrong, with its cure and exit code.
+
+use crate::output::{BAD, FAINT, STRONG, clean};
+use anstyle::Style;
+use hapax::{Coded, Error};
+use hapax_core::error::{Code, code};
+use hapax_store::StoreError;
+use serde::Serialize;
+use std::{error::Error as _, io};
+
+/// The command line was not understood.
+pub(crate) const USAGE: u8 = 2;
+const FAILED: u8 = 1;
+const STORE: u8 = 3;
+const BUSY: u8 = 4;
+const INTERRUPTED: u8 = 130;
+
+/// Where the pages of the error codes are.
+const PAGES: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/errors/");
+
+/// Why a command didn't do what it was asked for.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The command line doesn't fit.
+    Usage(String),
+    /// An error with a code.
+    Coded { code: Code, message: String, cause: Option<String>, cure: Option<String>, exit: u8 },
+    /// An error without one.
+    Plain(String),
+    /// The answer itself said what is wrong.
+    Told,
+    /// The reader of our output went away; it has what it wanted.
+    Closed,
+    /// The user has had enough.
+    Interrupted,
+}
+
+/// What is told about a failure.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<Code>,
+    message: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cause: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cure: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    page: Option<String>,
+}
+
+impl Failure {
+    /// An error of the operating system.
+    pub(crate) fn io(what: &str, error: &io::Error) -> Self {
+        Failure::Plain(format!("{what}: {error}"))
+    }
+
+    /// An error while the answer was written.
+    pub(crate) fn from_write(error: &io::Error) -> Self {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            return Failure::Closed;
+        }
+        Failure::io("cannot write the answer", error)
+    }
+
+    /// An error with a code.
+    pub(crate) fn coded(code: Code, message: impl Into<String>) -> Self {
+        let cause = None;
+        Failure::Coded { code, message: message.into(), cause, cure: None, exit: exit_of(code) }
+    }
+
+    /// Another cure than the code's usual one.
+    pub(crate) fn cured_by(mut self, better: impl Into<String>) -> Self {
+        if let Failure::Coded { cure, .. } = &mut self {
+            *cure = Some(better.into());
+        }
+        self
+    }
+
+    /// For a command whose answer is whether something is wrong.
+    pub(crate) fn into_finding(mut self) -> Self {
+        if let Failure::Coded { exit, .. } = &mut self {
+            *exit = FAILED;
+        }
+        self
+    }
+
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Failure::Closed => 0,
+            Failure::Usage(_) => USAGE,
+            Failure::Coded { exit, .. } => *exit,
+            Failure::Plain(_) | Failure::Told => FAILED,
+            Failure::Interrupted => INTERRUPTED,
+        }
+    }
+
+    /// What is to be told, if anything is.
+    pub(crate) fn report(&self) -> Option<Report> {
+        let plain = |message: &str, cure: Option<&str>| Report {
+            code: None,
+            message: message.into(),
+            cause: None,
+            cure: cure.map(Into::into),
+            page: None,
+        };
+        match self {
+            Failure::Told | Failure::Closed => None,
+            Failure::Usage(message) => Some(plain(message, Some("`--help` shows how it is used"))),
+            Failure::Plain(message) => Some(plain(message, None)),
+            Failure::Interrupted => Some(plain("interrupted; nothing is lost, `resume` goes on", None)),
+            Failure::Coded { code, message, cause, cure: better, .. } => Some(Report {
+                code: Some(code),
+                message: message.clone(),
+                cause: cause.clone(),
+                cure: better.clone().or_else(|| Some(cure(code).into())),
+                page: Some(format!("{PAGES}{code}.md")),
+            }),
+        }
+    }
+}
+
+impl Report {
+    /// As a person reads it.
+    pub(crate) fn human(&self, paint: impl Fn(Style, &str) -> String) -> String {
+        let head = self.code.map_or_else(|| "error".to_owned(), |code| format!("error[{code}]"));
+        let mut text = format!("{}: {}\n", paint(BAD, &head), clean(&self.message));
+        let lines = [("cause", &self.cause), ("cure", &self.cure), ("page", &self.page)];
+        for (name, line) in lines {
+            if let Some(line) = line {
+                let style = if name == "page" { FAINT } else { STRONG };
+                text.push_str(&format!("  {}: {}\n", paint(style, name), clean(line)));
+            }
+        }
+        text
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let message = error.to_string();
+        let mut failure = Failure::coded(error.code(), message.clone());
+        if let Failure::Coded { cause, .. } = &mut failure {
+            *cause = deepest(&error).filter(|cause| !message.contains(cause));
+        }
+        failure
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Error::from(error).into()
+    }
+}
+
+fn deepest(error: &Error) -> Option<String> {
+    let mut cause = error.source()?;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    Some(cause.to_string())
+}
+
+fn exit_of(code: Code) -> u8 {
+    match code {
+        code::BAD_URL => USAGE,
+        code::RUN_HELD | code::STORE_RETRY | code::STORE_UNKNOWN | code::FENCED => BUSY,
+        code::CORRUPT
+        | code::STORE_FULL
+        | code::SCHEMA_TOO_NEW
+        | code::CANNOT_OPEN
+        | code::NETWORK_FILE_SYSTEM
+        | code::READ_ONLY => STORE,
+        _ => FAILED,
+    }
+}
+
+/// What to do, in one line; the code's page says more.
+fn cure(code: Code) -> &'static str {
+    match code {
+        code::INVALID_ID => "use 1 to 255 bytes without control characters",
+        code::NO_START | code::UNKNOWN_NODE => "add the node to the graph, or mend its name",
+        code::DUPLICATE => "remove one, or give it another name or label",
+        code::UNREACHABLE => "add an edge to it, or remove it",
+        code::JOIN_CANNOT_FILL => "join only nodes that run without the join",
+        code::NO_ROUTE => "add an edge that holds, or declare `.end(NODE)`; then `retry`",
+        code::NO_PROGRESS => "see which branch did not reach the join: `show` and `graph --run`",
+        code::MERGE_CONFLICT => "give the field a reducer that combines both, then `retry`",
+        code::UNKNOWN_TARGET => "mend the name in `.goto` or `.fork`, then `retry`",
+        code::LIMIT => "split the work or keep large data elsewhere",
+        code::STATE_SHAPE => "deploy the version that wrote it, or declare an upgrade of the state",
+        code::NOT_SERIALISABLE => "mend the JSON, or the type that makes it",
+        code::NODE_FAILED => "mend what the message names, then `retry`: it goes on from the failed step",
+        code::NODE_TIMEOUT => "raise the node's timeout, or make it faster; then `retry`",
+        code::NODE_PANICKED => "mend the panic, then `retry`",
+        code::BUDGET_EXCEEDED => "raise `run_budget`, then `retry`: it gives the run all of its time again",
+        code::MAX_STEPS => "raise `max_steps`, or end the loop; then `retry`",
+        code::CANCELLED => "start it again under another id",
+        code::ALREADY_FINISHED => "nothing is left to do: `show` tells how it ended",
+        code::RUN_EXISTS => "choose another id, or attach to the run",
+        code::RUN_NOT_FOUND => {
+            "look for it with `list`; it may live in another store or namespace, or be deleted"
+        }
+        code::GRAPH_MISMATCH => {
+            "run the program version that started it, or declare its shape `.compatible(…)`"
+        }
+        code::RUN_HELD => "let that engine go on, or end it; its runs are free when it is gone",
+        code::REPLAY_MISMATCH => {
+            "deploy the code that recorded it; nodes must ask for the same things in the same order"
+        }
+        code::SHUT_DOWN => "open the store again",
+        code::DEAD_HANDLE => "await recorded calls inside the node",
+        code::NOT_REGISTERED => {
+            "run this command with the program that registers the graph (`hapax_cli::run`)"
+        }
+        code::NOT_FAILED => "only a failed run can be retried; `resume` goes on with one that is under way",
+        code::EFFECT_FAILED => "see the other side's answer in `show`, then `retry`",
+        code::STORE_RETRY => "try again; if it stays, look for a process that holds the file",
+        code::STORE_UNKNOWN => "look with `show` whether it took effect",
+        code::FENCED => "nothing: another engine goes on with it",
+        code::CONFLICT => {
+            "keep both digests and report it: two executions differ, so a node is not deterministic"
+        }
+        code::CORRUPT => "restore the file from a backup; `doctor` tells how far the damage goes",
+        code::STORE_FULL => "make room on the disk, or delete finished runs with `gc`",
+        code::SCHEMA_TOO_NEW => "use that version of Hapax or a newer one",
+        code::CANNOT_OPEN => "check the path and its permissions",
+        code::NETWORK_FILE_SYSTEM => "move the file to a local disk",
+        code::READ_ONLY => "give this user write permission for the file and its folder",
+        code::BAD_URL => "use `sqlite:path/to/file.db` or `memory:`",
+        _ => "see the code's page",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_has_a_cure_of_its_own() {
+        for code in code::ALL {
+            assert_ne!(cure(code), "see the code's page", "{code}");
+        }
+    }
+}

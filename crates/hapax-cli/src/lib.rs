@@ -1,0 +1,131 @@
+//! The command line of Hapax, as a library.
+//!
+//! Only your own binary holds your nodes' code, so only it can execute them. [`run`] gives it every subcommand of
+//! `hapax`; there `resume` and `retry` really go on, `graph` draws what is registered, and `show` hides secret fields.
+//!
+//! ```no_run
+//! use hapax::prelude::*;
+//! # use serde::{Deserialize, Serialize};
+//! # #[derive(State, Clone, Default, Serialize, Deserialize)]
+//! # struct Order { sku: String }
+//! # const RESERVE: Node = Node::new("reserve");
+//! # async fn reserve(_: hapax::Ctx<Order>) {}
+//!
+//! #[tokio::main]
+//! async fn main() -> hapax::Result<std::process::ExitCode> {
+//!     // An operator's tool executes what it is told to, and doesn't look for more.
+//!     let options = Options::default().finds_work(false);
+//!     let engine = Engine::builder().options(options).open("sqlite:orders.db").await?;
+//!     engine.register(Graph::new("orders", 1, RESERVE).node(RESERVE, reserve), ()).await?;
+//!     Ok(hapax_cli::run(engine).await)
+//! }
+//! ```
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `commands` | one file per subcommand: its flags, its help, its work |
+//! | `args`, `session` | what all of them share: global flags, the open engine |
+//! | `output`, `table`, `json`, `view` | how things are shown, to people and to programs |
+//! | `drawing` | a graph and the path of a run through it |
+//! | `failure` | errors with their cure, and the exit codes |
+
+mod args;
+mod commands;
+mod drawing;
+mod failure;
+mod json;
+mod output;
+mod session;
+mod table;
+mod view;
+
+use args::Cli;
+use clap::Parser;
+use commands::Command;
+use failure::Failure;
+use hapax::Engine;
+use output::Output;
+use session::Session;
+use std::{ffi::OsString, process::ExitCode, time::Duration};
+
+/// What a run in its last step may take when the command is over.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+/// Gives a binary that holds its own graphs every subcommand, with the arguments of this process.
+///
+/// Register the graphs first. The engine is shut down when the command is done. Build it with
+/// [`finds_work(false)`](hapax::Options::finds_work), unless looking at runs shall also take up those that nobody
+/// holds.
+pub async fn run(engine: Engine) -> ExitCode {
+    run_from(engine, std::env::args_os()).await
+}
+
+/// As [`run`], with the arguments that are left of this process's own; the first is the program's name.
+pub async fn run_from(
+    engine: Engine,
+    args: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+) -> ExitCode {
+    let cli = match parse(args) {
+        Ok(cli) => cli,
+        Err(code) => {
+            engine.shutdown(FAREWELL).await;
+            return code;
+        }
+    };
+    let out = Output::new(&cli.global);
+    let outcome = match cli.command {
+        Command::Offline(command) => command.run(&out),
+        _ if cli.global.store.is_some() || cli.global.namespace.is_some() => {
+            Err(Failure::Usage("this program opens its own store: leave out --store and --namespace".into()))
+        }
+        Command::Online(command) => on(&engine, command, &out, true).await,
+    };
+    engine.shutdown(FAREWELL).await;
+    out.exit(outcome)
+}
+
+/// The stock `hapax`: opens the store by `--store` or `HAPAX_STORE`.
+pub fn main() -> ExitCode {
+    let cli = match parse(std::env::args_os()) {
+        Ok(cli) => cli,
+        Err(code) => return code,
+    };
+    let out = Output::new(&cli.global);
+    let outcome = match cli.command {
+        Command::Offline(command) => command.run(&out),
+        Command::Online(command) => stock(&cli.global, command, &out),
+    };
+    out.exit(outcome)
+}
+
+fn stock(global: &args::Global, command: commands::Online, out: &Output) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::io("cannot start", &error))?;
+    runtime.block_on(async {
+        let engine = match session::open(global).await {
+            // What can't be opened is just what a doctor is asked about.
+            Err(failure) if command.is_doctor() => return Err(failure.into_finding()),
+            opened => opened?,
+        };
+        let outcome = on(&engine, command, out, false).await;
+        engine.shutdown(FAREWELL).await;
+        outcome
+    })
+}
+
+async fn on(engine: &Engine, command: commands::Online, out: &Output, embedded: bool) -> Result<(), Failure> {
+    let session = Session { engine, out, embedded };
+    tokio::select! {
+        outcome = command.run(&session) => outcome,
+        Ok(()) = tokio::signal::ctrl_c() => Err(Failure::Interrupted),
+    }
+}
+
+/// Reads the arguments; help, version and mistakes are answered here.
+fn parse(args: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Cli, ExitCode> {
+    Cli::try_parse_from(args).map_err(|error| {
+        // A reader that went away wants no more.
+        let _ = error.print();
+        ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(failure::USAGE))
+    })
+}

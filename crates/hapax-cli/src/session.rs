@@ -1,0 +1,98 @@
+//! The engine that a command works with, and what several commands ask of it.
+
+use crate::{args::Global, failure::Failure, output::Output};
+use hapax::{Engine, Error, GraphOutline, Options, Status, core::id::Namespace};
+use hapax_core::error::code;
+use hapax_store::{MemoryStore, RunRecord, SqliteOptions, SqliteStore, Store};
+use std::{
+    env,
+    ffi::{OsStr, OsString},
+    os::unix::ffi::OsStrExt,
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
+
+/// How often a run that is waited for is looked at.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// What a command works with.
+pub(crate) struct Session<'a> {
+    pub(crate) engine: &'a Engine,
+    pub(crate) out: &'a Output,
+    /// The program is a user's own, which holds graphs.
+    pub(crate) embedded: bool,
+}
+
+impl Session<'_> {
+    /// The registered graph of that name.
+    pub(crate) fn graph(&self, name: &str) -> Option<GraphOutline> {
+        self.engine.graphs().into_iter().find(|graph| &*graph.name == name)
+    }
+
+    /// A run's row.
+    pub(crate) async fn record(&self, run: &str) -> Result<RunRecord, Failure> {
+        Ok(self.engine.record(run).await?)
+    }
+
+    /// Follows a run until it is over, or parked where only something else can move it.
+    pub(crate) async fn follow(&self, run: &str) -> Result<Status, Failure> {
+        loop {
+            if let Ok(status) = tokio::time::timeout(LOOK, self.engine.wait(run)).await {
+                return Ok(status?);
+            }
+            let status = self.engine.status(run).await?;
+            if matches!(status, Status::Waiting { .. } | Status::Paused { .. } | Status::InDoubt) {
+                return Ok(status);
+            }
+        }
+    }
+
+    /// The failure of a command that needs code which this program doesn't hold.
+    pub(crate) fn no_code(&self, graph: &Arc<str>) -> Failure {
+        let failure = Failure::from(Error::NotRegistered { graph: graph.clone() });
+        if self.embedded {
+            return failure.cured_by("register the graph before `hapax_cli::run`");
+        }
+        failure.cured_by(
+            "this `hapax` holds no code of yours: start the program that registers the graph, \
+             or build these commands into it with `hapax_cli::run`",
+        )
+    }
+}
+
+/// Opens the store that the flags or the environment name.
+pub(crate) async fn open(global: &Global) -> Result<Engine, Failure> {
+    let url = global.store.clone().or_else(|| env::var_os("HAPAX_STORE").filter(|url| !url.is_empty()));
+    let url = url.ok_or_else(|| {
+        Failure::Usage("no store is named: pass --store sqlite:path/to/file.db, or set HAPAX_STORE".into())
+    })?;
+    let options = Options::default().finds_work(false).namespace(namespace(global)?);
+    let store = open_store(&url).await?;
+    Ok(Engine::builder().options(options).with_store(store))
+}
+
+fn namespace(global: &Global) -> Result<Namespace, Failure> {
+    let told = global.namespace.clone().or_else(|| env::var("HAPAX_NAMESPACE").ok());
+    let Some(name) = told.filter(|name| !name.is_empty()) else { return Ok(Namespace::default()) };
+    Namespace::new(name).map_err(|error| Error::from(error).into())
+}
+
+/// As the engine opens it, but for any path that the system knows, and never creating a file: a misspelt name would
+/// become an empty store.
+async fn open_store(url: &OsString) -> Result<Arc<dyn Store>, Failure> {
+    let bytes = url.as_bytes();
+    if bytes.starts_with(b"memory:") {
+        return Ok(MemoryStore::shared());
+    }
+    let path = bytes.strip_prefix(b"sqlite:").filter(|path| !path.is_empty());
+    let Some(path) = path.map(|path| Path::new(OsStr::from_bytes(path))) else {
+        return Err(Error::BadUrl { url: url.to_string_lossy().into_owned() }.into());
+    };
+    if !path.exists() {
+        let message = format!("cannot open {}: there is no such file", path.display());
+        let cure = "check the path; the file is created by the program whose runs it holds";
+        return Err(Failure::coded(code::CANNOT_OPEN, message).cured_by(cure));
+    }
+    Ok(SqliteStore::open(path, SqliteOptions::default()).await?)
+}

@@ -1,0 +1,214 @@
+//! The stock binary on a store that an engine works on: it reads all, and files durable requests.
+
+mod common;
+
+use common::{Shop, elsewhere, said, steady, steady_json, stock, url};
+use hapax::{Engine, Status};
+use std::{ffi::OsStr, os::unix::ffi::OsStrExt, time::Duration};
+
+#[tokio::test]
+async fn runs_are_listed_newest_first() {
+    let shop = Shop::with_history().await;
+    let lines: Vec<String> = shop.hapax(&["list"]).ok().lines().map(str::to_owned).collect();
+    assert_eq!(
+        lines[0].split_whitespace().collect::<Vec<_>>(),
+        ["RUN", "STATUS", "GRAPH", "STEP", "CHANGED", "TAGS"]
+    );
+    assert!(lines[1].starts_with("order-2  failed (HX0020)  orders  2 "), "{lines:?}");
+    assert!(lines[2].starts_with("order-1  succeeded        orders  4 "), "{lines:?}");
+    assert!(lines[2].ends_with("customer=42"));
+    insta::assert_snapshot!(steady_json(shop.hapax(&["list", "--json"]).json()));
+}
+
+#[tokio::test]
+async fn a_list_is_filtered_by_tag_status_graph_and_count() {
+    let shop = Shop::with_history().await;
+    let runs = |args: &[&str]| {
+        let answer = shop.hapax(&[&["list", "--json"], args].concat());
+        let answer: serde_json::Value = serde_json::from_str(&answer.out).unwrap();
+        let runs = answer["runs"].as_array().unwrap().iter();
+        runs.map(|run| run["run"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(runs(&["--status", "failed"]), ["order-2"]);
+    assert_eq!(runs(&["--status", "failed", "--status", "succeeded"]), ["order-2", "order-1"]);
+    assert_eq!(runs(&["--status", "in-doubt"]), [""; 0]);
+    assert_eq!(runs(&["--tag", "customer=42", "--limit", "1"]), ["order-2"]);
+    assert_eq!(runs(&["--tag", "customer=43"]), [""; 0]);
+    assert_eq!(runs(&["--graph", "orders"]), ["order-2", "order-1"]);
+    assert_eq!(runs(&["--graph", "other"]), [""; 0]);
+    assert_eq!(runs(&["--namespace", "elsewhere"]), [""; 0]);
+    assert_eq!(shop.hapax(&["list", "--graph", "other"]).ok(), "no runs\n");
+    shop.hapax(&["list", "--tag", "customer"]).fails(2);
+    shop.hapax(&["list", "--status", "good"]).fails(2);
+}
+
+#[tokio::test]
+async fn a_run_is_shown_with_all_that_is_stored_of_it() {
+    let shop = Shop::with_history().await;
+    insta::assert_snapshot!("show_succeeded", steady(&shop.hapax(&["show", "order-1"]).ok()));
+    insta::assert_snapshot!("show_failed", steady(&shop.hapax(&["show", "order-2"]).ok()));
+    insta::assert_snapshot!("show_step", steady(&shop.hapax(&["show", "order-1", "--step", "1"]).ok()));
+    insta::assert_snapshot!("show_json", steady_json(shop.hapax(&["show", "order-1", "--json"]).json()));
+}
+
+#[tokio::test]
+async fn what_is_not_there_is_said_with_its_cure() {
+    let shop = Shop::with_history().await;
+    insta::assert_snapshot!("unknown_run", shop.hapax(&["show", "nope"]).fails(1));
+    insta::assert_snapshot!("unknown_step", shop.hapax(&["show", "order-1", "--step", "99"]).fails(1));
+    for args in
+        [&["retry", "nope"][..], &["cancel", "nope"], &["resume", "nope"], &["graph", "--run", "nope"]]
+    {
+        assert!(shop.hapax(args).fails(1).starts_with("error[HX0028]: there is no run `nope`\n"), "{args:?}");
+    }
+    assert!(shop.hapax(&["show", ""]).fails(1).starts_with("error[HX0001]"));
+    let error: serde_json::Value =
+        serde_json::from_str(&shop.hapax(&["show", "nope", "--json"]).fails(1)).unwrap();
+    assert_eq!((&error["v"], &error["error"]["code"]), (&1.into(), &"HX0028".into()));
+    assert!(error["error"]["page"].as_str().unwrap().ends_with("docs/errors/HX0028.md"));
+}
+
+#[tokio::test]
+async fn a_run_of_a_foreign_graph_is_drawn_as_far_as_it_went() {
+    let shop = Shop::with_history().await;
+    insta::assert_snapshot!("graph_run_mermaid", shop.hapax(&["graph", "--run", "order-1"]).ok());
+    insta::assert_snapshot!(
+        "graph_run_dot",
+        shop.hapax(&["graph", "--run", "order-2", "--format", "dot"]).ok()
+    );
+    let svg = shop.hapax(&["graph", "--run", "order-1", "--format", "svg"]).ok();
+    assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n") && svg.contains(">charge</text>"));
+    let error = shop.hapax(&["graph", "orders"]).fails(1);
+    assert!(error.starts_with("error[HX0034]: graph `orders` is not registered"), "{error}");
+    shop.hapax(&["graph"]).fails(2);
+}
+
+#[tokio::test]
+async fn a_cancel_is_seen_by_the_engine_that_holds_the_run() {
+    let shop = Shop::open().await;
+    let run = shop.in_flight("order-3").await;
+    assert!(shop.hapax(&["show", "order-3"]).ok().contains("held by"));
+    let error = shop.hapax(&["resume", "order-3"]).fails(1);
+    assert!(error.starts_with("error[HX0034]"), "{error}");
+    assert!(shop.hapax(&["cancel", "order-3"]).ok().starts_with("order-3 is "));
+    assert!(matches!(run.wait().await, Err(hapax::Error::Cancelled { .. })));
+    assert_eq!(run.status().await.unwrap(), Status::Cancelled);
+    let error = shop.hapax(&["cancel", "order-3"]).fails(1);
+    assert!(error.starts_with("error[HX0026]: run `order-3` is cancelled already"), "{error}");
+}
+
+#[tokio::test]
+async fn a_retry_is_durable_and_taken_up_by_an_engine_with_the_code() {
+    let shop = Shop::with_history().await;
+    shop.world.declined.store(false, std::sync::atomic::Ordering::SeqCst);
+    assert!(shop.hapax(&["retry", "order-2"]).ok().starts_with("order-2 is pending again"));
+    assert_eq!(shop.engine.wait("order-2").await.unwrap(), Status::Succeeded);
+    let error = shop.hapax(&["retry", "order-2"]).fails(1);
+    assert!(error.starts_with("error[HX0026]"), "{error}");
+}
+
+#[tokio::test]
+async fn finished_runs_are_deleted_by_age_and_count() {
+    let shop = Shop::with_history().await;
+    let _live = shop.in_flight("order-3").await;
+    assert_eq!(shop.hapax(&["gc"]).ok(), "deleted 0 finished runs older than 1w\n");
+    let would = shop.hapax(&["gc", "--older-than", "0s", "--keep", "1", "--dry-run"]).ok();
+    assert_eq!(would, "order-1\nwould delete 1 finished run older than 0s\n");
+    assert_eq!(shop.hapax(&["list", "--json"]).json()["runs"].as_array().unwrap().len(), 3);
+    let deleted = shop.hapax(&["gc", "--older-than", "0s", "--json"]).json();
+    assert_eq!(deleted["deleted"], serde_json::json!(["order-1", "order-2"]));
+    assert_eq!(shop.hapax(&["list", "--json"]).json()["runs"][0]["run"], "order-3");
+    assert!(shop.hapax(&["gc", "--older-than", "soon"]).fails(2).contains("is not an age"));
+}
+
+#[tokio::test]
+async fn a_doctor_finds_a_healthy_store_safe() {
+    let shop = Shop::with_history().await;
+    let answer = shop.hapax(&["doctor", "--json"]).json();
+    assert_eq!(answer["safe"], true);
+    let facts = answer["facts"].as_array().unwrap();
+    let found = |name: &str| facts.iter().find(|fact| fact["name"] == name).map(|fact| &fact["found"]);
+    assert_eq!(found("journal mode").unwrap(), "wal");
+    assert_eq!(found("synchronous").unwrap(), "full");
+    assert_eq!(found("pages").unwrap(), "ok");
+    assert_eq!(found("digests").unwrap(), "8 checkpoints in 2 runs");
+    assert!(shop.hapax(&["doctor"]).ok().ends_with("\nthe store is safe to use\n"));
+    assert_eq!(said(stock(&["--store", "memory:", "doctor"])).code, 1);
+}
+
+#[tokio::test]
+async fn damage_is_found_and_named() {
+    let shop = Shop::with_history().await;
+    shop.engine.shutdown(Duration::from_secs(5)).await;
+    let file = rusqlite::Connection::open(shop.path()).unwrap();
+    file.execute(
+        "UPDATE hapax_checkpoints SET seed = 1, key = zeroblob(32) WHERE run_id = 'order-1' AND step_id = 4",
+        (),
+    )
+    .unwrap();
+    drop(file);
+    let error = shop.hapax(&["show", "order-1"]).fails(3);
+    assert!(error.starts_with("error[HX0044]: run `order-1`, step 4, is damaged"), "{error}");
+    let found = shop.hapax(&["doctor"]);
+    assert_eq!(found.code, 1);
+    assert!(
+        found.out.contains("unsafe  checkpoint    [HX0044] run `order-1`, step 4, is damaged"),
+        "{}",
+        found.out
+    );
+    assert!(shop.hapax(&["show", "order-2"]).code == 0, "the other runs are of no concern");
+}
+
+#[tokio::test]
+async fn a_file_that_is_no_store_is_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let run = |path: &std::path::Path, command: &str| {
+        let mut process = stock(&[command]);
+        process.env("HAPAX_STORE", url(path));
+        said(process)
+    };
+    std::fs::write(at("text.db"), "this is not a database, whatever its name says").unwrap();
+    assert!(run(&at("text.db"), "list").fails(3).starts_with("error[HX0044]: cannot open"));
+    assert!(run(&at("text.db"), "doctor").fails(1).starts_with("error[HX0044]: cannot open"));
+    assert!(run(&at("missing.db"), "list").fails(3).starts_with("error[HX0047]: cannot open"));
+    assert!(!at("missing.db").exists(), "looking at a store must not create one");
+    assert!(said(stock(&["--store", "postgres:x", "list"])).fails(2).starts_with("error[HX0050]"));
+    assert!(said(stock(&["--store", "sqlite:", "list"])).fails(2).starts_with("error[HX0050]"));
+    assert!(said(stock(&["list"])).fails(2).contains("no store is named"));
+    assert_eq!(said(stock(&["--store", "memory:", "list"])).ok(), "no runs\n");
+}
+
+#[tokio::test]
+async fn a_path_may_be_anything_that_the_system_allows() {
+    let shop = Shop::with_history().await;
+    shop.engine.shutdown(Duration::from_secs(5)).await;
+    let odd = shop.path().with_file_name(OsStr::from_bytes(b"odd \xff name.db"));
+    std::fs::rename(shop.path(), &odd).unwrap();
+    let mut command = stock(&["list", "--store"]);
+    command.arg(url(&odd));
+    assert!(said(command).ok().contains("order-1"));
+    let mut command = stock(&["show", "nope", "--store"]);
+    command.arg(url(&odd));
+    said(command).fails(1);
+}
+
+#[tokio::test]
+async fn a_namespace_sees_only_its_own_runs() {
+    let shop = Shop::with_history().await;
+    let url = format!("sqlite:{}", shop.path().display());
+    let engine = Engine::builder().options(elsewhere()).open(&url).await.unwrap();
+    let orders = engine.register(common::shop(), Default::default()).await.unwrap();
+    orders
+        .start("order-9", common::Order { cents: 1, ..Default::default() })
+        .await
+        .unwrap()
+        .wait()
+        .await
+        .unwrap();
+    let answer = shop.hapax(&["list", "--json", "--namespace", "elsewhere"]).json();
+    assert_eq!(answer["runs"].as_array().unwrap().len(), 1);
+    assert_eq!(answer["runs"][0]["run"], "order-9");
+    assert!(shop.hapax(&["show", "order-9"]).fails(1).contains("there is no run `order-9`"));
+    engine.shutdown(Duration::from_secs(5)).await;
+}

@@ -1,0 +1,143 @@
+//! How it behaves towards people, pipes and shells.
+
+mod common;
+
+use common::{Shop, said, steady, stock};
+use rustix::{
+    pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
+    termios::{Winsize, tcsetwinsize},
+};
+use std::{fs::File, io::Read, process::Stdio};
+use unicode_width::UnicodeWidthStr;
+
+#[tokio::test]
+async fn colours_are_for_terminals_unless_told_otherwise() {
+    let shop = Shop::with_history().await;
+    let plain = shop.hapax(&["list"]).ok();
+    assert!(!plain.contains('\u{1b}'), "a pipe is no terminal");
+    assert!(shop.hapax(&["list", "--color", "always"]).ok().contains("\u{1b}[32msucceeded\u{1b}[0m"));
+    assert!(!shop.hapax(&["list", "--color", "never"]).ok().contains('\u{1b}'));
+    let error = shop.hapax(&["show", "nope", "--color", "always"]).fails(1);
+    assert!(error.contains("\u{1b}["), "{error}");
+}
+
+/// What the program shows on a terminal of forty columns.
+fn on_a_terminal(shop: &Shop, args: &[&str], env: &[(&str, &str)]) -> String {
+    let screen = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&screen).unwrap();
+    unlockpt(&screen).unwrap();
+    tcsetwinsize(&screen, Winsize { ws_row: 24, ws_col: 40, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
+    let name = ptsname(&screen, vec![]).unwrap().into_string().unwrap();
+    let terminal = File::options().read(true).write(true).open(name).unwrap();
+    let mut command = shop.command(args);
+    command.env("TERM", "xterm").envs(env.iter().copied());
+    command.stdin(terminal.try_clone().unwrap()).stderr(terminal.try_clone().unwrap()).stdout(terminal);
+    let mut child = command.spawn().unwrap();
+    // The command holds the terminal too: without it, the end of the program is the end of what can be read.
+    drop(command);
+    let mut seen = vec![];
+    // A terminal that nobody holds any more answers with an error.
+    let _ = File::from(screen).read_to_end(&mut seen);
+    assert!(child.wait().unwrap().success());
+    String::from_utf8(seen).unwrap()
+}
+
+#[tokio::test]
+async fn a_terminal_gets_colours_and_lines_that_fit() {
+    let shop = Shop::with_history().await;
+    let seen = on_a_terminal(&shop, &["list"], &[]);
+    assert!(seen.contains("\u{1b}[32m"), "{seen:?}");
+    let seen = on_a_terminal(&shop, &["list"], &[("NO_COLOR", "1")]);
+    assert!(!seen.contains("\u{1b}["), "{seen:?}");
+    assert!(seen.lines().all(|line| line.trim_end().width() <= 40), "{seen}");
+    let seen = on_a_terminal(&shop, &["list"], &[("TERM", "dumb")]);
+    assert!(!seen.contains("\u{1b}["), "{seen:?}");
+}
+
+#[tokio::test]
+async fn a_narrow_screen_cuts_columns_instead_of_wrapping() {
+    let shop = Shop::with_history().await;
+    for columns in ["1", "10", "24", "40", "60", "200"] {
+        let mut command = shop.command(&["list"]);
+        command.env("COLUMNS", columns);
+        let text = said(command).ok();
+        let widest = text.lines().map(UnicodeWidthStr::width).max().unwrap();
+        assert!(widest <= columns.parse().unwrap(), "{columns}: {text}");
+        let mut command = shop.command(&["show", "order-1"]);
+        command.env("COLUMNS", columns);
+        said(command).ok();
+    }
+    let mut command = shop.command(&["list"]);
+    command.env("COLUMNS", "40");
+    insta::assert_snapshot!(steady(&said(command).ok()));
+}
+
+#[tokio::test]
+async fn a_stored_text_cannot_steer_the_terminal() {
+    let shop = Shop::with_history().await;
+    for args in [&["show", "order-2"][..], &["list"], &["graph", "--run", "order-2"]] {
+        assert!(!shop.hapax(args).ok().contains('\u{1b}'), "{args:?}");
+    }
+    assert!(shop.hapax(&["show", "order-2"]).ok().contains(r"card \u{1b}[31mdeclined"));
+}
+
+#[tokio::test]
+async fn a_closed_pipe_is_no_failure() {
+    let shop = Shop::with_history().await;
+    for args in [
+        &["list"][..],
+        &["show", "order-1"],
+        &["doctor"],
+        &["graph", "--run", "order-1"],
+        &["man"],
+        &["--help"],
+    ] {
+        let mut child = shop.command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        // The reader is gone before anything is written, or soon after.
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), said.as_str()), (Some(0), ""), "{args:?}");
+    }
+}
+
+#[test]
+fn every_command_has_help_with_examples() {
+    let help = said(stock(&["--help"])).ok();
+    let list = help.split("Commands:\n").nth(1).unwrap().split("\n\n").next().unwrap();
+    let commands: Vec<_> = list.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    for command in ["list", "show", "graph", "resume", "retry", "cancel", "gc", "doctor", "canon", "key"] {
+        assert!(commands.contains(&command), "{command}");
+    }
+    for command in commands.into_iter().filter(|command| *command != "help") {
+        let help = said(stock(&[command, "--help"])).ok();
+        assert!(help.contains("\nExamples:\n"), "{command}");
+        let page = said(stock(&["man", command])).ok();
+        assert!(page.starts_with(".ie \\n(.g .ds Aq"), "{page}");
+    }
+    for code in ["0  ", "1  ", "2  ", "3  ", "4  ", "130"] {
+        assert!(help.contains(&format!("\n  {code}  ")), "{code}");
+    }
+}
+
+#[test]
+fn completions_and_man_pages_know_every_command() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = said(stock(&["completions", shell])).ok();
+        assert!(script.contains("doctor") && script.contains("dry-run"), "{shell}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    said(stock(&["man", "--dir", folder.path().to_str().unwrap()])).ok();
+    assert!(folder.path().join("hapax.1").exists() && folder.path().join("hapax-key-step.1").exists());
+    said(stock(&["man", "nope"])).fails(2);
+}
+
+#[test]
+fn a_mistake_on_the_command_line_is_a_usage_error() {
+    for args in [&["nope"][..], &["show"], &["list", "--limit", "x"], &["resume"], &["resume", "a", "--all"]]
+    {
+        let error = said(stock(args)).fails(2);
+        assert!(error.starts_with("error: "), "{error}");
+    }
+    assert_eq!(said(stock(&["--version"])).ok(), format!("hapax {}\n", env!("CARGO_PKG_VERSION")));
+}
