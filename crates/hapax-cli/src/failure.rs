@@ -33,6 +33,8 @@ pub(crate) enum Failure {
     Closed,
     /// The user has had enough.
     Interrupted,
+    /// The user has had enough of the demo, which has nothing to go on with.
+    DemoInterrupted,
 }
 
 /// What is told about a failure.
@@ -91,7 +93,7 @@ impl Failure {
             Failure::Usage(_) => USAGE,
             Failure::Coded { exit, .. } => *exit,
             Failure::Plain(_) | Failure::Told => FAILED,
-            Failure::Interrupted => INTERRUPTED,
+            Failure::Interrupted | Failure::DemoInterrupted => INTERRUPTED,
         }
     }
 
@@ -109,6 +111,7 @@ impl Failure {
             Failure::Usage(message) => Some(plain(message, Some("`--help` shows how it is used"))),
             Failure::Plain(message) => Some(plain(message, None)),
             Failure::Interrupted => Some(plain("interrupted; nothing is lost, `resume` goes on", None)),
+            Failure::DemoInterrupted => Some(plain("interrupted; the demo's processes are ended", None)),
             Failure::Coded { code, message, cause, cure: better, .. } => Some(Report {
                 code: Some(code),
                 message: message.clone(),

@@ -27,10 +27,12 @@
 //! | `args`, `session` | what all of them share: global flags, the open engine |
 //! | `output`, `table`, `json`, `view` | how things are shown, to people and to programs |
 //! | `drawing` | a graph and the path of a run through it |
+//! | `demo` | orders that are paid through many kills |
 //! | `failure` | errors with their cure, and the exit codes |
 
 mod args;
 mod commands;
+mod demo;
 mod drawing;
 mod failure;
 mod json;
@@ -75,6 +77,7 @@ pub async fn run_from(
     let out = Output::new(&cli.global);
     let outcome = match cli.command {
         Command::Offline(command) => command.run(&out),
+        Command::Demo(_) => Err(Failure::Usage("the demo is part of the stock `hapax`: run it there".into())),
         _ if cli.global.store.is_some() || cli.global.namespace.is_some() => {
             Err(Failure::Usage("this program opens its own store: leave out --store and --namespace".into()))
         }
@@ -93,6 +96,7 @@ pub fn main() -> ExitCode {
     let out = Output::new(&cli.global);
     let outcome = match cli.command {
         Command::Offline(command) => command.run(&out),
+        Command::Demo(demo) => demo.run(&cli.global, &out),
         Command::Online(command) => stock(&cli.global, command, &out),
     };
     out.exit(outcome)

@@ -89,6 +89,11 @@ impl Output {
         }
     }
 
+    /// Whether remarks and pictures, which go to standard error, are painted.
+    pub(crate) fn paints_remarks(&self) -> bool {
+        self.color_errors
+    }
+
     /// Paints a text, where colours are wanted.
     pub(crate) fn paint(&self, style: Style, text: &str) -> String {
         paint(self.color, style, text)

@@ -72,7 +72,8 @@ pub(crate) async fn open(global: &Global) -> Result<Engine, Failure> {
     Ok(Engine::builder().options(options).with_store(store))
 }
 
-fn namespace(global: &Global) -> Result<Namespace, Failure> {
+/// The tenant that the flags or the environment name.
+pub(crate) fn namespace(global: &Global) -> Result<Namespace, Failure> {
     let told = global.namespace.clone().or_else(|| env::var("HAPAX_NAMESPACE").ok());
     let Some(name) = told.filter(|name| !name.is_empty()) else { return Ok(Namespace::default()) };
     Namespace::new(name).map_err(|error| Error::from(error).into())

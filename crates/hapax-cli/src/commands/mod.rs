@@ -15,7 +15,7 @@ mod resume;
 mod retry;
 mod show;
 
-use crate::{failure::Failure, output::Output, session::Session};
+use crate::{demo::Demo, failure::Failure, output::Output, session::Session};
 use clap::Subcommand;
 
 /// What to do.
@@ -27,6 +27,7 @@ pub(crate) enum Command {
     /// Without one, and without a runtime.
     #[command(flatten)]
     Offline(Offline),
+    Demo(Demo),
 }
 
 /// Commands that work on a store.

@@ -1,0 +1,166 @@
+//! `hapax demo`: orders are paid while their worker is killed again and again, and an outside party counts.
+//!
+//! Three roles, all played by this program: the supervisor, which the user starts; the worker, which it kills; and
+//! the ledger, a bank that keeps its own log. Nothing here trusts Hapax: the numbers come from that log.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `supervisor.rs`, `plan.rs` | starts and kills workers; when |
+//! | `worker.rs`, `orders.rs` | what is killed; the graph of an order |
+//! | `ledger.rs` | the bank |
+//! | `tally.rs` | counts from the bank's log |
+//! | `picture.rs` | what a person sees meanwhile |
+//! | `process.rs`, `clock.rs` | children that can't outlive the demo; time |
+
+mod clock;
+mod ledger;
+mod orders;
+mod picture;
+mod plan;
+mod process;
+mod supervisor;
+mod tally;
+mod worker;
+
+use crate::{args::Global, failure::Failure, output::Output, session};
+use clap::{Args, Subcommand};
+use hapax::{Engine, Options, Status, core::id::Namespace, store::ListFilter};
+use picture::Picture;
+use std::{
+    collections::BTreeSet,
+    ffi::OsString,
+    hash::{BuildHasher, Hasher, RandomState},
+    io,
+    path::Path,
+    time::Duration,
+};
+use supervisor::{Broken, Setup, supervise};
+use tally::Tally;
+
+const AFTER_HELP: &str = "\
+The worker and the bank are processes of their own. The numbers are counted from the bank's log, which is on its disk
+before any answer leaves. Exit code 0 means: no order was charged twice, none was lost, and calls had to be repeated.
+
+The orders live in a temporary file, or in the store that --store names, where they stay: $HAPAX_STORE is not used.
+
+Examples:
+  hapax demo
+  hapax demo --orders 1000 --kills 100
+  hapax demo --store sqlite:demo.db && hapax --store sqlite:demo.db list
+  hapax demo --json";
+
+/// Pay orders while their worker is killed again and again, and count at the bank
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP, args_conflicts_with_subcommands = true)]
+#[command(override_usage = "hapax demo [OPTIONS]")]
+pub(crate) struct Demo {
+    #[command(subcommand)]
+    role: Option<Role>,
+    /// Orders to pay
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    orders: u32,
+    /// How often the worker is killed with SIGKILL
+    #[arg(long, value_name = "N", default_value_t = 25)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    kills: u32,
+    /// Draws the plan of the kills. Default: another one each time
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
+/// A part that the demo gives to a child.
+#[derive(Debug, Subcommand)]
+enum Role {
+    #[command(hide = true)]
+    Worker(worker::Args),
+    #[command(hide = true)]
+    Ledger(ledger::Args),
+}
+
+/// Where the runs live.
+#[derive(Debug, Clone)]
+struct Place {
+    store: String,
+    namespace: Namespace,
+}
+
+impl Place {
+    fn new(global: &Global, fresh: &Path) -> Result<Self, Failure> {
+        let told = global.store.clone().map(OsString::into_string).transpose();
+        let told = told.map_err(|_| Failure::Usage("the demo wants an address in UTF-8".into()))?;
+        if told.as_ref().is_some_and(|url| url.starts_with("memory:") || url.ends_with(":memory:")) {
+            let why = "what is only in memory dies with the worker; use a file, as `--store sqlite:demo.db`";
+            return Err(Failure::Usage(why.into()));
+        }
+        let store = told.unwrap_or_else(|| format!("sqlite:{}", fresh.join("orders.db").display()));
+        Ok(Self { store, namespace: session::namespace(global)? })
+    }
+
+    async fn open(&self) -> Result<Engine, hapax::Error> {
+        let options = Options::default().namespace(self.namespace.clone());
+        Engine::builder().options(options).open(&self.store).await
+    }
+}
+
+impl Demo {
+    pub(crate) fn run(self, global: &Global, out: &Output) -> Result<(), Failure> {
+        match self.role {
+            Some(Role::Worker(args)) => worker::run(args, &Place::new(global, Path::new(""))?),
+            Some(Role::Ledger(args)) => ledger::run(args).map_err(|error| Failure::io("ledger", &error)),
+            None => self.show(global, out),
+        }
+    }
+
+    fn show(&self, global: &Global, out: &Output) -> Result<(), Failure> {
+        let cannot = |error: io::Error| Failure::io("cannot run the demo", &error);
+        let folder = tempfile::Builder::new().prefix("hapax-demo-").tempdir().map_err(cannot)?;
+        let setup = Setup {
+            orders: self.orders,
+            kills: self.kills,
+            seed: self.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish() % 1_000_000),
+            place: Place::new(global, folder.path())?,
+            batch: global.store.as_ref().map_or("order".into(), |_| format!("demo-{}", clock::stamp())),
+            folder: folder.path().to_owned(),
+        };
+        // A store that can't be opened is reported before anything is started.
+        runs(&setup)?;
+        let (done, scene) = supervise(&setup, Picture::new(out)).map_err(|broken| match broken {
+            Broken::Interrupted => Failure::DemoInterrupted,
+            Broken::Failed(why) => Failure::Plain(format!("the demo broke off: {why}; seed {}", setup.seed)),
+        })?;
+        let log = ledger::read_log(&setup.log()).map_err(cannot)?;
+        let tally = Tally::new(&log, &setup, &runs(&setup)?, done);
+        let told = out.answer(&tally, || picture::result(&tally, &scene, out));
+        if tally.holds() { told } else { Err(Failure::Told) }
+    }
+}
+
+/// What the store has of the orders.
+#[derive(Debug, Default)]
+struct Runs {
+    /// The names of those that succeeded.
+    finished: BTreeSet<String>,
+    /// What all of them committed, after their start.
+    steps: u64,
+}
+
+fn runs(setup: &Setup) -> Result<Runs, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let listed = runtime.map_err(|error| Failure::io("cannot start", &error))?.block_on(async {
+        let engine = setup.place.open().await?;
+        let filter =
+            ListFilter { graph: Some(orders::GRAPH.into()), limit: usize::MAX, ..ListFilter::default() };
+        let listed = engine.list(filter).await;
+        engine.shutdown(Duration::from_secs(1)).await;
+        listed
+    })?;
+    let mut runs = Runs::default();
+    for record in listed.iter().filter(|record| record.key.run.as_str().starts_with(&setup.batch)) {
+        runs.steps += record.step;
+        if record.status == Status::Succeeded {
+            runs.finished.insert(record.key.run.to_string());
+        }
+    }
+    Ok(runs)
+}

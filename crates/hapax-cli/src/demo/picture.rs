@@ -1,0 +1,330 @@
+//! What a person sees: a live picture at a terminal, a line for each kill otherwise, and the table at the end.
+//!
+//! The picture goes to standard error, the result to standard output. `NO_COLOR` is honoured.
+
+use super::tally::Tally;
+use crate::output::{BAD, FAINT, GOOD, Output, STRONG, WARN, clean};
+use anstyle::Style;
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    fmt,
+    io::{self, IsTerminal, Write},
+    time::Duration,
+};
+
+/// Events that are shown at a time.
+const EVENTS: usize = 6;
+/// Kill marks that fit into a line.
+const MARKS: usize = 50;
+
+const CHARGE: &str = "charge";
+const REPEAT: &str = "repeat";
+
+/// When a kill struck.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Kill {
+    /// At a moment drawn from the seed.
+    AnyMoment,
+    /// After this order's charge was applied, before the answer.
+    Between(String),
+}
+
+/// What there is to see.
+#[derive(Debug, Default)]
+pub(super) struct Scene {
+    orders: u32,
+    planned: u32,
+    seed: u64,
+    ledger: u32,
+    worker: u32,
+    finished: BTreeSet<u32>,
+    pub(super) kills: Vec<Kill>,
+    /// From each kill to the first order that the next worker took over.
+    recoveries: Vec<Duration>,
+    calls: usize,
+    charges: usize,
+    pub(super) failures: Vec<String>,
+    events: VecDeque<Event>,
+}
+
+/// Something that happened, and how often in a row.
+#[derive(Debug)]
+struct Event {
+    kind: &'static str,
+    style: Style,
+    text: String,
+    more: usize,
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:<8}  {}", self.kind, self.text)?;
+        if self.more > 0 { write!(f, " (and {} more)", self.more) } else { Ok(()) }
+    }
+}
+
+impl Scene {
+    pub(super) fn new(orders: u32, planned: u32, seed: u64, ledger: u32) -> Self {
+        Self { orders, planned, seed, ledger, ..Self::default() }
+    }
+
+    /// Notes an event; calls to the bank come in bursts, of which the first is told and the others are counted.
+    fn event(&mut self, kind: &'static str, style: Style, text: String) {
+        let in_bursts = matches!(kind, CHARGE | REPEAT);
+        if let Some(last) = self.events.back_mut().filter(|last| in_bursts && last.kind == kind) {
+            last.more += 1;
+            return;
+        }
+        if self.events.len() == EVENTS {
+            self.events.pop_front();
+        }
+        self.events.push_back(Event { kind, style, text, more: 0 });
+    }
+
+    /// A worker was started.
+    pub(super) fn began(&mut self, worker: u32) {
+        self.worker = worker;
+    }
+
+    /// The worker was killed.
+    pub(super) fn killed(&mut self, kill: Kill) {
+        let worker = self.worker;
+        let text = match &kill {
+            Kill::AnyMoment => format!("worker {worker}, at a random moment"),
+            Kill::Between(order) => format!("worker {worker}: {order} is charged, the answer never arrives"),
+        };
+        self.event("SIGKILL", BAD, text);
+        self.kills.push(kill);
+    }
+
+    /// The next worker took up the first order, so long after the kill.
+    pub(super) fn recovered(&mut self, after: Duration) {
+        self.recoveries.push(after);
+        self.event("recovery", GOOD, format!("worker {} goes on after {}", self.worker, ms(after)));
+    }
+
+    /// The bank got a call.
+    pub(super) fn called(&mut self, order: &str, cents: u64, applied: bool) {
+        self.calls += 1;
+        self.charges += usize::from(applied);
+        if applied {
+            self.event(CHARGE, FAINT, format!("{order} pays {}.{:02}", cents / 100, cents % 100));
+        } else {
+            self.event(REPEAT, WARN, format!("{order} asks again with its first key: no second charge"));
+        }
+    }
+
+    /// An order is shipped, in this life or an earlier one.
+    pub(super) fn finished(&mut self, number: u32) {
+        self.finished.insert(number);
+    }
+
+    /// An order failed.
+    pub(super) fn failed(&mut self, error: &str) {
+        self.event("failed", BAD, clean(error));
+        self.failures.push(error.to_owned());
+    }
+
+    fn headline(&self) -> String {
+        format!(
+            "Paying {} orders while SIGKILL hits their worker {} times; a bank in another process counts.",
+            self.orders, self.planned
+        )
+    }
+
+    /// A mark for every kill, also for those to come.
+    fn marks(&self, paint: Paint) -> String {
+        if self.planned as usize > MARKS {
+            return String::new();
+        }
+        let struck = self.kills.iter().map(|kill| match kill {
+            Kill::AnyMoment => paint.on(BAD, "✗"),
+            Kill::Between(_) => paint.on(WARN, "◆"),
+        });
+        let to_come = (self.planned as usize).saturating_sub(self.kills.len());
+        struck.chain((0..to_come).map(|_| paint.on(FAINT, "·"))).collect()
+    }
+
+    fn kill_row(&self, paint: Paint) -> String {
+        let between = self.between();
+        let legend = format!("{between} of them ◆ between a charge and its answer");
+        let counts = format!("{}/{}", self.kills.len(), self.planned);
+        format!("  kills   {}  {counts}   {}", self.marks(paint), paint.on(FAINT, &legend))
+    }
+
+    fn worker_row(&self, paint: Paint) -> String {
+        let recovered = self.recoveries.last().map(|last| format!("recovered in {}", ms(*last)));
+        let recovered = paint.on(GOOD, &recovered.unwrap_or_default());
+        format!("  worker  pid {}   {recovered}", self.worker)
+    }
+
+    fn bank_row(&self, paint: Paint) -> String {
+        let repeats = format!("{} repeated with the same key", self.calls - self.charges);
+        let Self { ledger, calls, charges, .. } = self;
+        format!("  bank    pid {ledger}   {charges} charges in {calls} calls, {}", paint.on(WARN, &repeats))
+    }
+
+    /// Kills between a charge and its answer.
+    pub(super) fn between(&self) -> usize {
+        self.kills.iter().filter(|kill| matches!(kill, Kill::Between(_))).count()
+    }
+
+    fn recovery(&self) -> Option<String> {
+        let mut all = self.recoveries.clone();
+        all.sort();
+        let (median, longest) = (all.get(all.len() / 2)?, all.last()?);
+        Some(format!("Recovery took {} in the median, {} at most.", ms(*median), ms(*longest)))
+    }
+}
+
+fn ms(duration: Duration) -> String {
+    format!("{} ms", duration.as_millis())
+}
+
+/// Colours, where they are wanted.
+#[derive(Debug, Clone, Copy)]
+struct Paint(bool);
+
+impl Paint {
+    fn on(self, style: Style, text: &str) -> String {
+        if self.0 && !text.is_empty() { format!("{style}{text}{style:#}") } else { text.to_owned() }
+    }
+}
+
+/// How it is shown.
+pub(super) enum Picture {
+    /// Not at all.
+    Nothing,
+    /// A line now and then.
+    Lines,
+    /// A picture that changes.
+    Live(Box<Live>),
+}
+
+/// The rows of a live picture.
+pub(super) struct Live {
+    all: MultiProgress,
+    paint: Paint,
+    head: ProgressBar,
+    orders: ProgressBar,
+    facts: Vec<ProgressBar>,
+    events: Vec<ProgressBar>,
+}
+
+impl Picture {
+    /// A live picture for a terminal, lines for a file or a pipe.
+    pub(super) fn new(out: &Output) -> Self {
+        match (out.is_json(), io::stderr().is_terminal()) {
+            (true, _) => Self::Nothing,
+            (false, false) => Self::Lines,
+            (false, true) => Self::Live(Box::new(Live::new(Paint(out.paints_remarks())))),
+        }
+    }
+
+    /// The show begins.
+    pub(super) fn begin(&mut self, scene: &Scene) {
+        match self {
+            Self::Nothing => {}
+            Self::Lines => say(&format!("{} (seed {}, bank {})", scene.headline(), scene.seed, scene.ledger)),
+            Self::Live(live) => live.begin(scene),
+        }
+    }
+
+    /// Something changed.
+    pub(super) fn draw(&mut self, scene: &Scene) {
+        if let Self::Live(live) = self {
+            live.draw(scene);
+        }
+    }
+
+    /// The worker was killed.
+    pub(super) fn killed(&mut self, scene: &Scene) {
+        self.draw(scene);
+        if let (Self::Lines, Some(event)) = (&self, scene.events.back()) {
+            let (done, orders, kills) = (scene.finished.len(), scene.orders, scene.kills.len());
+            say(&format!("kill {kills:>3}/{}  orders {done:>3}/{orders}  {event}", scene.planned));
+        }
+    }
+}
+
+impl Live {
+    fn new(paint: Paint) -> Self {
+        let all = MultiProgress::new();
+        let row = || {
+            let bar = ProgressBar::new(0).with_style(style("{wide_msg}"));
+            all.add(bar)
+        };
+        let head = row();
+        let orders = all.add(ProgressBar::new(0));
+        let facts = (0..4).map(|_| row()).collect();
+        let events = (0..EVENTS).map(|_| row()).collect();
+        Self { all, paint, head, orders, facts, events }
+    }
+
+    fn begin(&mut self, scene: &Scene) {
+        self.head.set_message(self.paint.on(STRONG, &scene.headline()));
+        self.orders.set_length(scene.orders.into());
+        let bar = if self.paint.0 { "{bar:40.green/dim}" } else { "{bar:40}" };
+        let template = format!("  orders  {bar}  {{pos}}/{{len}} shipped   {{elapsed}}");
+        self.orders.set_style(style(&template).progress_chars("█▌░"));
+        self.orders.enable_steady_tick(Duration::from_millis(100));
+        self.draw(scene);
+    }
+
+    fn draw(&mut self, scene: &Scene) {
+        let paint = self.paint;
+        self.orders.set_position(scene.finished.len() as u64);
+        let facts = [scene.kill_row(paint), scene.worker_row(paint), scene.bank_row(paint), String::new()];
+        for (row, text) in self.facts.iter().zip(facts) {
+            row.set_message(text);
+        }
+        for (row, event) in self.events.iter().zip(&scene.events) {
+            row.set_message(paint.on(event.style, &format!("  {event}")));
+        }
+    }
+}
+
+/// Whatever ended the show, what is said next finds a clean line.
+impl Drop for Live {
+    fn drop(&mut self) {
+        for row in self.facts.iter().chain(&self.events).chain([&self.head, &self.orders]) {
+            row.finish_and_clear();
+        }
+        // A terminal that went away needs no clearing.
+        let _ = self.all.clear();
+    }
+}
+
+/// A line for whoever reads along; one that nobody can read is no failure.
+fn say(line: &str) {
+    let _ = writeln!(io::stderr().lock(), "{line}");
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
+/// The table, and what it proves.
+pub(super) fn result(tally: &Tally, scene: &Scene, out: &Output) -> String {
+    let (names, values) = table(tally);
+    let style = if tally.holds() { GOOD } else { BAD };
+    let verdict = tally.verdict(scene.between());
+    let mut lines = vec![out.paint(FAINT, &names), out.paint(STRONG, &values), String::new()];
+    lines.extend(verdict.lines().map(|line| out.paint(style, line)));
+    lines.extend(
+        scene.recovery().map(|recovery| format!("{recovery} The kills were drawn from seed {}.", scene.seed)),
+    );
+    lines.extend(scene.failures.iter().map(|failure| out.paint(BAD, &clean(failure))));
+    lines.join("\n") + "\n"
+}
+
+fn table(tally: &Tally) -> (String, String) {
+    let (mut names, mut values) = (String::new(), String::new());
+    for (name, value) in tally.columns() {
+        let width = name.len().max(value.len()) + 3;
+        names.push_str(&format!("{name:>width$}"));
+        values.push_str(&format!("{value:>width$}"));
+    }
+    (names, values)
+}

@@ -1,0 +1,92 @@
+//! The process that is killed: pays the orders, whatever an earlier life has left of them, and says what it does.
+
+use super::{
+    Place,
+    orders::{self, FraudDesk, Shop},
+    process::ends_with_its_input,
+};
+use crate::failure::Failure;
+use futures::{StreamExt as _, stream};
+use hapax::{Event, Flow};
+use serde::{Deserialize, Serialize};
+use std::{io::Write, path::PathBuf, time::Duration};
+use tokio::sync::broadcast::{Receiver, error::RecvError};
+
+/// Orders that are worked on at the same time.
+const AT_ONCE: usize = 12;
+
+/// What a worker must know.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// The ledger's socket.
+    #[arg(long)]
+    ledger: PathBuf,
+    /// The first part of every run's name.
+    #[arg(long)]
+    batch: String,
+    /// How many orders there are.
+    #[arg(long)]
+    orders: u32,
+    /// Which life of the worker this is.
+    #[arg(long)]
+    life: u32,
+}
+
+/// What the supervisor is told, one line of JSON for each thing.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Report {
+    /// A run is executed, from its beginning or from where an earlier life left it.
+    Claimed,
+    /// An order is shipped, in this life or an earlier one.
+    Finished(u32),
+    /// An order failed.
+    Failed(String),
+    /// No order is left.
+    Done,
+}
+
+fn say(report: &Report) {
+    if let Ok(line) = serde_json::to_string(report) {
+        // A supervisor that went away needs no reports; this process ends with its input.
+        let _ = std::io::stdout().write_all(format!("{line}\n").as_bytes());
+    }
+}
+
+/// Pays all orders.
+pub(super) fn run(args: Args, place: &Place) -> Result<(), Failure> {
+    ends_with_its_input(|_| ());
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::io("cannot start", &error))?;
+    Ok(runtime.block_on(work(args, place))?)
+}
+
+async fn work(Args { ledger, batch, orders, life }: Args, place: &Place) -> Result<(), hapax::Error> {
+    let engine = place.open().await?;
+    tokio::spawn(report_claims(engine.events()));
+    let flow = engine.register(orders::graph(), Shop { ledger, life, desk: FraudDesk::open() }).await?;
+    let paid = stream::iter(1..=orders).map(|number| pay(&flow, &batch, number));
+    paid.buffer_unordered(AT_ONCE).for_each(async |report| say(&report)).await;
+    engine.shutdown(Duration::from_secs(5)).await;
+    say(&Report::Done);
+    Ok(())
+}
+
+/// Starts an order, or follows it when an earlier life has.
+async fn pay(flow: &Flow<orders::Order, Shop>, batch: &str, number: u32) -> Report {
+    let paid =
+        async { flow.start(&orders::id(batch, number), orders::order(batch, number)).await?.wait().await };
+    match paid.await {
+        Ok(_) => Report::Finished(number),
+        Err(error) => Report::Failed(error.to_string()),
+    }
+}
+
+async fn report_claims(mut events: Receiver<Event>) {
+    loop {
+        match events.recv().await {
+            Ok(Event::RunClaimed { .. }) => say(&Report::Claimed),
+            Ok(_) | Err(RecvError::Lagged(_)) => {}
+            Err(RecvError::Closed) => return,
+        }
+    }
+}
