@@ -100,8 +100,7 @@ fn on_a_terminal(temp: &Path, no_color: &str) -> String {
 fn a_terminal_gets_a_live_picture() {
     let temp = tempfile::tempdir().unwrap();
     let seen = on_a_terminal(temp.path(), "");
-    for part in
-        ["Paying 10 orders", "█", "◆", "SIGKILL", "/10 shipped", "\u{1b}[32m", "charged exactly once"]
+    for part in ["Paying 10 orders", "█", "◆", "SIGKILL", "/10 shipped", "\u{1b}[32m", "charged exactly once"]
     {
         assert!(seen.contains(part), "{part} in {seen}");
     }

@@ -38,10 +38,12 @@ use supervisor::{Broken, Setup, supervise};
 use tally::Tally;
 
 const AFTER_HELP: &str = "\
-The worker and the bank are processes of their own. The numbers are counted from the bank's log, which is on its disk
-before any answer leaves. Exit code 0 means: no order was charged twice, none was lost, and calls had to be repeated.
+The worker and the bank are processes of their own. The numbers are counted from the bank's log,
+which is on its disk before any answer leaves. Exit code 0 means: no order was charged twice, none
+was lost, and calls had to be repeated.
 
-The orders live in a temporary file, or in the store that --store names, where they stay: $HAPAX_STORE is not used.
+The orders live in a temporary file, or in the store that --store names, where they stay.
+$HAPAX_STORE is not used.
 
 Examples:
   hapax demo
@@ -52,7 +54,7 @@ Examples:
 /// Pay orders while their worker is killed again and again, and count at the bank
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP, args_conflicts_with_subcommands = true)]
-#[command(override_usage = "hapax demo [OPTIONS]")]
+#[command(disable_help_subcommand = true, override_usage = "hapax demo [OPTIONS]")]
 pub(crate) struct Demo {
     #[command(subcommand)]
     role: Option<Role>,

@@ -65,7 +65,7 @@ impl FraudDesk {
 type Ctx = hapax::Ctx<Order, Shop>;
 
 /// How often the fraud desk decides.
-const BATCH_EVERY: Duration = Duration::from_millis(220);
+const BATCH_EVERY: Duration = Duration::from_millis(380);
 
 /// The graph's name.
 pub(super) const GRAPH: &str = "demo-orders";

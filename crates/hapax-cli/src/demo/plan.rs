@@ -6,7 +6,7 @@ use std::time::Duration;
 /// Kills that the ledger triggers, at the least: after a charge was applied, before its answer leaves.
 const BETWEEN: u64 = 5;
 /// A kill at any moment comes this long after the worker's start at the latest.
-const LATEST: Duration = Duration::from_millis(420);
+const LATEST: Duration = Duration::from_millis(720);
 
 /// How one life of the worker ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -225,17 +225,22 @@ impl<'s> Supervisor<'s> {
     }
 }
 
-/// Passes Ctrl-C and the request to end on, so that the children are ended and the folder is removed.
+/// Passes Ctrl-C, a request to end and the loss of the terminal on, so that the children are ended and the folder is
+/// removed.
 fn hear_interrupts(outbox: Sender<Heard>) -> io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let (mut interrupt, mut terminate) = {
+    let (mut interrupt, mut terminate, mut hangup) = {
         let _entered = runtime.enter();
-        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
+        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?, signal(SignalKind::hangup())?)
     };
     thread::spawn(move || {
         runtime.block_on(async {
-            tokio::select! { _ = interrupt.recv() => (), _ = terminate.recv() => () }
+            tokio::select! {
+                _ = interrupt.recv() => (),
+                _ = terminate.recv() => (),
+                _ = hangup.recv() => (),
+            }
         });
         // Nobody listens any more once the show is over.
         let _ = outbox.send(Heard::Interrupted);
