@@ -12,6 +12,7 @@ pub(crate) enum Command {
     Help(String),
     Test(TestOptions),
     Tidy,
+    Bench(BenchOptions),
 }
 
 /// The options of `cargo xtask test`.
@@ -25,6 +26,15 @@ pub(crate) struct TestOptions {
     pub(crate) canaries: Option<PathBuf>,
 }
 
+/// The options of `cargo xtask bench`.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct BenchOptions {
+    /// What is handed to the suite as it is.
+    pub(crate) passed_on: Vec<String>,
+    /// Rewrite the README's table and the plot.
+    pub(crate) write: bool,
+}
+
 pub(crate) fn parse(args: impl Iterator<Item = String>) -> Result<Command, String> {
     let args: Vec<String> = args.collect();
     if args.iter().any(|arg| matches!(arg.as_str(), "-h" | "--help")) {
@@ -35,6 +45,7 @@ pub(crate) fn parse(args: impl Iterator<Item = String>) -> Result<Command, Strin
         Some((command, rest)) => match command.as_str() {
             "help" => Ok(Command::Help(help())),
             "test" => parse_test(rest).map(Command::Test),
+            "bench" => parse_bench(rest).map(Command::Bench),
             "tidy" if rest.is_empty() => Ok(Command::Tidy),
             "tidy" => Err(format!("`tidy` takes no arguments, but got `{}`", rest[0])),
             other => Err(format!("there is no command `{other}`")),
@@ -63,6 +74,23 @@ fn parse_test(args: &[String]) -> Result<TestOptions, String> {
     Ok(options)
 }
 
+fn parse_bench(args: &[String]) -> Result<BenchOptions, String> {
+    let mut options = BenchOptions::default();
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--write" => options.write = true,
+            "--quick" | "--long" => options.passed_on.push(arg.clone()),
+            "--json" | "--svg" | "--folder" => {
+                let path = args.next().ok_or(format!("`{arg}` needs a path"))?;
+                options.passed_on.extend([arg.clone(), path.clone()]);
+            }
+            other => return Err(format!("`bench` has no option `{other}`")),
+        }
+    }
+    Ok(options)
+}
+
 fn known_stage(name: String) -> Result<String, String> {
     if STAGES.iter().any(|stage| stage.name == name) {
         return Ok(name);
@@ -84,20 +112,30 @@ Usage: cargo xtask <command> [options]
 
 Commands:
   test       run every check that a change must pass; stops at the first stage that fails
+  bench      measure the workloads and their limits, and print a table
   tidy       check the tree's own rules: sizes, module docs, dependency direction, invariants
   help       print this text
 
 Options of `test`:
   --only STAGE      run this stage alone; may be repeated
   --long            set HAPAX_LONG=1 for the tests, which then explore far more
-  --canaries FILE   read the canaries from FILE instead of crates/hapax-sim/canaries.txt";
+  --canaries FILE   read the canaries from FILE instead of crates/hapax-sim/canaries.txt
+
+Options of `bench`:
+  --quick           small sizes, once: shows that it works, not how fast it is
+  --long            also a run of 1,000,000 steps: does memory stay bounded?
+  --json FILE       write everything that was measured
+  --svg FILE        write the plot
+  --folder FOLDER   put the databases there: it decides which disk is measured
+  --write           rewrite the table of README.md and docs/bench.svg";
 
 const EXAMPLES: &str = "\
 Examples:
   cargo xtask test                              all of it, as CI runs it
   cargo xtask test --only fmt --only clippy     two stages
   cargo xtask test --only tests --long          the tests, at length
-  cargo xtask tidy                              the tree's own rules";
+  cargo xtask tidy                              the tree's own rules
+  cargo xtask bench --quick                     every workload once, in a minute";
 
 #[cfg(test)]
 mod tests {
@@ -120,6 +158,15 @@ mod tests {
         );
         assert_eq!(parsed("test"), Ok(Command::Test(TestOptions::default())));
         assert_eq!(parsed("tidy"), Ok(Command::Tidy));
+    }
+
+    #[test]
+    fn options_of_bench_are_passed_on_but_for_the_tree() {
+        let passed_on = ["--quick", "--json", "a.json"].map(str::to_owned).to_vec();
+        let options = BenchOptions { passed_on, write: true };
+        assert_eq!(parsed("bench --quick --write --json a.json"), Ok(Command::Bench(options)));
+        assert_eq!(parsed("bench --json").unwrap_err(), "`--json` needs a path");
+        assert_eq!(parsed("bench --fast").unwrap_err(), "`bench` has no option `--fast`");
     }
 
     #[test]

@@ -10,6 +10,7 @@
 )]
 
 mod args;
+mod bench;
 mod process;
 mod stages;
 mod tidy;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
             Ok(())
         }
         Command::Test(options) => workspace::root().and_then(|root| stages::run(&root, &options)),
+        Command::Bench(options) => workspace::root().and_then(|root| bench::run(&root, &options)),
         Command::Tidy => workspace::root().and_then(|root| tidy::run(&root)),
     };
     match outcome {

@@ -144,10 +144,10 @@ impl Life {
     /// Starts the run, or goes on with it, until it is over. A caller whose answer was lost asks again.
     async fn finish(&self, case: &Case, probe: &Probe, faulty: &Arc<Faulty>) -> Result<Ledger, Error> {
         let engine = Engine::builder().options(self.options(case)).with_store(faulty.clone());
-        let mut events = engine.events();
+        let mut events = self.may_lose_answers().then(|| engine.events());
         let flow = engine.register(graph(case), self.outside()).await?;
         for _ in 0..ENOUGH {
-            if self.is_over().await || self.begin(&flow, &mut events, probe, faulty).await? {
+            if self.is_over().await || self.begin(&flow, events.as_mut(), probe, faulty).await? {
                 match wait(&flow).await {
                     Err(Error::Store(error)) if may_pass(&error) => {}
                     end => return end,
@@ -160,11 +160,16 @@ impl Life {
         panic!("the run doesn't end after {ENOUGH} starts");
     }
 
+    /// Whether the store can grant a run without the engine hearing of it, and still go on.
+    fn may_lose_answers(&self) -> bool {
+        self.trouble.is_some() || matches!(self.fault, Some((_, Fault::LoseReply)))
+    }
+
     /// Starts the run; answers whether this engine took it up.
     async fn begin(
         &self,
         flow: &Flow<Ledger, Outside>,
-        events: &mut Receiver<Event>,
+        events: Option<&mut Receiver<Event>>,
         probe: &Probe,
         faulty: &Faulty,
     ) -> Result<bool, Error> {
@@ -173,19 +178,15 @@ impl Life {
             Err(Error::Store(error)) if may_pass(&error) => return Ok(false),
             Err(error) => return Err(error),
         }
-        let mut quiet = 0;
-        while quiet < QUIET {
-            match events.try_recv() {
-                Ok(Event::RunClaimed { .. }) => return Ok(true),
-                Ok(_) | Err(TryRecvError::Lagged(_)) => {}
-                Err(_) => {
-                    let stuck = (faulty.fired() || probe.fired()) && probe.idle();
-                    quiet = if stuck { quiet + 1 } else { 0 };
+        match events {
+            Some(events) => Ok(claimed(events, probe, faulty).await),
+            None => {
+                while !probe.granted() {
                     tokio::task::yield_now().await;
                 }
+                Ok(true)
             }
         }
-        Ok(false)
     }
 
     async fn is_over(&self) -> bool {
@@ -200,6 +201,23 @@ pub fn key(namespace: &str) -> RunKey {
         namespace: Namespace::new(namespace).expect("a short name"),
         run: RunId::new(RUN).expect("a short name"),
     }
+}
+
+/// Waits until the engine says that it took up the run; not any more once the trouble came and all is quiet.
+async fn claimed(events: &mut Receiver<Event>, probe: &Probe, faulty: &Faulty) -> bool {
+    let mut quiet = 0;
+    while quiet < QUIET {
+        match events.try_recv() {
+            Ok(Event::RunClaimed { .. }) => return true,
+            Ok(_) | Err(TryRecvError::Lagged(_)) => {}
+            Err(_) => {
+                let stuck = (faulty.fired() || probe.fired()) && probe.idle();
+                quiet = if stuck { quiet + 1 } else { 0 };
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+    false
 }
 
 async fn wait(flow: &Flow<Ledger, Outside>) -> Result<Ledger, Error> {

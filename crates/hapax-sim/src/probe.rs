@@ -70,6 +70,7 @@ pub struct Probe {
     trouble: Option<(Moment, Trouble)>,
     calls: AtomicUsize,
     busy: Arc<AtomicUsize>,
+    granted: AtomicUsize,
     fired: AtomicBool,
     stopped: AtomicBool,
     queue: Mutex<VecDeque<(Arc<Write>, Reply)>>,
@@ -130,6 +131,7 @@ impl Probe {
             trouble,
             calls: AtomicUsize::new(0),
             busy: Arc::default(),
+            granted: AtomicUsize::new(0),
             fired: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             queue: Mutex::default(),
@@ -148,6 +150,15 @@ impl Probe {
     /// Whether no call is on its way.
     pub fn idle(&self) -> bool {
         self.busy.load(Ordering::SeqCst) == 0
+    }
+
+    /// Whether a run was granted to this life's engine, which heard of it unless the answer was lost.
+    pub fn granted(&self) -> bool {
+        self.granted.load(Ordering::SeqCst) > 0
+    }
+
+    fn grant(&self, runs: usize) {
+        self.granted.fetch_add(runs, Ordering::SeqCst);
     }
 
     /// Lets everything pass again.
@@ -325,7 +336,11 @@ pub struct Probed(pub Arc<Probe>);
 
 impl Store for Probed {
     fn create(&self, run: NewRun) -> Answer<'_, Created> {
-        Box::pin(self.0.pass(async move { self.0.inner.create(run).await }))
+        Box::pin(self.0.pass(async move {
+            let created = self.0.inner.create(run).await?;
+            self.0.grant(usize::from(matches!(created, Created::New(Some(_)))));
+            Ok(created)
+        }))
     }
 
     fn claim(&self, run: RunKey, by: Claimant) -> Answer<'_, Lease> {
@@ -333,7 +348,11 @@ impl Store for Probed {
     }
 
     fn claim_ready(&self, filter: ReadyFilter, by: Claimant) -> Answer<'_, Vec<(RunKey, Lease)>> {
-        Box::pin(self.0.pass(async move { self.0.inner.claim_ready(filter, by).await }))
+        Box::pin(self.0.pass(async move {
+            let claimed = self.0.inner.claim_ready(filter, by).await?;
+            self.0.grant(claimed.len());
+            Ok(claimed)
+        }))
     }
 
     fn renew(&self, leases: Vec<(RunKey, Epoch)>, by: Claimant) -> Answer<'_, Vec<(RunKey, Renewal)>> {

@@ -158,7 +158,7 @@ fn a_worker_that_froze_after_any_call_changes_nothing_when_it_wakes() {
 #[test]
 fn a_frozen_worker_changes_nothing_on_sqlite() {
     for trouble in [Trouble::FrozenBefore, Trouble::FrozenAfter] {
-        every_moment(Kind::Sqlite, trouble, Durability::Strict, (0..GRAPHS).filter(|seed| seed % 13 == 0));
+        every_moment(Kind::Sqlite, trouble, Durability::Strict, (0..GRAPHS).filter(|seed| seed % 20 == 0));
     }
 }
 

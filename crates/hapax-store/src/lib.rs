@@ -1,7 +1,7 @@
 //! Where Hapax keeps its runs: one transaction per step, fenced, with duplicates refused by the database.
 //!
 //! [`Store`] is the contract, [`MemoryStore`] the reference model,
-//! [`SqliteStore`](sqlite::SqliteStore) the default. Every store passes the suite in [`conformance`].
+//! [`SqliteStore`] the default. Every store passes the suite in [`conformance`].
 
 pub mod check;
 pub mod clock;

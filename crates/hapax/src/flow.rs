@@ -100,6 +100,11 @@ impl<S: State, A: Send + Sync + 'static> Flow<S, A> {
         self.code.program.shape.fingerprint()
     }
 
+    /// What its nodes see as [`Ctx::app`](crate::Ctx::app).
+    pub fn app(&self) -> &A {
+        &self.code.app
+    }
+
     /// Starts a run; durable when it answers. The same id with the same state attaches to the run that is there,
     /// finished or not; with another one it is [`Error::RunExists`].
     ///

@@ -7,6 +7,7 @@ use hapax_core::{
     id::{NodeId, RunKey},
     order::PathHash,
 };
+use std::sync::{Arc, OnceLock};
 use tokio::sync::broadcast;
 
 /// Something that happened in this engine.
@@ -87,22 +88,22 @@ pub enum Event {
 }
 
 /// Sends events to whoever listens; costs nothing when nobody does.
-#[derive(Debug, Clone)]
-pub(crate) struct Observer(broadcast::Sender<Event>);
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Observer(Arc<OnceLock<broadcast::Sender<Event>>>);
+
+/// Events that a listener may lag behind.
+const BUFFER: usize = 4096;
 
 impl Observer {
-    pub(crate) fn new() -> Self {
-        Self(broadcast::Sender::new(4096))
-    }
-
+    /// The buffer is made for the first listener: an engine that nobody watches needs none.
     pub(crate) fn subscribe(&self) -> broadcast::Receiver<Event> {
-        self.0.subscribe()
+        self.0.get_or_init(|| broadcast::Sender::new(BUFFER)).subscribe()
     }
 
     pub(crate) fn emit(&self, event: impl FnOnce() -> Event) {
-        if self.0.receiver_count() > 0 {
+        if let Some(sender) = self.0.get().filter(|sender| sender.receiver_count() > 0) {
             // A listener that went away in between misses nothing.
-            let _ = self.0.send(event());
+            let _ = sender.send(event());
         }
     }
 }

@@ -80,7 +80,7 @@ impl Shared {
         Arc::new(Self {
             store,
             owner: uuid::Uuid::now_v7().to_string().into(),
-            observer: Observer::new(),
+            observer: Observer::default(),
             drain: CancellationToken::new(),
             tasks: TaskTracker::new(),
             slots: Arc::new(Semaphore::new(options.max_active_runs.max(1))),

@@ -1,0 +1,291 @@
+//! The command line: arguments in, one `Command` or one clear message out.
+
+use hapax::Durability;
+use std::path::PathBuf;
+
+/// How to call this program.
+pub const USAGE: &str = "\
+Usage: hapax-bench --store URL [--durability strict|pipelined] [--threads N] <workload>
+       hapax-bench suite [--quick] [--long] [--json FILE] [--svg FILE] [--write ROOT] [--folder FOLDER]
+
+Workloads, each in this process; prints BEGIN, then RESULT {json}:
+  w1 STEPS                     one run of trivial steps
+  w2 RUNS STEPS IN_FLIGHT      many runs, so many of them at a time
+  w3 ITEMS                     one run that forks and merges
+  w4a STEPS BYTES              a large state of which a counter changes
+  w4b STEPS BYTES              a large state that is replaced
+  w5 STEPS FILE [DIE_AT]       a run that writes each step it executes to FILE; kills itself in that step
+  w5resume STEPS FILE          goes on with it
+  fill RUNS STEPS              fills a database
+  limit-fsync COUNT            fdatasync alone
+  limit-rows COMMITS ROWS      SQLite alone, rows of nothing in particular
+  limit-steps COMMITS STEPS    SQLite alone, the very statements of a step
+
+--threads 1 is one thread for everything but the store's; by default there is one for each core.
+
+The suite runs all of them, several times, and prints a table:
+  --quick          small sizes, once
+  --long           also 1,000,000 steps in one run: does memory stay bounded?
+  --json FILE      everything that was measured
+  --svg FILE       a plot
+  --write ROOT     the plot to ROOT/docs/bench.svg, the table into ROOT/README.md
+  --folder FOLDER  where the databases are; it decides which disk is measured";
+
+/// What the caller asked for.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Command {
+    /// How to call this program.
+    Help,
+    /// One workload.
+    Drive(Drive),
+    /// All of them.
+    Suite(SuiteOptions),
+}
+
+/// One workload and where it runs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Drive {
+    /// Where the runs live.
+    pub store: String,
+    /// How far a run may go before its steps are on disk.
+    pub durability: Durability,
+    /// Threads of the runtime; none: one for each core.
+    pub threads: Option<usize>,
+    /// What is done.
+    pub workload: Workload,
+}
+
+/// What is done.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Workload {
+    /// One run of trivial steps.
+    W1 {
+        /// How many.
+        steps: u64,
+    },
+    /// Many runs at a time.
+    W2 {
+        /// How many.
+        runs: u64,
+        /// Of how many steps each.
+        steps: u64,
+        /// How many at a time.
+        in_flight: usize,
+    },
+    /// One run that forks and merges.
+    W3 {
+        /// Into how many.
+        items: u64,
+    },
+    /// A large state.
+    W4 {
+        /// Steps of one run.
+        steps: u64,
+        /// The state's size.
+        bytes: usize,
+        /// Whether all of it changes in each step, or only a counter.
+        replaced: bool,
+    },
+    /// A run to be killed.
+    W5 {
+        /// Steps of one run.
+        steps: u64,
+        /// Where each body leaves a line.
+        file: PathBuf,
+        /// The body that kills this process.
+        die_at: Option<u64>,
+    },
+    /// A run that was killed.
+    W5Resume {
+        /// Steps of one run.
+        steps: u64,
+        /// Where each body leaves a line.
+        file: PathBuf,
+    },
+    /// Older runs for others to be measured among.
+    Fill {
+        /// How many.
+        runs: u64,
+        /// Of how many steps each.
+        steps: u64,
+    },
+    /// The disk alone.
+    LimitFsync {
+        /// How often.
+        count: u64,
+    },
+    /// SQLite alone.
+    LimitRows {
+        /// How many.
+        commits: u64,
+        /// In each.
+        rows: u64,
+    },
+    /// SQLite alone, with the statements of a step.
+    LimitSteps {
+        /// How many.
+        commits: u64,
+        /// In each.
+        steps: u64,
+    },
+}
+
+/// What the whole suite does.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct SuiteOptions {
+    /// Small sizes, once.
+    pub quick: bool,
+    /// Also a run of 1,000,000 steps.
+    pub long: bool,
+    /// Where to put everything that was measured.
+    pub json: Option<PathBuf>,
+    /// Where to put the plot.
+    pub svg: Option<PathBuf>,
+    /// The tree whose README and plot are rewritten.
+    pub write: Option<PathBuf>,
+    /// Where the databases are.
+    pub folder: Option<PathBuf>,
+}
+
+/// Reads the command line.
+pub fn parse(args: impl Iterator<Item = String>) -> Result<Command, String> {
+    let args: Vec<String> = args.collect();
+    if args.is_empty() || args.iter().any(|arg| matches!(arg.as_str(), "-h" | "--help" | "help")) {
+        return Ok(Command::Help);
+    }
+    match args.split_first() {
+        Some((first, rest)) if first == "suite" => parse_suite(rest).map(Command::Suite),
+        _ => parse_drive(&args).map(Command::Drive),
+    }
+}
+
+fn parse_suite(args: &[String]) -> Result<SuiteOptions, String> {
+    let mut options = SuiteOptions::default();
+    let mut args = args.iter();
+    while let Some(flag) = args.next() {
+        let mut value = || args.next().map(PathBuf::from).ok_or(format!("`{flag}` needs a path"));
+        match flag.as_str() {
+            "--quick" => options.quick = true,
+            "--long" => options.long = true,
+            "--json" => options.json = Some(value()?),
+            "--svg" => options.svg = Some(value()?),
+            "--write" => options.write = Some(value()?),
+            "--folder" => options.folder = Some(value()?),
+            other => return Err(format!("`suite` has no option `{other}`")),
+        }
+    }
+    Ok(options)
+}
+
+fn parse_drive(args: &[String]) -> Result<Drive, String> {
+    let (mut store, mut durability, mut threads, mut words) = (None, Durability::default(), None, vec![]);
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        let mut value = || args.next().ok_or(format!("`{arg}` needs a value"));
+        match arg.as_str() {
+            "--store" => store = Some(value()?.clone()),
+            "--threads" => threads = Some(number(value()?)?.max(1) as usize),
+            "--durability" => durability = parse_durability(value()?)?,
+            flag if flag.starts_with("--") => return Err(format!("there is no option `{flag}`")),
+            word => words.push(word),
+        }
+    }
+    let store = store.ok_or("`--store URL` is missing")?;
+    Ok(Drive { store, durability, threads, workload: parse_workload(&words)? })
+}
+
+fn parse_durability(word: &str) -> Result<Durability, String> {
+    match word {
+        "strict" => Ok(Durability::Strict),
+        "pipelined" => Ok(Durability::Pipelined),
+        other => Err(format!("durability is `strict` or `pipelined`, not `{other}`")),
+    }
+}
+
+fn parse_workload(words: &[&str]) -> Result<Workload, String> {
+    Ok(match words {
+        ["w1", steps] => Workload::W1 { steps: number(steps)? },
+        ["w2", runs, steps, in_flight] => Workload::W2 {
+            runs: number(runs)?,
+            steps: number(steps)?,
+            in_flight: number(in_flight)?.max(1) as usize,
+        },
+        ["w3", items] => Workload::W3 { items: number(items)? },
+        [name @ ("w4a" | "w4b"), steps, bytes] => {
+            Workload::W4 { steps: number(steps)?, bytes: number(bytes)? as usize, replaced: *name == "w4b" }
+        }
+        ["w5", steps, file] => Workload::W5 { steps: number(steps)?, file: file.into(), die_at: None },
+        ["w5", steps, file, die_at] => {
+            Workload::W5 { steps: number(steps)?, file: file.into(), die_at: Some(number(die_at)?) }
+        }
+        ["w5resume", steps, file] => Workload::W5Resume { steps: number(steps)?, file: file.into() },
+        ["fill", runs, steps] => Workload::Fill { runs: number(runs)?, steps: number(steps)? },
+        ["limit-fsync", count] => Workload::LimitFsync { count: number(count)? },
+        ["limit-rows", commits, rows] => {
+            Workload::LimitRows { commits: number(commits)?, rows: number(rows)? }
+        }
+        ["limit-steps", commits, steps] => {
+            Workload::LimitSteps { commits: number(commits)?, steps: number(steps)? }
+        }
+        other => return Err(format!("there is no workload `{}`", other.join(" "))),
+    })
+}
+
+fn number(word: &str) -> Result<u64, String> {
+    match word.replace(['_', ','], "").parse() {
+        Ok(0) | Err(_) => Err(format!("`{word}` is not a positive number")),
+        Ok(number) => Ok(number),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Command, String> {
+        parse(line.split_whitespace().map(str::to_owned))
+    }
+
+    fn drive(line: &str) -> Drive {
+        match parsed(line) {
+            Ok(Command::Drive(drive)) => drive,
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn workloads_are_called_as_the_protocol_says() {
+        let store = "sqlite:/tmp/a.db".to_owned();
+        let w2 = Drive {
+            store,
+            durability: Durability::Pipelined,
+            threads: None,
+            workload: Workload::W2 { runs: 200, steps: 10, in_flight: 32 },
+        };
+        assert_eq!(drive("--store sqlite:/tmp/a.db w2 200 10 32"), w2);
+        let strict = drive("--store sqlite:/tmp/a.db --durability strict --threads 1 w1 20_000");
+        assert_eq!((strict.durability, strict.threads), (Durability::Strict, Some(1)));
+        assert_eq!(strict.workload, Workload::W1 { steps: 20_000 });
+        let w4 = drive("--store memory: w4b 100 102400").workload;
+        assert_eq!(w4, Workload::W4 { steps: 100, bytes: 102_400, replaced: true });
+        let w5 = drive("--store x: w5 200 f.txt 100").workload;
+        assert_eq!(w5, Workload::W5 { steps: 200, file: "f.txt".into(), die_at: Some(100) });
+    }
+
+    #[test]
+    fn the_suite_takes_its_options_in_any_order() {
+        let options = SuiteOptions { quick: true, json: Some("a.json".into()), ..SuiteOptions::default() };
+        assert_eq!(parsed("suite --json a.json --quick"), Ok(Command::Suite(options)));
+    }
+
+    #[test]
+    fn a_mistake_is_named() {
+        let message = |line| parsed(line).unwrap_err();
+        assert_eq!(message("w1 200"), "`--store URL` is missing");
+        assert_eq!(message("--store memory: w1"), "there is no workload `w1`");
+        assert_eq!(message("--store memory: w1 0"), "`0` is not a positive number");
+        assert_eq!(message("--store memory: --fast w1 1"), "there is no option `--fast`");
+        assert!(message("--store memory: --durability none w1 1").contains("not `none`"));
+        assert_eq!(message("suite --slow"), "`suite` has no option `--slow`");
+    }
+}

@@ -1,0 +1,244 @@
+//! What the suite runs, as data: each case is one call of the driver, what it is held against, and its goals.
+
+use super::goals::Goal;
+
+/// Where a case's runs live.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    Memory,
+    /// A fresh file.
+    Sqlite,
+    /// A file that holds many older runs already, the same one for all cases.
+    Filled,
+}
+
+impl Place {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Place::Memory => "memory",
+            Place::Sqlite | Place::Filled => "sqlite",
+        }
+    }
+}
+
+/// One call of the driver.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Case {
+    /// Names the case for those that are held against it.
+    pub(crate) id: String,
+    pub(crate) title: String,
+    pub(crate) place: Place,
+    /// `strict`, `pipelined`, or nothing for a limit.
+    pub(crate) durability: &'static str,
+    pub(crate) threads: Option<usize>,
+    /// The workload with its numbers, as the driver wants them.
+    pub(crate) call: String,
+    /// The id of the limit that it is held against.
+    pub(crate) limit: Option<&'static str>,
+    pub(crate) goals: Vec<Goal>,
+}
+
+impl Case {
+    pub(crate) fn is_limit(&self) -> bool {
+        self.durability.is_empty()
+    }
+
+    /// A process that is killed, and one that goes on.
+    pub(crate) fn is_crash(&self) -> bool {
+        self.call.starts_with("w5")
+    }
+
+    /// Takes minutes, and tells the same every time.
+    pub(crate) fn is_long(&self) -> bool {
+        self.id == "long"
+    }
+
+    /// Whether its fsyncs are counted.
+    pub(crate) fn is_traced(&self) -> bool {
+        self.place != Place::Memory && !self.is_crash() && !self.is_long()
+    }
+}
+
+/// How much is done.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Sizes {
+    pub(crate) rounds: usize,
+    /// Older runs of 1,000 steps each.
+    pub(crate) fill_runs: u64,
+    w1: u64,
+    w2_runs: u64,
+    w3: u64,
+    w4: u64,
+    limit: u64,
+    long: Option<u64>,
+}
+
+/// Steps of each older run.
+pub(crate) const FILL_STEPS: u64 = 1000;
+const W1_SHORT: u64 = 200;
+const W3_SHORT: u64 = 100;
+const STATE_BYTES: usize = 102_400;
+
+impl Sizes {
+    pub(crate) fn new(quick: bool, long: bool) -> Self {
+        let long = long.then_some(1_000_000);
+        if quick {
+            let (w1, w2_runs, w3, w4, limit) = (2000, 200, 10_000, 100, 400);
+            return Self { rounds: 1, fill_runs: 200, w1, w2_runs, w3, w4, limit, long };
+        }
+        let (w1, w2_runs, w3, w4, limit) = (20_000, 2000, 100_000, 1000, 10_000);
+        Self { rounds: 3, fill_runs: 2000, w1, w2_runs, w3, w4, limit, long }
+    }
+}
+
+/// The limits first: what the others are held against.
+pub(crate) fn all(sizes: &Sizes) -> Vec<Case> {
+    let mut cases = limits(sizes.limit);
+    for place in [Place::Memory, Place::Sqlite] {
+        for durability in ["strict", "pipelined"] {
+            cases.extend(workloads(sizes, place, durability));
+        }
+    }
+    cases.extend(sizes.long.map(long));
+    cases
+}
+
+fn limits(count: u64) -> Vec<Case> {
+    let limit = |id: &str, title: &str, call: String| Case {
+        id: id.into(),
+        title: title.into(),
+        place: Place::Sqlite,
+        durability: "",
+        threads: None,
+        call,
+        limit: None,
+        goals: vec![],
+    };
+    vec![
+        limit("fsync", "fdatasync", format!("limit-fsync {count}")),
+        limit("row", "1 row a commit", format!("limit-rows {count} 1")),
+        limit("rows", "100 rows a commit", format!("limit-rows {} 100", count / 4)),
+        limit("step", "statements of 1 step a commit", format!("limit-steps {count} 1")),
+        limit("steps", "statements of 256 steps a commit", format!("limit-steps {} 256", count / 20)),
+    ]
+}
+
+fn workloads(sizes: &Sizes, place: Place, durability: &'static str) -> Vec<Case> {
+    let sqlite = place == Place::Sqlite;
+    let case = |id: &str, title: String, call: String| Case {
+        id: format!("{id}-{}-{durability}", place.name()),
+        title,
+        place,
+        durability,
+        threads: (!sqlite).then_some(1),
+        call,
+        limit: None,
+        goals: vec![],
+    };
+    let w2 = format!("w2 {} 10 32", sizes.w2_runs);
+    let runs = thousands(sizes.w2_runs);
+    let mut cases = vec![
+        case("w1", format!("W1 {} steps", thousands(sizes.w1)), format!("w1 {}", sizes.w1)),
+        case("w1-short", format!("W1 {W1_SHORT} steps"), format!("w1 {W1_SHORT}")),
+        case("w2", format!("W2 {runs} runs x 10"), w2.clone()),
+        case("w3-short", format!("W3 fork of {W3_SHORT}"), format!("w3 {W3_SHORT}")),
+        case("w3", format!("W3 fork of {}", thousands(sizes.w3)), format!("w3 {}", sizes.w3)),
+        case("w4a", "W4a 100 KB, counter".into(), format!("w4a {} {STATE_BYTES}", sizes.w4)),
+        case("w4b", "W4b 100 KB, replaced".into(), format!("w4b {} {STATE_BYTES}", sizes.w4)),
+    ];
+    if sqlite {
+        let keys = thousands(sizes.fill_runs * FILL_STEPS);
+        let filled = case("w2-filled", format!("W2 among {keys} keys"), w2);
+        cases.insert(3, Case { place: Place::Filled, ..filled });
+        cases.push(case("w5", "W5 kill at 100 of 200".into(), "w5 200".into()));
+    }
+    cases.into_iter().map(with_goals).collect()
+}
+
+/// What the design demands, and the limit that a case is shown beside.
+fn with_goals(mut case: Case) -> Case {
+    let (limit, goals) = match case.id.as_str() {
+        "w1-memory-strict" | "w1-memory-pipelined" => (None, vec![Goal::StepsPerS(100_000.0)]),
+        "w1-sqlite-strict" => (Some("step"), vec![Goal::Ratio(0.8)]),
+        "w1-short-sqlite-strict" => (Some("step"), vec![]),
+        "w1-sqlite-pipelined" | "w2-sqlite-pipelined" | "w2-filled-sqlite-pipelined" => {
+            (Some("row"), vec![Goal::RatioOrCpu { ratio: 8.0, cpu_us: 60.0 }])
+        }
+        "w2-sqlite-strict" | "w2-filled-sqlite-strict" | "w1-short-sqlite-pipelined" => (Some("row"), vec![]),
+        "w3-short-sqlite-pipelined" => (None, vec![Goal::WallMs(5.0)]),
+        "w3-sqlite-strict" | "w3-sqlite-pipelined" => (None, vec![Goal::PeakMb(300.0)]),
+        "w4a-sqlite-strict" => (None, vec![Goal::MsPerStep(0.8), Goal::DiskPerStep(5000.0)]),
+        "w4a-sqlite-pipelined" => (None, vec![Goal::MsPerStep(0.4), Goal::DiskPerStep(5000.0)]),
+        "w5-sqlite-strict" | "w5-sqlite-pipelined" => (None, vec![Goal::WallMs(100.0), Goal::NoneTwice]),
+        _ => (None, vec![]),
+    };
+    (case.limit, case.goals) = (limit, goals);
+    case
+}
+
+fn long(steps: u64) -> Case {
+    Case {
+        id: "long".into(),
+        title: format!("W1 {} steps", thousands(steps)),
+        place: Place::Sqlite,
+        durability: "pipelined",
+        threads: None,
+        call: format!("w1 {steps}"),
+        limit: Some("row"),
+        goals: vec![Goal::PeakGrowth(1.2)],
+    }
+}
+
+/// 1234567 as 1,234,567.
+pub(crate) fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Command, parse};
+    use std::collections::HashSet;
+
+    #[test]
+    fn every_case_is_a_call_that_the_driver_understands() {
+        for case in all(&Sizes::new(false, true)) {
+            let file = if case.is_crash() { " f" } else { "" };
+            let line = format!("--store memory: {}{file}", case.call);
+            let parsed = parse(line.split(' ').map(str::to_owned));
+            assert!(matches!(parsed, Ok(Command::Drive(_))), "{line}: {parsed:?}");
+        }
+    }
+
+    #[test]
+    fn ids_are_unique_and_limits_exist() {
+        let cases = all(&Sizes::new(true, true));
+        let ids: HashSet<&str> = cases.iter().map(|case| case.id.as_str()).collect();
+        assert_eq!(ids.len(), cases.len());
+        assert!(cases.iter().filter_map(|case| case.limit).all(|limit| ids.contains(limit)));
+    }
+
+    #[test]
+    fn every_goal_of_the_design_is_held_against_some_case() {
+        let cases = all(&Sizes::new(true, true));
+        let with = |id: &str| cases.iter().find(|case| case.id == id).unwrap().goals.len();
+        for id in ["w1-sqlite-strict", "w1-memory-pipelined", "w2-filled-sqlite-pipelined", "long"] {
+            assert_eq!(with(id), 1, "{id}");
+        }
+        assert_eq!((with("w4a-sqlite-pipelined"), with("w5-sqlite-strict")), (2, 2));
+    }
+
+    #[test]
+    fn numbers_are_grouped() {
+        let all = [0, 999, 1000, 1_234_567].map(thousands);
+        assert_eq!(all, ["0", "999", "1,000", "1,234,567"]);
+    }
+}

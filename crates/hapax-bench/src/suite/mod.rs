@@ -1,0 +1,188 @@
+//! The whole suite: every case in a process of its own, in rounds, so that a busy minute of the machine falls on
+//! the limits and on us alike.
+
+mod cases;
+mod child;
+mod goals;
+mod machine;
+mod readme;
+mod rows;
+mod svg;
+mod table;
+
+use crate::{Result, args::SuiteOptions};
+use cases::{Case, FILL_STEPS, Place, Sizes, thousands};
+use child::{Call, Fsyncs, Sample};
+use machine::Machine;
+use rows::Row;
+use std::{
+    collections::HashMap,
+    fs,
+    path::{Path, PathBuf},
+};
+use tempfile::TempDir;
+
+/// Everything that was measured, and where.
+#[derive(Debug, serde::Serialize)]
+struct Outcome {
+    version: &'static str,
+    quick: bool,
+    machine: Machine,
+    fsyncs: &'static str,
+    rows: Vec<Row>,
+}
+
+const COUNTED: &str = "fsyncs: calls of fsync and fdatasync for each commit, counted by strace in an untimed run of the \
+     same workload, times commits/s";
+const NOT_COUNTED: &str = "fsyncs: n/a (strace missing)";
+
+/// Runs the suite and tells everybody.
+pub(crate) fn run(options: &SuiteOptions) -> Result<()> {
+    let sizes = Sizes::new(options.quick, options.long);
+    let cases = cases::all(&sizes);
+    let bench = Bench::new(options.folder.as_deref(), &sizes)?;
+    let machine = Machine::read();
+    let rows = rows::rows(&cases, &bench.measure(&cases, sizes.rounds)?);
+    let fsyncs = if bench.trace { COUNTED } else { NOT_COUNTED };
+    let machine = machine.loaded_until_now();
+    let outcome = Outcome { version: env!("CARGO_PKG_VERSION"), quick: options.quick, machine, fsyncs, rows };
+    tell(&outcome, options)
+}
+
+fn tell(outcome: &Outcome, options: &SuiteOptions) -> Result<()> {
+    let notes = notes(outcome);
+    println!("{}\n{}", table::text(&outcome.rows), notes.join("\n"));
+    let plot = svg::bars(&outcome.rows);
+    if let Some(path) = &options.json {
+        fs::write(path, serde_json::to_string_pretty(outcome)? + "\n")?;
+    }
+    if let Some(path) = &options.svg {
+        fs::write(path, &plot)?;
+    }
+    if let Some(root) = &options.write {
+        fs::write(root.join("docs/bench.svg"), &plot)?;
+        let path = root.join("README.md");
+        let section = readme::section(&outcome.rows, &notes);
+        fs::write(&path, readme::replaced(&fs::read_to_string(&path)?, &section)?)?;
+    }
+    Ok(())
+}
+
+fn notes(outcome: &Outcome) -> Vec<String> {
+    let rounds = outcome.rows.iter().map(|row| row.samples.len()).max().unwrap_or(0);
+    let sizes = if outcome.quick { "quick: sizes too small to judge by; " } else { "" };
+    vec![
+        format!("{sizes}medians of {rounds}; {}", outcome.machine),
+        outcome.fsyncs.to_owned(),
+        "limit: steps/s over those of the limit in the same round; steps of W3 are items".to_owned(),
+    ]
+}
+
+type Samples = HashMap<String, (Vec<Sample>, Option<Fsyncs>)>;
+
+/// Where the databases are, and what can be measured there.
+struct Bench {
+    folder: TempDir,
+    fill_runs: u64,
+    trace: bool,
+}
+
+impl Bench {
+    fn new(folder: Option<&Path>, sizes: &Sizes) -> Result<Self> {
+        let beside_us = std::env::current_exe()?.parent().map(Path::to_owned);
+        let folder = folder.map(Path::to_owned).or(beside_us).unwrap_or_else(|| ".".into());
+        let folder = tempfile::Builder::new().prefix("hapax-bench-").tempdir_in(folder)?;
+        Ok(Self { folder, fill_runs: sizes.fill_runs, trace: child::can_trace() })
+    }
+
+    fn measure(&self, cases: &[Case], rounds: usize) -> Result<Samples> {
+        self.fill()?;
+        let mut samples = Samples::new();
+        for round in 1..=rounds {
+            for case in cases.iter().filter(|case| round == 1 || !case.is_long()) {
+                let sample = self.sample(case)?;
+                eprintln!("[{round}/{rounds}] {}", progress(case, &sample));
+                samples.entry(case.id.clone()).or_default().0.push(sample);
+            }
+        }
+        for case in cases.iter().filter(|case| self.trace && case.is_traced()) {
+            eprintln!("[strace] {}", case.id);
+            samples.entry(case.id.clone()).or_default().1 = Some(self.count_fsyncs(case)?);
+        }
+        Ok(samples)
+    }
+
+    /// Older runs, once for all cases among them.
+    fn fill(&self) -> Result<()> {
+        eprintln!("filling a database with {} keys", thousands(self.fill_runs * FILL_STEPS));
+        let store = format!("sqlite:{}", self.file("filled.db").display());
+        let call = format!("--store {store} fill {} {FILL_STEPS}", self.fill_runs);
+        let (report, _) = Call::new(call.split(' ')).run()?;
+        eprintln!("filled in {:.1} s", report.wall_s);
+        Ok(())
+    }
+
+    fn sample(&self, case: &Case) -> Result<Sample> {
+        let path = self.path(case);
+        let sample = if case.is_crash() { self.crash(case, &path) } else { run_once(case, &path) };
+        clean(case, &path);
+        sample
+    }
+
+    fn crash(&self, case: &Case, path: &Path) -> Result<Sample> {
+        let file = self.file("executed.txt");
+        let steps = case.call.trim_start_matches("w5 ");
+        call(case, path, &format!("w5 {steps} {} 100", file.display())).die()?;
+        let (report, restart_s) = call(case, path, &format!("w5resume {steps} {}", file.display())).run()?;
+        fs::remove_file(file)?;
+        Ok(Sample { report, restart_s: Some(restart_s), disk_bytes: Some(child::disk_bytes(path)?) })
+    }
+
+    fn count_fsyncs(&self, case: &Case) -> Result<Fsyncs> {
+        let path = self.path(case);
+        let fsyncs = call(case, &path, &case.call).count_fsyncs(&self.file("strace.log"));
+        clean(case, &path);
+        fsyncs
+    }
+
+    fn path(&self, case: &Case) -> PathBuf {
+        self.file(if case.place == Place::Filled { "filled.db" } else { "fresh.db" })
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+}
+
+fn run_once(case: &Case, path: &Path) -> Result<Sample> {
+    let (report, _) = call(case, path, &case.call).run()?;
+    let has_file = case.place == Place::Sqlite && !case.is_limit();
+    let disk_bytes = has_file.then(|| child::disk_bytes(path)).transpose()?;
+    Ok(Sample { report, restart_s: None, disk_bytes })
+}
+
+fn call(case: &Case, path: &Path, workload: &str) -> Call {
+    let store = match case.place {
+        Place::Memory => "memory:".to_owned(),
+        Place::Sqlite | Place::Filled => format!("sqlite:{}", path.display()),
+    };
+    let mut words = vec!["--store".to_owned(), store];
+    if !case.is_limit() {
+        words.extend(["--durability".to_owned(), case.durability.to_owned()]);
+    }
+    words.extend(case.threads.into_iter().flat_map(|threads| ["--threads".to_owned(), threads.to_string()]));
+    words.extend(workload.split(' ').map(str::to_owned));
+    Call::new(words)
+}
+
+fn clean(case: &Case, path: &Path) {
+    if case.place == Place::Sqlite {
+        child::remove(path);
+    }
+}
+
+fn progress(case: &Case, sample: &Sample) -> String {
+    let report = &sample.report;
+    let rate = report.steps as f64 / report.wall_s;
+    format!("{}: {} /s in {:.3} s", case.id, thousands(rate as u64), report.wall_s)
+}

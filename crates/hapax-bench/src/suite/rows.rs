@@ -1,0 +1,186 @@
+//! From samples to the figures of a row: medians, rates and the ratio to the limit of the same round.
+
+use super::{
+    cases::Case,
+    child::{Fsyncs, Sample},
+    goals::Verdict,
+};
+use serde::Serialize;
+use std::collections::HashMap;
+
+/// What was measured of one case, and what follows.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Row {
+    pub(crate) id: String,
+    pub(crate) title: String,
+    pub(crate) store: &'static str,
+    pub(crate) durability: &'static str,
+    pub(crate) limit: Option<&'static str>,
+    pub(crate) figures: Figures,
+    pub(crate) verdicts: Vec<Verdict>,
+    pub(crate) samples: Vec<Sample>,
+    pub(crate) fsyncs: Option<Fsyncs>,
+}
+
+/// The medians of a case.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub(crate) struct Figures {
+    pub(crate) wall_ms: f64,
+    pub(crate) steps_per_s: f64,
+    /// Physical transactions, as the store counts them.
+    pub(crate) commits_per_s: Option<f64>,
+    /// Counted for each transaction in a traced run, times the transactions of the timed one.
+    pub(crate) fsyncs_per_s: Option<f64>,
+    pub(crate) cpu_us_per_step: f64,
+    pub(crate) p50_ms: f64,
+    pub(crate) p99_ms: f64,
+    pub(crate) peak_mb: f64,
+    pub(crate) disk_bytes_per_step: Option<f64>,
+    /// Steps/s over those of the limit, each in the same round.
+    pub(crate) ratio: Option<f64>,
+    pub(crate) peak_growth: Option<f64>,
+    pub(crate) committed_executed_twice: Option<f64>,
+}
+
+impl Figures {
+    pub(crate) fn ms_per_step(&self) -> f64 {
+        1000.0 / self.steps_per_s
+    }
+}
+
+impl Row {
+    pub(crate) fn is_limit(&self) -> bool {
+        self.durability.is_empty()
+    }
+}
+
+/// The rows of all cases, in their order.
+pub(crate) fn rows(cases: &[Case], samples: &HashMap<String, (Vec<Sample>, Option<Fsyncs>)>) -> Vec<Row> {
+    let rates: HashMap<&str, Vec<f64>> =
+        samples.iter().map(|(id, (samples, _))| (id.as_str(), samples.iter().map(rate).collect())).collect();
+    let measured = cases.iter().filter_map(|case| Some((case, samples.get(&case.id)?)));
+    measured
+        .map(|(case, (samples, fsyncs))| {
+            let limit = case.limit.and_then(|limit| rates.get(limit));
+            let figures = figures(samples, *fsyncs, limit.map(Vec::as_slice));
+            Row {
+                id: case.id.clone(),
+                title: case.title.clone(),
+                store: case.place.name(),
+                durability: case.durability,
+                limit: case.limit,
+                verdicts: case.goals.iter().map(|goal| goal.judge(&figures)).collect(),
+                figures,
+                samples: samples.clone(),
+                fsyncs: *fsyncs,
+            }
+        })
+        .collect()
+}
+
+fn figures(samples: &[Sample], fsyncs: Option<Fsyncs>, limit: Option<&[f64]>) -> Figures {
+    let of = |figure: fn(&Sample) -> f64| median(samples.iter().map(figure)).unwrap_or_default();
+    let commits_per_s = median(samples.iter().filter_map(commit_rate));
+    let ratios = limit.map(|limit| samples.iter().map(rate).zip(limit).map(|(ours, limit)| ours / limit));
+    Figures {
+        wall_ms: of(wall_ms),
+        steps_per_s: of(rate),
+        commits_per_s,
+        fsyncs_per_s: commits_per_s.zip(fsyncs).map(|(rate, fsyncs)| rate * fsyncs.per_transaction()),
+        cpu_us_per_step: of(|sample| sample.report.cpu_s * 1e6 / steps(sample).max(1) as f64),
+        p50_ms: of(|sample| sample.report.p50_ms),
+        p99_ms: of(|sample| sample.report.p99_ms),
+        peak_mb: of(|sample| sample.report.client_peak_rss as f64 / 1e6),
+        disk_bytes_per_step: median(samples.iter().filter_map(disk_per_step)),
+        ratio: ratios.and_then(median),
+        peak_growth: median(samples.iter().filter_map(peak_growth)),
+        committed_executed_twice: median(samples.iter().filter_map(committed_executed_twice)),
+    }
+}
+
+/// A crash counts from the restart of the process; everything else from `BEGIN`.
+fn wall_ms(sample: &Sample) -> f64 {
+    sample.restart_s.unwrap_or(sample.report.wall_s) * 1000.0
+}
+
+fn rate(sample: &Sample) -> f64 {
+    steps(sample) as f64 / sample.report.wall_s
+}
+
+/// After a crash only what was left to do.
+fn steps(sample: &Sample) -> u64 {
+    if sample.restart_s.is_some() { sample.report.executed } else { sample.report.steps }
+}
+
+fn commit_rate(sample: &Sample) -> Option<f64> {
+    let transactions = sample.report.extra_u64("transactions")?;
+    Some(transactions as f64 / sample.report.wall_s)
+}
+
+fn disk_per_step(sample: &Sample) -> Option<f64> {
+    Some(sample.disk_bytes? as f64 / sample.report.steps.max(1) as f64)
+}
+
+fn peak_growth(sample: &Sample) -> Option<f64> {
+    let then = sample.report.extra_u64("peak_rss_at_a_tenth").filter(|then| *then > 0)?;
+    Some(sample.report.client_peak_rss as f64 / then as f64)
+}
+
+fn committed_executed_twice(sample: &Sample) -> Option<f64> {
+    sample.report.extra_u64("committed_executed_twice").map(|steps| steps as f64)
+}
+
+/// The middle one; of an even number the mean of the two in the middle.
+pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => None,
+        odd if odd % 2 == 1 => Some(values[middle]),
+        _ => Some(f64::midpoint(values[middle - 1], values[middle])),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::cases, *};
+    use crate::report::Report;
+
+    fn sample(wall_s: f64, steps: u64, transactions: u64) -> Sample {
+        let extra = serde_json::json!({"transactions": transactions, "peak_rss_at_a_tenth": 1_000_000});
+        let report = Report {
+            wall_s,
+            steps,
+            cpu_s: 0.1,
+            client_peak_rss: 2_000_000,
+            extra: extra.as_object().unwrap().clone(),
+            ..Report::default()
+        };
+        Sample { report, restart_s: None, disk_bytes: Some(steps * 400) }
+    }
+
+    #[test]
+    fn the_median_is_the_middle() {
+        assert_eq!(median([]), None);
+        assert_eq!(median([3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median([4.0, 1.0, 2.0, 3.0]), Some(2.5));
+    }
+
+    #[test]
+    fn a_row_holds_medians_and_ratios_of_its_own_round() {
+        let cases = cases::all(&cases::Sizes::new(true, false));
+        let fsyncs = Some(Fsyncs { fsyncs: 11, transactions: 10 });
+        let samples = HashMap::from([
+            ("step".to_owned(), (vec![sample(1.0, 100, 100), sample(2.0, 100, 100)], None)),
+            ("w1-sqlite-strict".to_owned(), (vec![sample(1.0, 90, 90), sample(2.0, 70, 70)], fsyncs)),
+        ]);
+        let rows = rows(&cases, &samples);
+        assert_eq!(rows.iter().map(|row| row.id.as_str()).collect::<Vec<_>>(), ["step", "w1-sqlite-strict"]);
+        let figures = &rows[1].figures;
+        assert_eq!((figures.steps_per_s, figures.ratio), (62.5, Some(0.8)));
+        assert_eq!((figures.commits_per_s, figures.fsyncs_per_s), (Some(62.5), Some(68.75)));
+        assert_eq!((figures.disk_bytes_per_step, figures.peak_growth), (Some(400.0), Some(2.0)));
+        assert!(rows[1].verdicts[0].met && rows[0].is_limit());
+    }
+}

@@ -1,0 +1,156 @@
+//! Rows as text: aligned for people, or with bars for Markdown.
+
+use super::{
+    cases::thousands,
+    rows::{Figures, Row},
+};
+
+const HEADINGS: [&str; 12] = [
+    "workload",
+    "store",
+    "durability",
+    "ms",
+    "steps/s",
+    "commits/s",
+    "fsyncs/s",
+    "CPU µs/step",
+    "peak MB",
+    "disk B/step",
+    "x limit",
+    "goal",
+];
+/// Columns from here to the goal are numbers.
+const NUMBERS_FROM: usize = 3;
+
+type Cells = [String; HEADINGS.len()];
+
+fn cells(row: &Row) -> Cells {
+    let Figures { wall_ms, steps_per_s, cpu_us_per_step, peak_mb, .. } = row.figures;
+    let Figures { commits_per_s, fsyncs_per_s, disk_bytes_per_step, ratio, .. } = row.figures;
+    let (commits, fsyncs) = if row.store == "memory" { (None, None) } else { (commits_per_s, fsyncs_per_s) };
+    let ratio = ratio.zip(row.limit).map(|(ratio, limit)| format!("{ratio:.2} {limit}"));
+    [
+        row.title.clone(),
+        row.store.to_owned(),
+        if row.is_limit() { "limit".into() } else { row.durability.to_owned() },
+        short(wall_ms),
+        short(steps_per_s),
+        commits.map_or("-".into(), short),
+        fsyncs.map_or("-".into(), short),
+        short(cpu_us_per_step),
+        format!("{peak_mb:.0}"),
+        disk_bytes_per_step.map_or("-".into(), short),
+        ratio.unwrap_or_else(|| "-".into()),
+        goals(row),
+    ]
+}
+
+/// `met: >= 0.8 x limit`, or the goals that were missed.
+fn goals(row: &Row) -> String {
+    let named = |met: bool| {
+        let goals = row.verdicts.iter().filter(|verdict| verdict.met == met);
+        goals.map(|verdict| verdict.goal.as_str()).collect::<Vec<_>>().join(", ")
+    };
+    let (met, missed) = (named(true), named(false));
+    match (met.is_empty(), missed.is_empty()) {
+        (true, true) => "-".into(),
+        (false, true) => format!("met: {met}"),
+        (true, false) => format!("MISSED: {missed}"),
+        (false, false) => format!("MISSED: {missed}; met: {met}"),
+    }
+}
+
+/// Three digits that count.
+pub(super) fn short(number: f64) -> String {
+    match number.abs() {
+        size if size >= 100.0 => thousands(number.round() as u64),
+        size if size >= 10.0 => format!("{number:.1}"),
+        _ => format!("{number:.2}"),
+    }
+}
+
+/// For a terminal.
+pub(super) fn text(rows: &[Row]) -> String {
+    let lines: Vec<Cells> = [HEADINGS.map(str::to_owned)].into_iter().chain(rows.iter().map(cells)).collect();
+    let widths: Vec<usize> = (0..HEADINGS.len())
+        .map(|column| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0))
+        .collect();
+    let aligned = |line: &Cells| {
+        let cells = line.iter().zip(&widths).enumerate().map(|(column, (cell, width))| {
+            if is_number(column) { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
+        });
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
+    };
+    lines.iter().map(aligned).collect()
+}
+
+fn is_number(column: usize) -> bool {
+    (NUMBERS_FROM..HEADINGS.len() - 1).contains(&column)
+}
+
+/// For the README.
+pub(super) fn markdown<'a>(rows: impl Iterator<Item = &'a Row>) -> String {
+    let line = |cells: &Cells| format!("| {} |\n", cells.join(" | "));
+    let rule: Vec<&str> =
+        (0..HEADINGS.len()).map(|column| if is_number(column) { "---:" } else { "---" }).collect();
+    let head = format!("{}|{}|\n", line(&HEADINGS.map(str::to_owned)), rule.join("|"));
+    rows.map(|row| line(&cells(row))).fold(head, |table, line| table + &line)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::{super::goals::Verdict, *};
+
+    pub(in super::super) fn row(title: &str, durability: &'static str, steps_per_s: f64) -> Row {
+        let figures = Figures {
+            wall_ms: 800.5,
+            steps_per_s,
+            commits_per_s: Some(98.25),
+            cpu_us_per_step: 31.26,
+            peak_mb: 12.4,
+            ratio: Some(8.125),
+            ..Figures::default()
+        };
+        Row {
+            id: title.to_lowercase(),
+            title: title.into(),
+            store: "sqlite",
+            durability,
+            limit: (!durability.is_empty()).then_some("row"),
+            figures,
+            verdicts: vec![],
+            samples: vec![],
+            fsyncs: None,
+        }
+    }
+
+    fn judged() -> Row {
+        let verdict = |goal: &str, met| Verdict { goal: goal.into(), met };
+        let verdicts = vec![verdict(">= 8 x limit", true), verdict("< 10 MB", false)];
+        Row { verdicts, ..row("W1", "pipelined", 24_999.6) }
+    }
+
+    #[test]
+    fn the_table_is_aligned() {
+        let expected = "\
+workload  store   durability   ms  steps/s  commits/s  fsyncs/s  CPU µs/step  peak MB  disk B/step   x limit  goal
+bare      sqlite  limit       801    3,000       98.2         -         31.3       12            -         -  -
+W1        sqlite  pipelined   801   25,000       98.2         -         31.3       12            -  8.12 row  MISSED: < 10 MB; met: >= 8 x limit
+";
+        assert_eq!(text(&[row("bare", "", 3000.0), judged()]), expected);
+    }
+
+    #[test]
+    fn markdown_has_a_rule_and_a_line_for_each_row() {
+        let table = markdown([judged()].iter());
+        let lines: Vec<&str> = table.lines().collect();
+        assert_eq!(lines[1], "|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---|");
+        assert!(lines[2].starts_with("| W1 | sqlite | pipelined | 801 | 25,000 | 98.2 | - |"), "{table}");
+        assert_eq!(lines.len(), 3);
+    }
+
+    #[test]
+    fn memory_has_no_commits() {
+        assert_eq!(cells(&Row { store: "memory", ..judged() })[5], "-");
+    }
+}

@@ -1,0 +1,64 @@
+//! The workloads: each is one process, one engine and one timed part, through the public API alone.
+
+mod chain;
+mod crash;
+mod fan_out;
+mod large_state;
+
+use crate::{
+    Result,
+    args::{Drive, Workload},
+    limits,
+};
+use hapax::{Engine, Options};
+use std::time::Duration;
+use tokio::runtime::{Builder, Runtime};
+
+/// A run of a million strict steps takes longer than the default allows.
+const BUDGET: Duration = Duration::from_secs(24 * 60 * 60);
+/// How long runs may take to stop once the result is printed; there are none left by then.
+const SHUTDOWN: Duration = Duration::from_secs(10);
+
+/// Runs one workload in this process.
+pub(crate) fn run(drive: &Drive) -> Result<()> {
+    match &drive.workload {
+        Workload::LimitFsync { count } => limits::fsync(&drive.store, *count),
+        Workload::LimitRows { commits, rows } => limits::rows(&drive.store, *commits, *rows),
+        Workload::LimitSteps { commits, steps } => limits::steps(&drive.store, *commits, *steps),
+        workload => runtime(drive.threads)?.block_on(run_on_engine(drive, workload)),
+    }
+}
+
+async fn run_on_engine(drive: &Drive, workload: &Workload) -> Result<()> {
+    match workload {
+        Workload::W1 { steps } => chain::one_run(drive, *steps).await,
+        Workload::W2 { runs, steps, in_flight } => {
+            chain::many_runs(drive, "w2", (*runs, *steps), *in_flight).await
+        }
+        Workload::Fill { runs, steps } => chain::many_runs(drive, "fill", (*runs, *steps), 64).await,
+        Workload::W3 { items } => fan_out::run(drive, *items).await,
+        Workload::W4 { steps, bytes, replaced } => large_state::run(drive, *steps, *bytes, *replaced).await,
+        Workload::W5 { steps, file, die_at } => crash::run(drive, *steps, file, *die_at).await,
+        Workload::W5Resume { steps, file } => crash::resume(drive, *steps, file).await,
+        Workload::LimitFsync { .. } | Workload::LimitRows { .. } | Workload::LimitSteps { .. } => {
+            unreachable!("limits need no engine")
+        }
+    }
+}
+
+fn runtime(threads: Option<usize>) -> std::io::Result<Runtime> {
+    match threads {
+        Some(1) => Builder::new_current_thread().enable_all().build(),
+        Some(threads) => Builder::new_multi_thread().worker_threads(threads).enable_all().build(),
+        None => Builder::new_multi_thread().enable_all().build(),
+    }
+}
+
+async fn open(drive: &Drive) -> Result<Engine> {
+    let options = Options::default().durability(drive.durability).run_budget(BUDGET);
+    Ok(Engine::builder().options(options).open(&drive.store).await?)
+}
+
+async fn close(engine: &Engine) {
+    engine.shutdown(SHUTDOWN).await;
+}
