@@ -1,6 +1,6 @@
 //! One committed step: state, frontier, seed, key and digest.
 //!
-//! Invariant: the digest covers run, step, frontier, key (which binds the state), recorded I/O and outbox rows,
+//! Invariant: the digest covers run, step, seed, frontier, key (which binds the state), recorded I/O and outbox rows,
 //! and nothing that differs between two honest executions: no epoch, worker, time, attempt or encoding.
 
 use crate::{
@@ -73,7 +73,7 @@ impl Draft {
         let items = self.frontier.iter().map(|i| (i.node.as_str(), i.order_key));
         let key = step_key(run.as_str(), self.step, items, &self.state);
         let pages = page_digests(&self.frontier);
-        let digest = digest(run, self.step, &pages, &self.barriers, &key, self.io, self.outbox);
+        let digest = digest(run, (self.step, self.seed), &pages, &self.barriers, &key, self.io, self.outbox);
         Checkpoint {
             step: self.step,
             state: self.state,
@@ -97,14 +97,15 @@ impl Checkpoint {
     pub fn is_intact<'a>(&self, run: &RunId, items: impl IntoIterator<Item = &'a WorkItem>) -> bool {
         let key_items = items.into_iter().map(|i| (i.node.as_str(), i.order_key));
         let key = step_key(run.as_str(), self.step, key_items, &self.state);
-        let digest = digest(run, self.step, &self.pages, &self.barriers, &key, self.io, self.outbox);
+        let digest =
+            digest(run, (self.step, self.seed), &self.pages, &self.barriers, &key, self.io, self.outbox);
         key == self.key && digest == self.digest
     }
 }
 
 fn digest(
     run: &RunId,
-    step: u64,
+    (step, seed): (u64, u64),
     pages: &[Digest],
     barriers: &Barriers,
     key: &StepKey,
@@ -112,7 +113,7 @@ fn digest(
     outbox: Digest,
 ) -> Digest {
     let mut digest = DigestBuilder::new("hapax.checkpoint.v1");
-    digest.text(run.as_str()).u64(step).u64(pages.len() as u64);
+    digest.text(run.as_str()).u64(step).u64(seed).u64(pages.len() as u64);
     for page in pages {
         digest.bytes(&page.0);
     }

@@ -129,6 +129,11 @@ impl fmt::Display for RunKey {
     }
 }
 
+/// Checks a name that is not kept as a type of its own.
+pub fn check_name(what: &'static str, name: &str) -> Result<(), InvalidId> {
+    check(what, name)
+}
+
 /// Checks one tag: key and value are names like any other.
 pub fn check_tag(key: &str, value: &str) -> Result<(), InvalidId> {
     check("tag key", key)?;

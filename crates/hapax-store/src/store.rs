@@ -59,7 +59,8 @@ pub trait Store: Send + Sync + 'static {
     /// number, and for a step the step and digest before it), the unique key, the checkpoint, the journal's tail
     /// and the outbox rows. The outcome is one of
     /// `Ok(Committed)`: durable · `Ok(AlreadyCommitted)`: this very write is there, untouched ·
-    /// `Fenced` · `Conflict` · `CancelRequested` · `Retry`, `Full`: nothing was written, nor will be a write that
+    /// `Fenced` · `Conflict` · `CancelRequested`: of an intent, of the step that ends a run, and of its failure ·
+    /// `Retry`, `Full`: nothing was written, nor will be a write that
     /// was submitted after it · `Unknown`: call [`Store::settle`].
     fn submit(&self, write: Arc<Write>) -> Answer<'_, Ticket>;
 
@@ -91,8 +92,8 @@ pub trait Store: Send + Sync + 'static {
     /// [`StoreError::WrongStatus`] when the run is over.
     fn request_cancel(&self, run: RunKey) -> Answer<'_, ()>;
 
-    /// Makes a failed run pending again, with fresh attempts and all of its time; a cancel that it did not live to
-    /// see is forgotten. [`StoreError::WrongStatus`] when it isn't failed.
+    /// Makes a failed run pending again, with fresh attempts and all of its time.
+    /// [`StoreError::WrongStatus`] when it isn't failed.
     fn retry(&self, run: RunKey) -> Answer<'_, ()>;
 
     /// Deletes a finished run whole: row, checkpoints, keys, journal, tags. [`StoreError::WrongStatus`] for a live

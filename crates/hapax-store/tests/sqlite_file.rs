@@ -451,3 +451,27 @@ async fn a_write_of_nobody_is_fenced() {
     let refused = holder.commit(StepCommit { run: gone, ..holder.next("a") }).await.unwrap_err();
     assert!(matches!(refused, StoreError::Fenced { owner: None, .. }), "{refused}");
 }
+
+#[tokio::test]
+async fn a_journal_that_was_tampered_with_is_damaged() {
+    for (what, sql) in [
+        ("a row's item", "UPDATE hapax_journal SET path_hash = path_hash + 1 WHERE seq = 1"),
+        ("a row's base", "UPDATE hapax_journal SET base = zeroblob(32) WHERE seq = 1"),
+        (
+            "a row's entry",
+            "UPDATE hapax_journal SET entry = (SELECT entry FROM hapax_journal WHERE seq = 0) WHERE seq = 1",
+        ),
+        ("a missing row", "DELETE FROM hapax_journal WHERE seq = 1"),
+        ("a missing last row", "DELETE FROM hapax_journal WHERE seq = 2"),
+        ("the seed", "UPDATE hapax_checkpoints SET seed = seed + 1"),
+    ] {
+        let (_folder, path) = folder();
+        let store = open(&path).await;
+        let mut holder = Sample::run("r").hold(&store).await;
+        holder.write(Write::Append(holder.append(3))).await.unwrap();
+        store.load(holder.key.clone()).await.unwrap();
+        assert_eq!(Connection::open(&path).unwrap().execute(sql, ()).unwrap(), 1, "{what}");
+        let error = store.load(holder.key.clone()).await.unwrap_err();
+        assert_eq!(error.code(), code::CORRUPT, "{what}: {error}");
+    }
+}

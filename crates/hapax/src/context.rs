@@ -95,7 +95,7 @@ impl<S: State, A: Send + Sync + 'static> Ctx<S, A> {
     }
 
     /// A named lane with calls of its own: the way to run effects of one node side by side. A name can be used
-    /// once in an attempt.
+    /// once in an attempt, and holds no `/`.
     ///
     /// ```
     /// # use hapax::prelude::*;
@@ -114,8 +114,7 @@ impl<S: State, A: Send + Sync + 'static> Ctx<S, A> {
     /// # let _ = quote;
     /// ```
     pub fn scope(&mut self, name: impl fmt::Display) -> Self {
-        let path = if self.scope.is_empty() { name.to_string() } else { format!("{}/{name}", self.scope) };
-        let scope = self.attempt.open_scope(path);
+        let scope = self.attempt.open_scope(&self.scope, &name.to_string());
         let (state, app, attempt) = (self.state(), self.app(), self.attempt.clone());
         Self { state, app, attempt, scope, calls: 0, rng: None }
     }

@@ -132,8 +132,15 @@ impl<S: State, A: Send + Sync + 'static> Claimed<S, A> {
 }
 
 impl<S: State, A> Claimed<S, A> {
-    /// The next checkpoint becomes the current one.
-    pub(crate) fn advance(&mut self, state: S, checkpoint: &Checkpoint, first_page: VecDeque<WorkItem>) {
+    /// The next checkpoint becomes the current one. The state is read back from what is committed, so that the next
+    /// step sees what a step after a crash would see: JSON doesn't tell `Some(None)` from `None`, or -0 from 0.
+    pub(crate) fn advance(
+        &mut self,
+        checkpoint: &Checkpoint,
+        first_page: VecDeque<WorkItem>,
+    ) -> Result<(), Halt> {
+        let state = state::decode::<S>(&checkpoint.state, checkpoint.state_version)
+            .map_err(|error| run_failure(&error, checkpoint.step))?;
         self.step = checkpoint.step;
         self.digest = checkpoint.digest;
         self.state = Arc::new(state);
@@ -141,6 +148,7 @@ impl<S: State, A> Claimed<S, A> {
         self.barriers = checkpoint.barriers.clone();
         self.frontier = Frontier::new(checkpoint.step, checkpoint.frontier_len, first_page);
         self.record.clear();
+        Ok(())
     }
 
     /// Asked before each step: nothing stops the run, and it has steps and time left.
@@ -239,9 +247,22 @@ async fn conclude(gate: &Gate, key: &RunKey, halt: Halt, used: Duration) -> End 
         Halt::Drained => Status::Running,
     };
     tracing::info!(run_id = %key, status = status.word(), "the run leaves this engine");
-    match gate.conclude(status.clone(), used).await {
+    let concluded = match gate.conclude(status.clone(), used).await {
+        // A cancel came first: it counts, whatever the run was about to say.
+        Err(Halt::Cancelled) => return cancelled(gate, used).await,
+        concluded => concluded,
+    };
+    match concluded {
         Ok(_) if status == Status::Running => End::Stopped(None),
         Ok(_) => End::Over(status),
+        Err(Halt::Store(error)) => End::Stopped(Some(error)),
+        Err(_) => End::Elsewhere,
+    }
+}
+
+async fn cancelled(gate: &Gate, used: Duration) -> End {
+    match gate.conclude(Status::Cancelled, used).await {
+        Ok(_) => End::Over(Status::Cancelled),
         Err(Halt::Store(error)) => End::Stopped(Some(error)),
         Err(_) => End::Elsewhere,
     }

@@ -14,7 +14,7 @@ use hapax_core::{
     commit::{Append, Epoch, Write},
     error::{Coded, code},
     failure::clip,
-    id::{NodeId, RunKey},
+    id::{NodeId, RunKey, check_name},
     journal::{EffectKind, EffectOutcome, Entry, Intent, JournalRow, Recorded},
     json::Json,
     key::{Digest, EffectSite, effect_key_of_digest, sha256},
@@ -121,15 +121,25 @@ impl Attempt {
         }
     }
 
-    pub(crate) fn open_scope(&self, path: String) -> Arc<str> {
-        let path: Arc<str> = path.into();
-        if !lock(&self.scopes).insert(path.clone()) {
+    /// Opens a lane. The root is the empty path and `/` parts the names, so neither can stand in one.
+    pub(crate) fn open_scope(&self, parent: &str, name: &str) -> Arc<str> {
+        let path: Arc<str> = if parent.is_empty() { name.into() } else { format!("{parent}/{name}").into() };
+        if let Err(error) = check_name("scope", name) {
+            self.condemn(NodeError::coded(error.code(), error.to_string(), false));
+        } else if name.contains('/') {
+            let message = format!("scope `{name}` holds a `/`; open a scope inside a scope instead");
+            self.condemn(NodeError::coded(code::INVALID_ID, message, false));
+        } else if !lock(&self.scopes).insert(path.clone()) {
             let message =
                 format!("scope `{path}` was opened twice in one attempt; give each lane its own name");
             self.condemn(NodeError::coded(code::REPLAY_MISMATCH, message, false));
         }
         path
     }
+}
+
+fn failed(code: &str, message: String, retryable: bool) -> EffectOutcome {
+    EffectOutcome::Err { code: code.into(), message, retryable }
 }
 
 fn in_scope(scope: &str) -> String {
@@ -168,6 +178,9 @@ impl EffectFuture<'_> {
         if !self.attempt.alive.load(Ordering::Acquire) {
             let message = "this context belongs to an attempt that has ended".to_owned();
             return Err(self.error(code::DEAD_HANDLE, message, false));
+        }
+        if let Err(error) = check_name("effect name", self.name) {
+            return Err(self.error(error.code(), error.to_string(), false));
         }
         let request = canonical::to_vec(request).map_err(|e| {
             self.error(e.code(), format!("the request cannot be written as JSON: {e}"), false)
@@ -240,37 +253,28 @@ impl EffectFuture<'_> {
         self.record(Entry::Intent(intent), true, canary::on("gate_open")).await;
     }
 
-    /// Makes the result durable, then shows it to the node.
+    /// Makes the result durable, then shows it to the node: as it was recorded, so that a node that sees it again
+    /// after a crash sees the same.
     pub(crate) async fn end<T, E>(&self, outcome: Result<T, E>) -> Result<T, EffectError>
     where
-        T: Serialize,
+        T: Serialize + DeserializeOwned,
         E: fmt::Display + 'static,
     {
-        let (answer, recorded) = match outcome {
+        let outcome = match outcome {
             Ok(value) => match Json::of(&value) {
-                Ok(response) => (Ok(value), EffectOutcome::Ok { response }),
-                Err(e) => self.failed(e.code(), format!("the answer cannot be written as JSON: {e}"), false),
+                Ok(response) => EffectOutcome::Ok { response },
+                Err(e) => failed(e.code(), format!("the answer cannot be written as JSON: {e}"), false),
             },
             Err(error) => {
                 let fatal =
                     (&error as &dyn Any).downcast_ref::<NodeError>().is_some_and(|e| !e.is_retryable());
-                self.failed(code::EFFECT_FAILED, clip(error.to_string()), !fatal)
+                failed(code::EFFECT_FAILED, clip(error.to_string()), !fatal)
             }
         };
         let (scope, index, attempt) = (self.scope.clone(), self.index, self.attempt.number);
-        let entry = Entry::Result { scope, index, attempt, outcome: recorded, at_us: clock::now_us() };
+        let entry = Entry::Result { scope, index, attempt, outcome: outcome.clone(), at_us: clock::now_us() };
         self.record(entry, false, canary::on("result_early")).await;
-        answer
-    }
-
-    fn failed<T>(
-        &self,
-        code: &str,
-        message: String,
-        retryable: bool,
-    ) -> (Result<T, EffectError>, EffectOutcome) {
-        let outcome = EffectOutcome::Err { code: code.into(), message: message.clone(), retryable };
-        (Err(self.error(code, message, retryable)), outcome)
+        self.replay(outcome)
     }
 
     /// Journals and waits for the disk. When the run is stopped meanwhile this never returns: the node's future

@@ -113,6 +113,7 @@ impl Engine {
         graph: Graph<S, A>,
         app: A,
     ) -> Result<Flow<S, A>, Error> {
+        self.is_open()?;
         let flow = Flow::new(self.clone(), graph.build()?, app);
         self.shared.look_for_work();
         Ok(flow)
@@ -147,6 +148,7 @@ impl Engine {
     /// Asks for a cancel. Durable when it answers; whoever holds the run stops it within a second.
     /// [`Error::AlreadyFinished`] when the run is over.
     pub async fn cancel(&self, run: &str) -> Result<(), Error> {
+        self.is_open()?;
         let key = self.key(run)?;
         self.shared.store.request_cancel(key.clone()).await?;
         if self.shared.stop(&key, Halt::Cancelled) {
@@ -174,7 +176,7 @@ impl Engine {
     pub async fn resume(&self, run: &str) -> Result<(), Error> {
         self.is_open()?;
         let record = self.record(run).await?;
-        let code = self.shared.flow(&record.graph);
+        let code = self.shared.flow(&record.graph, record.fingerprint);
         let code = code.ok_or_else(|| Error::NotRegistered { graph: record.graph.clone() })?;
         fits(&*code, &record)?;
         self.go_on(record, code).await
@@ -182,15 +184,19 @@ impl Engine {
 
     /// Claims and executes a run, unless it is over or in our hands already.
     pub(crate) async fn go_on(&self, record: RunRecord, code: Arc<dyn Drive>) -> Result<(), Error> {
-        let (key, shared) = (record.key, &self.shared);
+        let (key, shared) = (record.key, self.shared.clone());
         if record.status.is_final() || shared.watch(&key).is_some() {
             return Ok(());
         }
-        let lease = shared.claim_back(key.clone()).await?;
-        let mut taken = shared.take(key, lease);
-        taken.claim.used = Duration::from_micros(record.used_us);
-        shared.admit(code, taken).await;
-        Ok(())
+        // In a task of its own: a caller that stops listening must not leave the run claimed and forgotten.
+        let claimed = self.shared.tasks.spawn(async move {
+            let lease = shared.claim_back(key.clone()).await?;
+            let mut taken = shared.take(key, lease);
+            taken.claim.used = Duration::from_micros(record.used_us);
+            shared.admit(code, taken).await;
+            Ok(())
+        });
+        claimed.await.map_err(|_| Error::ShutDown)?
     }
 
     /// Waits for the end of a run, wherever it is executed, and tells how it ended. What it tells is durable.
@@ -242,7 +248,8 @@ impl Engine {
             for (run, _) in self.shared.holding() {
                 self.shared.stop(&run, Halt::Fenced);
             }
-            self.shared.tasks.wait().await;
+            // A node that blocks its thread can't be dropped; nobody waits for it.
+            let _ = tokio::time::timeout(self.shared.options.cancel_grace, self.shared.tasks.wait()).await;
         }
         self.background.0.iter().for_each(AbortHandle::abort);
         self.shared.store.close().await;

@@ -119,6 +119,13 @@ impl<S: State, A: Send + Sync + 'static> Flow<S, A> {
         self.engine.is_open()?;
         let key = self.engine.key(run)?;
         let new = self.new_run(key.clone(), &state, options)?;
+        // In a task of its own: a caller that stops listening must not leave the run claimed and forgotten.
+        let flow = self.clone();
+        let begun = self.engine.shared.tasks.spawn(async move { flow.begin(key, new).await });
+        begun.await.map_err(|_| Error::ShutDown)?
+    }
+
+    async fn begin(&self, key: RunKey, new: NewRun) -> Result<Run<S>, Error> {
         let (input, first) = (new.input, new.checkpoint.clone());
         let shared = &self.engine.shared;
         let created = loop {
@@ -153,6 +160,9 @@ impl<S: State, A: Send + Sync + 'static> Flow<S, A> {
         let json = canonical::to_vec(state)?;
         let mut input = DigestBuilder::new("hapax.input.v1");
         input.text(shape.name()).bytes(&json);
+        if let Some(seed) = options.seed {
+            input.u64(seed);
+        }
         let seed = options.seed.unwrap_or_else(|| run_seed(key.run.as_str()));
         let draft = Draft {
             step: 0,

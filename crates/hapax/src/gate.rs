@@ -232,6 +232,10 @@ impl Gate {
                 self.settle(write).await?;
                 self.resend(settling).await
             }
+            error @ StoreError::TooLarge { .. } => {
+                let step = settling.front().map_or(0, |flying| step_of(&flying.write));
+                Err(self.shut(run_failure(&error, step)))
+            }
             error => {
                 self.bear(error).await?;
                 self.resend(settling).await
@@ -305,6 +309,8 @@ impl Gate {
             match outcome {
                 Ok(written) => return Ok(written),
                 Err(StoreError::Unknown(_)) => self.settle(write.clone()).await?,
+                // The gate may be shut for another reason already; what the store says now counts.
+                Err(StoreError::CancelRequested { .. }) => return Err(Halt::Cancelled),
                 Err(error) => self.bear(error).await?,
             }
         }

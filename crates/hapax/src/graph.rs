@@ -7,7 +7,7 @@ use crate::{
 };
 use hapax_core::{
     failure::NodeFailure,
-    graph::{Graph as Shape, GraphBuilder},
+    graph::{Graph as Shape, GraphBuilder, GraphError},
     key::Digest,
     route::Node,
     state::State,
@@ -132,7 +132,17 @@ impl<S: State, A: Send + Sync + 'static> Graph<S, A> {
             run: self.nodes[spec.id.as_str()].clone(),
             policy: self.policies.remove(spec.id.as_str()).unwrap_or_default(),
         });
-        Ok(Program { nodes: nodes.collect(), compatible: self.compatible, shape })
+        let nodes = nodes.collect();
+        match self.policies.into_keys().next() {
+            None => Ok(Program { nodes, compatible: self.compatible, shape }),
+            Some(node) => Err(GraphError::UnknownNode {
+                graph: shape.name().to_string(),
+                node,
+                mention: "a policy".into(),
+                known: shape.nodes().iter().map(|spec| spec.id.as_str()).collect::<Vec<_>>().join(", "),
+            }
+            .into()),
+        }
     }
 }
 

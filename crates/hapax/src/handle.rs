@@ -56,9 +56,9 @@ impl<S: State> Run<S> {
         loop {
             match self.engine.shared.left(&self.key).await {
                 Some(End::Succeeded(state, version)) => return Ok(state::decode(&state, version)?),
-                Some(End::Over(status)) => return Err(self.ended(status)),
                 Some(End::Stopped(Some(error))) => return Err(Error::Store(error)),
-                Some(End::Elsewhere | End::Stopped(None)) | None => {}
+                // An end that isn't a success may be history: somebody may have retried the run.
+                Some(End::Over(_) | End::Elsewhere | End::Stopped(None)) | None => {}
             }
             if let Some(result) = self.stored_end().await? {
                 return result;

@@ -10,7 +10,9 @@ const HEAR_CANCELS: Duration = Duration::from_millis(500);
 /// Renews the leases of all runs in this engine's hands. A lost one stops its run at once; every write of it is
 /// refused anyway.
 pub(crate) async fn renew(shared: Arc<Shared>) {
-    let mut ticks = tokio::time::interval(shared.options.lease_renewal.max(Duration::from_millis(1)));
+    // However short the lease, two renewals may be lost.
+    let often = shared.options.lease_renewal.min(shared.options.lease_ttl / 3).max(Duration::from_millis(1));
+    let mut ticks = tokio::time::interval(often);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;

@@ -109,7 +109,7 @@ setters! {
     retry: Retry;
     /// How long this engine owns a run without renewing. Default: 15 s.
     lease_ttl: Duration;
-    /// How often it renews. Default: 5 s.
+    /// How often it renews, and at least three times in a lease. Default: 5 s.
     lease_renewal: Duration;
     /// How long a cancelled node may take to notice. Default: 1 s.
     cancel_grace: Duration;

@@ -24,7 +24,7 @@ use hapax_core::{
     merge::ItemResult,
     rng::Rng,
     route::Outcome,
-    state::State,
+    state::{Delta, State},
 };
 use std::{
     collections::{BTreeMap, HashMap},
@@ -53,7 +53,6 @@ pub(crate) struct Items<'r, S: State, A> {
     done: BTreeMap<usize, Finished<S>>,
     started: usize,
     emitted: usize,
-    closed: bool,
 }
 
 impl<'r, S: State, A: Send + Sync + 'static> Items<'r, S, A> {
@@ -70,13 +69,7 @@ impl<'r, S: State, A: Send + Sync + 'static> Items<'r, S, A> {
             done: BTreeMap::new(),
             started: 0,
             emitted: 0,
-            closed: false,
         }
-    }
-
-    /// Lets what runs finish, but starts nothing else.
-    pub(crate) fn start_no_more(&mut self) {
-        self.closed = true;
     }
 
     /// The next item's result, in order-key order.
@@ -90,9 +83,7 @@ impl<'r, S: State, A: Send + Sync + 'static> Items<'r, S, A> {
             }
             self.start_more().await?;
             match self.running.join_next().await {
-                None if self.done.is_empty() => return Ok(None),
-                // Only after `start_no_more`: what is left lies behind an item that was never started.
-                None => return Ok(self.done.pop_first().map(|(_, finished)| finished)),
+                None => return Ok(None),
                 Some(Ok((index, Ok(finished)))) => {
                     self.leave(index);
                     self.done.insert(index, finished);
@@ -137,7 +128,7 @@ impl<'r, S: State, A: Send + Sync + 'static> Items<'r, S, A> {
             let options = &self.run.shared.options;
             (options.max_concurrent_nodes.max(1), options.queue_depth.max(1))
         };
-        while !self.closed && self.running.len() < concurrent && self.done.len() < depth {
+        while self.running.len() < concurrent && self.done.len() < depth {
             let next = match self.waiting.take() {
                 Some(item) => Some(item),
                 None => self.pull().await?,
@@ -231,31 +222,24 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
             Ok(outcome) => self.settle(outcome),
             Err(failure) => ItemResult::Failed(failure),
         };
-        if !journaled {
-            return Ok(self.conclude(result));
+        let (result, done) = self.as_journaled(result);
+        if journaled {
+            self.item.journal(Entry::ItemDone { done }, false).await?;
         }
-        let (result, done) = self.journalable(result);
-        self.item.journal(Entry::ItemDone { done }, false).await?;
         Ok(self.conclude(result))
     }
 
-    /// The item's end as the journal keeps it; a delta that can't be written is a failure.
-    fn journalable(&self, result: ItemResult<S>) -> (ItemResult<S>, Done) {
+    /// The item's end as the journal keeps it, and as it reads back: the merge sees the same with and without a crash.
+    /// A delta that can't be written is a failure.
+    fn as_journaled(&self, result: ItemResult<S>) -> (ItemResult<S>, Done) {
         let failure = match result {
             ItemResult::Failed(failure) => failure,
-            ItemResult::Done { delta, route } => match Json::of(&delta) {
-                Ok(json) => {
+            ItemResult::Done { delta, route } => match written(&delta) {
+                Ok((delta, json)) => {
                     let done = Done::Ok { delta: json, route: route.clone() };
                     return (ItemResult::Done { delta, route }, done);
                 }
-                Err(e) => {
-                    let error = NodeError::coded(
-                        e.code(),
-                        format!("the delta cannot be written as JSON: {e}"),
-                        false,
-                    );
-                    self.failure(&error, self.record.failed + 1)
-                }
+                Err(error) => self.failure(&error, self.record.failed + 1),
             },
         };
         (ItemResult::Failed(failure.clone()), Done::Failed { failure })
@@ -438,6 +422,17 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
             tokio::time::sleep(self.shared.options.cancel_grace).await;
         }
     }
+}
+
+/// A delta as JSON, and as it reads back.
+fn written<D: Delta>(delta: &D) -> Result<(D, Json), NodeError> {
+    let json = Json::of(delta).map_err(|e| {
+        NodeError::coded(e.code(), format!("the delta cannot be written as JSON: {e}"), false)
+    })?;
+    let read = json.read().map_err(|e| {
+        NodeError::coded(code::STATE_SHAPE, format!("the delta does not read back from JSON: {e}"), false)
+    })?;
+    Ok((read, json))
 }
 
 /// A panic as an error with its message.

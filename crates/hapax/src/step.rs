@@ -54,9 +54,6 @@ async fn run_and_merge<S: State, A: Send + Sync + 'static>(
             io.item(finished.item.path_hash, &finished.recorded);
             failure = merger.push(&finished.item, finished.result).err();
         }
-        if failure.is_some() {
-            items.start_no_more();
-        }
     }
     let step = run.step;
     let merged = failure.map_or_else(|| merger.finish(), Err).map_err(|error| failed(error, step))?;
@@ -106,7 +103,7 @@ async fn commit<S: State, A>(
     let ends = checkpoint.frontier.is_empty();
     let first_page = checkpoint.frontier.iter().take(FRONTIER_PAGE).cloned().collect();
     let (follows, base) = (run.step, run.digest);
-    run.advance(state, &checkpoint, first_page);
+    run.advance(&checkpoint, first_page)?;
     let build = |first_seq| {
         Write::Step(Box::new(StepCommit {
             run: run.key.clone(),

@@ -18,7 +18,10 @@ use hapax_core::{
 use hapax_store::{Claimant, Lease, ReadyFilter, Store, StoreError};
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
@@ -46,6 +49,9 @@ pub(crate) trait Drive: Send + Sync {
     fn outline(&self) -> GraphOutline;
 }
 
+/// A registered graph: its name and its code.
+type Registered = (Arc<str>, Arc<dyn Drive>);
+
 /// A run in this engine's hands.
 pub(crate) struct Held {
     pub(crate) lease: Lease,
@@ -65,8 +71,11 @@ pub(crate) struct Shared {
     held: Mutex<HashMap<RunKey, Held>>,
     /// Runs that this engine gave up because of the store, and why, until it takes them up again.
     given_up: Mutex<HashMap<RunKey, Arc<StoreError>>>,
-    flows: Mutex<HashMap<Arc<str>, Arc<dyn Drive>>>,
+    /// Registered graphs by name; several shapes of one may live side by side.
+    flows: Mutex<Vec<Registered>>,
     work: Notify,
+    /// Something was left in the store because there was no room for it.
+    crowded: AtomicBool,
 }
 
 /// A run that was claimed but not started yet: its end is announced even if it never starts.
@@ -88,6 +97,7 @@ impl Shared {
             given_up: Mutex::default(),
             flows: Mutex::default(),
             work: Notify::new(),
+            crowded: AtomicBool::new(false),
             options,
         })
     }
@@ -97,16 +107,22 @@ impl Shared {
     }
 
     pub(crate) fn add_flow(&self, graph: Arc<str>, flow: Arc<dyn Drive>) {
-        lock(&self.flows).insert(graph, flow);
+        lock(&self.flows).push((graph, flow));
     }
 
-    pub(crate) fn flow(&self, graph: &str) -> Option<Arc<dyn Drive>> {
-        lock(&self.flows).get(graph).cloned()
+    /// The code for a run: of its own shape, else of one that was declared compatible, else at least of that name; the
+    /// latest registered.
+    pub(crate) fn flow(&self, graph: &str, fingerprint: Digest) -> Option<Arc<dyn Drive>> {
+        let flows = lock(&self.flows);
+        let named = || flows.iter().rev().filter(|(name, _)| **name == *graph).map(|(_, flow)| flow);
+        let own = named().find(|flow| flow.fingerprints().last() == Some(&fingerprint));
+        let able = || named().find(|flow| flow.fingerprints().contains(&fingerprint));
+        own.or_else(able).or_else(|| named().next()).cloned()
     }
 
     /// All registered graphs, by name.
     pub(crate) fn outlines(&self) -> Vec<GraphOutline> {
-        let mut outlines: Vec<_> = lock(&self.flows).values().map(|flow| flow.outline()).collect();
+        let mut outlines: Vec<_> = lock(&self.flows).iter().map(|(_, flow)| flow.outline()).collect();
         outlines.sort_by(|a, b| a.name.cmp(&b.name));
         outlines
     }
@@ -230,7 +246,9 @@ impl Shared {
                 shared.let_go(&key, &sender, end);
                 shared.observer.emit(|| Event::RunEnded { run: key, status });
                 drop(room);
-                shared.look_for_work();
+                if shared.crowded.swap(false, Ordering::AcqRel) {
+                    shared.look_for_work();
+                }
             },
             span,
         ));
@@ -241,7 +259,13 @@ impl Shared {
         match taken.claim.gate.halt() {
             Some(Halt::Cancelled) => self.cancel_unstarted(taken).await,
             Some(Halt::Fenced) => self.forget(&taken),
-            _ => self.leave(taken, Status::Paused { by: PausedBy::Backpressure }, End::Stopped(None)).await,
+            _ => {
+                self.leave(taken, Status::Paused { by: PausedBy::Backpressure }, End::Stopped(None)).await;
+                self.crowded.store(true, Ordering::Release);
+                if self.slots.available_permits() > 0 {
+                    self.look_for_work();
+                }
+            }
         }
     }
 
@@ -266,18 +290,23 @@ impl Shared {
     }
 }
 
+/// How soon the engine looks again after it was told of work; twice as long each time, up to `scan_interval`. The
+/// process that held a run may take a moment to die.
+const FIRST_LOOK: Duration = Duration::from_millis(10);
+
 /// Looks for runs that nobody holds: what a crash left, what was parked, what waits for its first step.
 pub(crate) async fn find_work(shared: Arc<Shared>) {
     if !shared.options.finds_work {
         return;
     }
+    let mut pause = FIRST_LOOK;
     loop {
         let more = take_what_fits(&shared).await;
-        let pause = if more { Duration::ZERO } else { shared.options.scan_interval };
+        let until = if more { Duration::ZERO } else { pause };
         tokio::select! {
             () = shared.drain.cancelled() => return,
-            () = shared.work.notified() => {}
-            () = tokio::time::sleep(pause) => {}
+            () = shared.work.notified() => pause = FIRST_LOOK,
+            () = tokio::time::sleep(until) => pause = (pause * 2).min(shared.options.scan_interval),
         }
     }
 }
@@ -293,6 +322,7 @@ async fn take_what_fits(shared: &Arc<Shared>) -> bool {
     };
     let limit = shared.slots.available_permits();
     if graphs.is_empty() || limit == 0 {
+        shared.crowded.fetch_or(limit == 0, Ordering::AcqRel);
         return false;
     }
     let filter = ReadyFilter { namespace: shared.options.namespace.clone(), graphs, limit };
@@ -304,6 +334,7 @@ async fn take_what_fits(shared: &Arc<Shared>) -> bool {
         }
     };
     let full = claimed.len() == limit;
+    shared.crowded.fetch_or(full, Ordering::AcqRel);
     for (key, lease) in claimed {
         let mut taken = shared.take(key.clone(), lease);
         let Ok(Some(record)) = shared.store.run(key).await else {
@@ -311,7 +342,7 @@ async fn take_what_fits(shared: &Arc<Shared>) -> bool {
             continue;
         };
         taken.claim.used = Duration::from_micros(record.used_us);
-        match (shared.flow(&record.graph), shared.slots.clone().try_acquire_owned()) {
+        match (shared.flow(&record.graph, record.fingerprint), shared.slots.clone().try_acquire_owned()) {
             (Some(flow), Ok(room)) => shared.run(flow, taken, room),
             _ => shared.park(taken).await,
         }

@@ -1,8 +1,8 @@
-//! A cancel is durable, its holder sees it, and neither an intent nor a happy end follows it.
+//! A cancel is durable, its holder sees it, and neither an intent nor any other end follows it.
 
 use super::{
     Fixture,
-    sample::{Holder, LONG, Picture, Sample, claimant, key, step, submit},
+    sample::{Holder, LONG, Picture, Sample, claimant, failed, key, step, submit},
 };
 use crate::error::StoreError;
 use hapax_core::{
@@ -37,7 +37,8 @@ pub async fn a_cancel_refuses_intents_and_the_end(fixture: Fixture) {
     fixture.store.request_cancel(holder.key.clone()).await.unwrap();
     let before = Picture::of(&fixture.store, &holder.key).await;
     let intent = Write::Append(Append { unless_cancelled: true, ..holder.append(1) });
-    for write in [intent, step(holder.last("end"))] {
+    let failure = Write::Status(holder.status(failed(), true));
+    for write in [intent, step(holder.last("end")), failure] {
         let refused = submit(&fixture.store, write.clone()).await.unwrap_err();
         assert!(matches!(refused, StoreError::CancelRequested { .. }), "{refused}");
         let refused = fixture.store.settle(write.into()).await.unwrap_err();

@@ -35,20 +35,18 @@ pub async fn of_many_concurrent_starts_one_creates(fixture: Fixture) {
     assert_eq!(answers.iter().filter(|answer| matches!(answer, Created::New(_))).count(), 1);
 }
 
-/// It is pending again, with all its time and without an old cancel; its journal says so, and the next holder goes
-/// on from its last step.
+/// It is pending again, with all its time; its journal says so, and the next holder goes on from its last step.
 pub async fn a_failed_run_can_be_retried(fixture: Fixture) {
     let store = &fixture.store;
     let mut holder = Sample::run("r").hold(store).await;
     holder.commit(holder.next("one")).await.unwrap();
     holder.write(Write::Append(holder.append(2))).await.unwrap();
-    store.request_cancel(holder.key.clone()).await.unwrap();
     holder.write(Write::Status(holder.status(failed(), true))).await.unwrap();
     let record = holder.record().await;
-    assert_eq!((record.status, record.used_us, record.cancel_requested), (failed(), 1, true));
+    assert_eq!((record.status, record.used_us), (failed(), 1));
     store.retry(holder.key.clone()).await.unwrap();
     let record = holder.record().await;
-    assert_eq!((record.status, record.used_us, record.cancel_requested), (Status::Pending, 0, false));
+    assert_eq!((record.status, record.used_us), (Status::Pending, 0));
     let loaded = store.load(holder.key.clone()).await.unwrap();
     let retried = loaded.journal.last().expect("a row");
     assert_eq!((retried.seq, retried.step, retried.base), (2, 1, holder.digest));

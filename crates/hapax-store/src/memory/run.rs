@@ -130,7 +130,7 @@ impl Run {
         match write {
             Write::Step(step) => self.decide_step(step),
             Write::Append(append) => self.decide_append(append),
-            Write::Status(change) => Ok(self.decide_status(change)),
+            Write::Status(change) => self.decide_status(change),
             _ => Err(StoreError::Retry("the memory store doesn't know this kind of write".into())),
         }
     }
@@ -199,9 +199,15 @@ impl Run {
         }
     }
 
-    fn decide_status(&self, change: &StatusChange) -> Decision {
+    fn decide_status(&self, change: &StatusChange) -> Result<Decision, StoreError> {
         let released = !change.release || self.record.owner.is_none();
-        if self.record.status == change.status && released { Decision::There } else { Decision::Apply }
+        if self.record.status == change.status && released {
+            return Ok(Decision::There);
+        }
+        if self.record.cancel_requested && matches!(change.status, Status::Failed { .. }) {
+            return Err(self.cancel_requested());
+        }
+        Ok(Decision::Apply)
     }
 
     /// Writes what [`Run::decide`] let pass.
@@ -254,7 +260,7 @@ impl Run {
         let row = JournalRow { seq, base, step, path_hash: PathHash::ROOT, entry: Entry::Retried };
         self.insert_rows(seq, &[row]);
         self.record.status = Status::Pending;
-        (self.record.used_us, self.record.cancel_requested) = (0, false);
+        self.record.used_us = 0;
         self.record.updated_at_us = now_us;
     }
 

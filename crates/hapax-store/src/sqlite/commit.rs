@@ -304,7 +304,7 @@ fn status(tx: &Tx<'_>, change: &StatusChange, json: &str) -> Outcome<Written> {
             "UPDATE hapax_runs SET status = ?3, status_json = ?4, used_us = ?5, updated_at = ?6, \
              owner = iif(?7, NULL, owner), lease_until = iif(?7, 0, lease_until) \
              WHERE namespace = ?8 AND run_id = ?9 AND (status_json <> ?4 OR (?7 AND owner IS NOT NULL)) \
-             AND epoch = ?1 AND nonce = ?2",
+             AND (cancel_requested = 0 OR ?3 <> 'failed') AND epoch = ?1 AND nonce = ?2",
         ),
         params![
             change.epoch.counter.cast_signed(),
@@ -334,6 +334,9 @@ fn status_refusal(
         Ok(head) => head,
         Err(fenced) => return Ok(Some(Err(fenced))),
     };
-    let same = head.status_json == change.status.to_json().as_str() && !(change.release && head.owned);
-    Ok(same.then_some(Ok(Written::AlreadyCommitted)))
+    if head.status_json == change.status.to_json().as_str() && !(change.release && head.owned) {
+        return Ok(Some(Ok(Written::AlreadyCommitted)));
+    }
+    let overtakes_a_cancel = head.cancel_requested && matches!(change.status, Status::Failed { .. });
+    Ok(overtakes_a_cancel.then(|| Err(StoreError::CancelRequested { run: change.run.clone() })))
 }

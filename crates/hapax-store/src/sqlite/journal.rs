@@ -7,12 +7,12 @@ use super::{
     error::damaged_at,
     writer::{Halt, Outcome, Tx},
 };
-use crate::{check::row_digest, codec::Codec, error::StoreError};
+use crate::{check::row_digest, codec::Codec, error::StoreError, store::RunRecord};
 use hapax_core::{
     commit::{Append, Written},
     id::RunKey,
     journal::JournalRow,
-    key::Digest,
+    key::{Digest, DigestBuilder},
     order::PathHash,
 };
 use rusqlite::{Connection, Row, params};
@@ -98,8 +98,8 @@ pub(super) fn insert(
     for ((row, entry), seq) in rows.iter().zip(entries).zip(first_seq..) {
         tx.execute(
             &insert_sql(
-                "INSERT INTO hapax_journal (namespace, run_id, seq, base, step_id, path_hash, entry) \
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                "INSERT INTO hapax_journal (namespace, run_id, seq, base, step_id, path_hash, entry, sum) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
             ),
             params![
                 run.namespace.as_str(),
@@ -109,6 +109,7 @@ pub(super) fn insert(
                 row.step.cast_signed(),
                 row.path_hash.0.cast_signed(),
                 entry,
+                sum(seq, &row.base, row.step, row.path_hash, entry),
             ],
         )?;
     }
@@ -124,7 +125,7 @@ pub(super) fn read(
     limit: usize,
 ) -> rusqlite::Result<Vec<JournalRow>> {
     let mut statement = connection.prepare_cached(
-        "SELECT seq, base, step_id, path_hash, entry FROM hapax_journal \
+        "SELECT seq, base, step_id, path_hash, entry, sum FROM hapax_journal \
          WHERE namespace = ?1 AND run_id = ?2 AND seq >= ?3 ORDER BY seq LIMIT ?4",
     )?;
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
@@ -135,32 +136,42 @@ pub(super) fn read(
     rows.collect()
 }
 
-/// The rows that build on one checkpoint, from the number on at which its own journal ended.
+/// The rows that build on one checkpoint: from the number on at which its own journal ended, up to the next one. All
+/// of them must be there.
 pub(super) fn read_based_on(
     connection: &Connection,
     codec: &Codec,
-    run: &RunKey,
+    record: &RunRecord,
     from_seq: u64,
-    base: Digest,
 ) -> rusqlite::Result<Vec<JournalRow>> {
-    let mut statement = connection.prepare_cached(
-        "SELECT seq, base, step_id, path_hash, entry FROM hapax_journal \
-         WHERE namespace = ?1 AND run_id = ?2 AND seq >= ?3 AND base = ?4 ORDER BY seq",
-    )?;
-    let rows = statement.query_map(
-        params![run.namespace.as_str(), run.run.as_str(), from_seq.cast_signed(), base.0],
-        |row| read_row(row, codec),
-    )?;
-    rows.collect()
+    let mut rows = read(connection, codec, &record.key, from_seq, usize::MAX)?;
+    if !rows.iter().map(|row| row.seq).eq(from_seq..record.next_seq) {
+        let what = format!("rows are missing from its journal between {from_seq} and {}", record.next_seq);
+        return Err(damaged_at(record.step, what));
+    }
+    rows.retain(|row| row.base == record.digest);
+    Ok(rows)
+}
+
+/// Tells a damaged row from one that was written so.
+fn sum(seq: u64, base: &Digest, step: u64, path_hash: PathHash, entry: &[u8]) -> [u8; 8] {
+    let mut digest = DigestBuilder::new("hapax.row.v1");
+    digest.u64(seq).bytes(&base.0).u64(step).u64(path_hash.0).bytes(entry);
+    let [a, b, c, d, e, f, g, h, ..] = digest.finish().0;
+    [a, b, c, d, e, f, g, h]
 }
 
 fn read_row(row: &Row<'_>, codec: &Codec) -> rusqlite::Result<JournalRow> {
     let seq = row.get::<_, i64>(0)?.cast_unsigned();
-    let step = row.get::<_, i64>(2)?.cast_unsigned();
+    let (base, step) = (Digest(row.get(1)?), row.get::<_, i64>(2)?.cast_unsigned());
+    let path_hash = PathHash(row.get::<_, i64>(3)?.cast_unsigned());
+    let stored = row.get_ref(4)?.as_blob()?;
+    if row.get_ref(5)?.as_blob()? != sum(seq, &base, step, path_hash, stored) {
+        return Err(damaged_at(step, format!("row {seq} of the journal does not match its checksum")));
+    }
     let entry = codec
-        .unpack(row.get_ref(4)?.as_blob()?)
+        .unpack(stored)
         .and_then(|json| Ok(serde_json::from_slice(&json)?))
         .map_err(|error| damaged_at(step, format!("row {seq} of the journal cannot be read: {error}")))?;
-    let path_hash = PathHash(row.get::<_, i64>(3)?.cast_unsigned());
-    Ok(JournalRow { seq, base: Digest(row.get(1)?), step, path_hash, entry })
+    Ok(JournalRow { seq, base, step, path_hash, entry })
 }

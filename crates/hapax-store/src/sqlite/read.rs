@@ -83,8 +83,7 @@ pub(super) fn load(connection: &Connection, codec: &Codec, key: &RunKey) -> Resu
         let what = "its latest checkpoint is missing, or isn't the one its row names";
         return Err(corrupt(key, record.step, what));
     };
-    let journal =
-        journal::read_based_on(connection, codec, key, from_seq, record.digest).map_err(unreadable)?;
+    let journal = journal::read_based_on(connection, codec, &record, from_seq).map_err(unreadable)?;
     Ok(Loaded { record, checkpoint, journal })
 }
 

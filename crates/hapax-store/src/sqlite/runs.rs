@@ -166,7 +166,7 @@ pub(super) fn retry(tx: &Tx<'_>, key: &RunKey) -> Outcome<()> {
     }
     tx.execute(
         "UPDATE hapax_runs SET status = 'pending', status_json = ?3, next_seq = next_seq + 1, used_us = 0, \
-         cancel_requested = 0, updated_at = ?4 WHERE namespace = ?1 AND run_id = ?2",
+         updated_at = ?4 WHERE namespace = ?1 AND run_id = ?2",
         params![key.namespace.as_str(), key.run.as_str(), Status::Pending.to_json().as_str(), tx.now],
     )?;
     let (seq, base, step) = (record.next_seq, record.digest, record.step);

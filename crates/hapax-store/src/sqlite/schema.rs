@@ -54,6 +54,7 @@ CREATE TABLE hapax_frontier (
 CREATE TABLE hapax_journal (
     namespace TEXT NOT NULL, run_id TEXT NOT NULL, seq INTEGER NOT NULL,
     base BLOB NOT NULL, step_id INTEGER NOT NULL, path_hash INTEGER NOT NULL, entry BLOB NOT NULL,
+    sum BLOB NOT NULL,
     PRIMARY KEY (namespace, run_id, seq)
 ) WITHOUT ROWID;
 

@@ -88,6 +88,7 @@ async fn a_cancel_ends_the_wait_for_room() {
     let _first = flow.start("first", Board::default()).await.unwrap();
     let mut second = pin!(flow.start("second", Board::default()));
     assert!(poll!(&mut second).is_pending());
+    until_idle().await;
     let before = tokio::time::Instant::now();
     engine.cancel("second").await.unwrap();
     let second = second.await.unwrap();
