@@ -51,8 +51,13 @@ struct Bench {
 
 impl Bench {
     fn new(kind: Kind, durability: Durability) -> Self {
-        let shared = (kind == Kind::Sqlite).then(|| open(kind));
-        Self { kind, durability, shared, tried: 0 }
+        Self { kind, durability, shared: None, tried: 0 }
+    }
+
+    /// The next graph gets a file of its own: a store keeps the lock of every engine that ever claimed through it, and
+    /// each is an open file.
+    fn next_graph(&mut self) {
+        self.shared = (self.kind == Kind::Sqlite).then(|| open(self.kind));
     }
 
     /// Runs one case: the first lives as planned, the last undisturbed. Answers whether the last plan fired.
@@ -119,6 +124,7 @@ fn all_boundaries(kind: Kind, durability: Durability, faults: &[Fault], graphs: 
     let mut count = 0;
     for known in graphs.map(known) {
         count += 1;
+        bench.next_graph();
         for &what in faults {
             bench.every(&known, |n| vec![fault(n, what)]);
         }
