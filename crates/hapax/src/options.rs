@@ -91,7 +91,8 @@ setters! {
     max_concurrent_nodes: usize;
     /// Items of one node of one run that execute at the same time. Default: no limit but the one above.
     max_per_node_concurrency: Option<usize>;
-    /// Frontier items of one run that are held in memory; the rest stays in the store. Default: 1024.
+    /// Results of one run that may wait in memory for an earlier item. Items themselves are read from the store in
+    /// pages of 1,024, whatever this says. Default: 1024.
     queue_depth: usize;
     /// Runs that execute at the same time. Default: 256.
     max_active_runs: usize;
