@@ -12,8 +12,8 @@ use hapax_core::{
     journal::JournalRow,
 };
 use hapax_store::{
-    Answer, BoxFuture, Claimant, Created, GcPolicy, GcReport, Lease, ListFilter, Loaded, NewRun, ReadyFilter,
-    Renewal, RunRecord, Store, StoreError, StoreStats, Ticket,
+    Answer, BoxFuture, Claimant, Created, GcPolicy, GcReport, Lease, ListFilter, Loaded, NewRun, Pace,
+    ReadyFilter, Renewal, RunRecord, Store, StoreError, StoreStats, Ticket,
 };
 use std::{
     collections::VecDeque,
@@ -240,7 +240,7 @@ impl Probe {
     /// Applies a write and notes it.
     async fn apply(&self, write: &Arc<Write>) -> Result<Written, StoreError> {
         let _busy = Busy::new(&self.busy);
-        let outcome = match self.inner.submit(write.clone()).await {
+        let outcome = match self.inner.submit(write.clone(), Pace::Alone).await {
             Ok(ticket) => ticket.await,
             Err(error) => Err(error),
         };
@@ -256,13 +256,13 @@ impl Probe {
         }
     }
 
-    async fn submit_directly(&self, write: Arc<Write>) -> Result<Ticket, StoreError> {
+    async fn submit_directly(&self, write: Arc<Write>, pace: Pace) -> Result<Ticket, StoreError> {
         let trouble = self.enter(Some(&write)).await;
         if let Some(error) = intercept(trouble) {
             return Ok(Ticket::ready(Err(error)));
         }
         let busy = Busy::new(&self.busy);
-        let mut ticket = self.inner.submit(write.clone()).await?;
+        let mut ticket = self.inner.submit(write.clone(), pace).await?;
         let alone = self.forwarding.load(Ordering::SeqCst) == 0;
         if let Some(outcome) = alone.then(|| ticket.try_take()).flatten() {
             self.noted(&write, &outcome);
@@ -363,9 +363,9 @@ impl Store for Probed {
         Box::pin(self.0.pass(async move { self.0.inner.cancels(owner).await }))
     }
 
-    fn submit(&self, write: Arc<Write>) -> Answer<'_, Ticket> {
+    fn submit(&self, write: Arc<Write>, pace: Pace) -> Answer<'_, Ticket> {
         if self.0.mode == Mode::Direct {
-            return Box::pin(self.0.submit_directly(write));
+            return Box::pin(self.0.submit_directly(write, pace));
         }
         Box::pin(async move {
             let (reply, ticket) = Ticket::new();

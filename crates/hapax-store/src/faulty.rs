@@ -7,7 +7,7 @@ use crate::{
     error::StoreError,
     store::{
         Answer, BoxFuture, Claimant, Created, Fact, GcPolicy, GcReport, Lease, ListFilter, Loaded, NewRun,
-        ReadyFilter, Renewal, RunRecord, Store, StoreStats, Ticket,
+        Pace, ReadyFilter, Renewal, RunRecord, Store, StoreStats, Ticket,
     },
 };
 use futures::future::{Either, select};
@@ -198,20 +198,20 @@ impl Faulty {
     }
 
     /// Hands a write on; its place in the log is taken before it can take effect.
-    async fn hand_on(&self, write: Arc<Write>) -> Result<(Ticket, usize), StoreError> {
+    async fn hand_on(&self, write: Arc<Write>, pace: Pace) -> Result<(Ticket, usize), StoreError> {
         let place = self.log().open(&write);
-        Ok((self.inner.submit(write).await?, place))
+        Ok((self.inner.submit(write, pace).await?, place))
     }
 
-    async fn submit_counted(&self, write: Arc<Write>) -> Result<Ticket, StoreError> {
+    async fn submit_counted(&self, write: Arc<Write>, pace: Pace) -> Result<Ticket, StoreError> {
         match self.turn()? {
             Turn::Pass => {
-                let (ticket, place) = self.hand_on(write).await?;
+                let (ticket, place) = self.hand_on(write, pace).await?;
                 Ok(self.forward(ticket, place))
             }
             Turn::Fault(Fault::Before) => Err(self.die()),
             Turn::Fault(fault) => {
-                if let Ok((ticket, place)) = self.hand_on(write).await {
+                if let Ok((ticket, place)) = self.hand_on(write, pace).await {
                     let outcome = ticket.await;
                     self.log().close(place, &outcome);
                 }
@@ -328,8 +328,8 @@ impl Store for Faulty {
         Box::pin(self.uncounted(async move { self.inner.cancels(owner).await }))
     }
 
-    fn submit(&self, write: Arc<Write>) -> Answer<'_, Ticket> {
-        Box::pin(self.submit_counted(write))
+    fn submit(&self, write: Arc<Write>, pace: Pace) -> Answer<'_, Ticket> {
+        Box::pin(self.submit_counted(write, pace))
     }
 
     fn settle(&self, write: Arc<Write>) -> Answer<'_, Written> {

@@ -12,7 +12,7 @@ use crate::{
     error::StoreError,
     store::{
         Answer, BoxFuture, Claimant, Created, Fact, GcPolicy, GcReport, Lease, ListFilter, Loaded, NewRun,
-        ReadyFilter, Renewal, RunRecord, Store, StoreStats, Ticket, Verdict,
+        Pace, ReadyFilter, Renewal, RunRecord, Store, StoreStats, Ticket, Verdict,
     },
 };
 use hapax_core::{
@@ -261,7 +261,7 @@ impl Store for MemoryStore {
         })
     }
 
-    fn submit(&self, write: Arc<Write>) -> Answer<'_, Ticket> {
+    fn submit(&self, write: Arc<Write>, _pace: Pace) -> Answer<'_, Ticket> {
         Box::pin(async move { Ok(Ticket::ready(self.tables().write(&write))) })
     }
 

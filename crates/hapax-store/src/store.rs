@@ -62,7 +62,9 @@ pub trait Store: Send + Sync + 'static {
     /// `Fenced` · `Conflict` · `CancelRequested`: of an intent, of the step that ends a run, and of its failure ·
     /// `Retry`, `Full`: nothing was written, nor will be a write that
     /// was submitted after it · `Unknown`: call [`Store::settle`].
-    fn submit(&self, write: Arc<Write>) -> Answer<'_, Ticket>;
+    ///
+    /// With [`Pace::Alone`] the store may write on the caller's thread before it answers: the ticket is ready then.
+    fn submit(&self, write: Arc<Write>, pace: Pace) -> Answer<'_, Ticket>;
 
     /// Finds out, under the run's own lock, what became of a write whose answer was lost: as [`Store::submit`]'s
     /// outcome; `Retry`: it isn't there and may be submitted again.
@@ -114,6 +116,16 @@ pub trait Store: Send + Sync + 'static {
 
     /// Waits until every accepted write has its answer, and gives up what the claimant held at the OS.
     fn close(&self) -> BoxFuture<'_, ()>;
+}
+
+/// How whoever submits a write goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pace {
+    /// It doesn't wait for this write alone: others are queued with it, or come while it is on its way.
+    Ahead,
+    /// It waits for this very write, and knows of nobody else who has something to write. Two threads that hand
+    /// such a write to and fro cost more than the write itself.
+    Alone,
 }
 
 /// A run to be.

@@ -7,7 +7,7 @@ use hapax_core::{
     key::Digest,
 };
 use hapax_store::{
-    Created, Store, StoreError,
+    Created, Pace, Store, StoreError,
     codec::PayloadCodec,
     conformance::sample::{Holder, LONG, Sample, claimant, key, message, step, submit},
     error::Source,
@@ -128,7 +128,7 @@ async fn what_is_queued_shares_a_transaction() {
     for n in 0..200 {
         let write = step(holder.next(&n.to_string()));
         holder.passed(&write);
-        tickets.push(store.submit(Arc::new(write)).await.unwrap());
+        tickets.push(store.submit(Arc::new(write), Pace::Ahead).await.unwrap());
     }
     outside.execute_batch("ROLLBACK").unwrap();
     for ticket in tickets {
@@ -152,7 +152,7 @@ async fn a_refused_write_in_a_shared_transaction_harms_only_its_own_run() {
     for n in 0..6 {
         let write = step(good.next(&n.to_string()));
         good.passed(&write);
-        tickets.push(store.submit(Arc::new(write)).await.unwrap());
+        tickets.push(store.submit(Arc::new(write), Pace::Ahead).await.unwrap());
         let mut commit = bad.next(&n.to_string());
         bad.passed(&step(commit.clone()));
         if n == 2 {
@@ -164,7 +164,7 @@ async fn a_refused_write_in_a_shared_transaction_harms_only_its_own_run() {
         } else {
             step(commit)
         };
-        tickets.push(store.submit(Arc::new(write)).await.unwrap());
+        tickets.push(store.submit(Arc::new(write), Pace::Ahead).await.unwrap());
     }
     outside.execute_batch("ROLLBACK").unwrap();
     let mut outcomes = vec![];
@@ -199,7 +199,7 @@ async fn a_failed_statement_costs_nobody_else_his_commit() {
     let fired = store.fail_at(8);
     let mut tickets = vec![];
     for holder in &holders {
-        tickets.push(shared.submit(Arc::new(step(holder.next("one")))).await.unwrap());
+        tickets.push(shared.submit(Arc::new(step(holder.next("one"))), Pace::Ahead).await.unwrap());
     }
     outside.execute_batch("ROLLBACK").unwrap();
     for ticket in tickets {
@@ -351,11 +351,11 @@ async fn patches_survive_the_failure_of_their_snapshot() {
     let first = submit(&shared, (*writes[0]).clone()).await.unwrap_err();
     assert!(matches!(first, StoreError::Retry(_)) && fired(), "{first}");
     for write in &writes[1..] {
-        let refused = shared.submit(write.clone()).await.unwrap().await.unwrap_err();
+        let refused = shared.submit(write.clone(), Pace::Alone).await.unwrap().await.unwrap_err();
         assert!(matches!(refused, StoreError::Retry(_)), "{refused}");
     }
     for write in writes.iter().chain(&writes) {
-        shared.submit(write.clone()).await.unwrap().await.unwrap();
+        shared.submit(write.clone(), Pace::Alone).await.unwrap().await.unwrap();
     }
     for write in &writes {
         let Write::Step(commit) = &**write else { unreachable!("all of them are steps") };
@@ -373,7 +373,7 @@ async fn a_closed_store_answers_what_it_accepted_and_takes_no_more() {
     for n in 0..50 {
         let write = step(holder.next(&n.to_string()));
         holder.passed(&write);
-        tickets.push(store.submit(Arc::new(write)).await.unwrap());
+        tickets.push(store.submit(Arc::new(write), Pace::Ahead).await.unwrap());
     }
     store.close().await;
     for mut ticket in tickets {
@@ -421,7 +421,7 @@ async fn a_lost_commit_is_unknown_until_it_is_settled() {
     let mut holder = Sample::run("r").hold(&shared).await;
     let write = Arc::new(step(holder.next("one")));
     store.lose_next_commit();
-    let lost = shared.submit(write.clone()).await.unwrap().await.unwrap_err();
+    let lost = shared.submit(write.clone(), Pace::Alone).await.unwrap().await.unwrap_err();
     assert!(matches!(lost, StoreError::Unknown(_)), "{lost}");
     assert_eq!(shared.settle(write.clone()).await.unwrap(), Written::AlreadyCommitted);
     holder.passed(&write);

@@ -6,7 +6,7 @@
 use crate::{
     clock,
     error::{EffectError, NodeError},
-    gate::{Gate, Halt, lock},
+    gate::{Gate, Halt, Mark, lock},
     observe::Observer,
 };
 use hapax_core::{
@@ -20,6 +20,7 @@ use hapax_core::{
     key::{Digest, EffectSite, effect_key_of_digest, sha256},
     order::{OrderKey, PathHash},
 };
+use hapax_store::Pace;
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
     any::Any,
@@ -44,6 +45,8 @@ pub(crate) struct Item {
     pub(crate) order_key: OrderKey,
     pub(crate) path_hash: PathHash,
     pub(crate) seed: u64,
+    /// Alone, unless other items of the step may have something to journal as well.
+    pub(crate) pace: Pace,
     pub(crate) gate: Arc<Gate>,
     pub(crate) observer: Observer,
     pub(crate) recorded: Mutex<Recorded>,
@@ -53,16 +56,17 @@ impl Item {
     /// Journals what happened to the item. Doesn't wait for the disk.
     pub(crate) async fn journal(
         &self,
+        pace: Pace,
         entry: Entry,
         unless_cancelled: bool,
-    ) -> Result<crate::gate::Mark, Halt> {
+    ) -> Result<Mark, Halt> {
         let row =
             |seq| JournalRow { seq, base: self.base, step: self.step, path_hash: self.path_hash, entry };
         let append = |first_seq| {
             let (run, epoch, rows) = (self.run.clone(), self.epoch, vec![row(first_seq)]);
             Write::Append(Append { run, epoch, first_seq, rows, unless_cancelled })
         };
-        self.gate.submit(append).await
+        self.gate.submit(pace, append).await
     }
 }
 
@@ -283,7 +287,8 @@ impl EffectFuture<'_> {
         self.unless_stopped().await;
         let item = &self.attempt.item;
         let durable = async {
-            let mark = item.journal(entry.clone(), unless_cancelled).await?;
+            let pace = if self.scope.is_empty() { item.pace } else { Pace::Ahead };
+            let mark = item.journal(pace, entry.clone(), unless_cancelled).await?;
             // Known at once, in the journal's order: an attempt that is dropped while it waits for the disk has
             // recorded this all the same, and the next one must not call again.
             lock(&item.recorded).take(&entry);

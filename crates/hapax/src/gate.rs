@@ -13,7 +13,7 @@ use hapax_core::{
     id::RunKey,
     limits::{WINDOW_BYTES, WINDOW_STEPS},
 };
-use hapax_store::{Store, StoreError, Ticket};
+use hapax_store::{Pace, Store, StoreError, Ticket};
 use std::{
     collections::VecDeque,
     sync::{
@@ -39,6 +39,9 @@ pub(crate) enum Halt {
     Drained,
 }
 
+/// The crew of an engine that has one run in its hands.
+const LONE: usize = 2;
+
 /// How many writes had been accepted at some point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Mark(u64);
@@ -57,6 +60,8 @@ pub(crate) struct Gate {
     epoch: Epoch,
     patience: Duration,
     observer: Observer,
+    /// One for each run in the engine's hands, and the engine's own.
+    crew: Arc<()>,
     /// The next journal row's number; locked while a write is being accepted, so that order is order of acceptance.
     next_seq: tokio::sync::Mutex<u64>,
     accepted: Mutex<VecDeque<Flying>>,
@@ -77,6 +82,7 @@ impl Gate {
         epoch: Epoch,
         patience: Duration,
         observer: Observer,
+        crew: Arc<()>,
     ) -> Arc<Self> {
         Arc::new(Self {
             store,
@@ -84,6 +90,7 @@ impl Gate {
             epoch,
             patience,
             observer,
+            crew,
             next_seq: tokio::sync::Mutex::new(0),
             accepted: Mutex::default(),
             settling: tokio::sync::Mutex::default(),
@@ -121,12 +128,14 @@ impl Gate {
         self.halt.get().map_or(Ok(()), |halt| Err(halt.clone()))
     }
 
-    /// Hands a write to the store, behind all earlier ones. Doesn't wait for the disk.
-    pub(crate) async fn submit(&self, build: impl FnOnce(u64) -> Write) -> Result<Mark, Halt> {
+    /// Hands a write to the store, behind all earlier ones. Doesn't wait for the disk, unless the caller would wait
+    /// for it in any case and nothing else goes on in the engine that could share the wait.
+    pub(crate) async fn submit(&self, pace: Pace, build: impl FnOnce(u64) -> Write) -> Result<Mark, Halt> {
         self.check()?;
         let mut next_seq = self.next_seq.lock().await;
         let write = Arc::new(build(*next_seq));
-        let ticket = self.accept(&write).await?;
+        let pace = if Arc::strong_count(&self.crew) == LONE { pace } else { Pace::Ahead };
+        let ticket = self.accept(&write, pace).await?;
         // From here on nothing awaits, so a dropped future can't leave the write half-accepted.
         *next_seq += rows(&write);
         self.flying_bytes.fetch_add(write.weight(), Ordering::Relaxed);
@@ -134,9 +143,9 @@ impl Gate {
         Ok(Mark(self.issued.fetch_add(1, Ordering::AcqRel) + 1))
     }
 
-    async fn accept(&self, write: &Arc<Write>) -> Result<Ticket, Halt> {
+    async fn accept(&self, write: &Arc<Write>, pace: Pace) -> Result<Ticket, Halt> {
         loop {
-            match self.store.submit(write.clone()).await {
+            match self.store.submit(write.clone(), pace).await {
                 Ok(ticket) => return Ok(ticket),
                 Err(error @ StoreError::TooLarge { .. }) => {
                     return Err(self.shut(run_failure(&error, step_of(write))));
@@ -266,7 +275,7 @@ impl Gate {
             }
         }
         for flying in settling.iter_mut() {
-            flying.ticket = Some(self.accept(&flying.write).await?);
+            flying.ticket = Some(self.accept(&flying.write, Pace::Ahead).await?);
         }
         Ok(())
     }
@@ -302,7 +311,7 @@ impl Gate {
             used_us: micros(used),
         }));
         loop {
-            let outcome = match self.store.submit(write.clone()).await {
+            let outcome = match self.store.submit(write.clone(), Pace::Ahead).await {
                 Ok(ticket) => ticket.await,
                 Err(error) => Err(error),
             };

@@ -26,6 +26,7 @@ use hapax_core::{
     route::Outcome,
     state::{Delta, State},
 };
+use hapax_store::Pace;
 use std::{
     collections::{BTreeMap, HashMap},
     panic::AssertUnwindSafe,
@@ -177,6 +178,7 @@ impl<'r, S: State, A: Send + Sync + 'static> Items<'r, S, A> {
             order_key: item.order_key,
             path_hash: item.path_hash,
             seed: run.seed,
+            pace: if run.frontier.len() == 1 { Pace::Alone } else { Pace::Ahead },
             gate: run.gate.clone(),
             observer: run.shared.observer.clone(),
             recorded: std::sync::Mutex::new(record.recorded.clone()),
@@ -224,7 +226,7 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
         };
         let (result, done) = self.as_journaled(result);
         if journaled {
-            self.item.journal(Entry::ItemDone { done }, false).await?;
+            self.item.journal(Pace::Ahead, Entry::ItemDone { done }, false).await?;
         }
         Ok(self.conclude(result))
     }
@@ -329,7 +331,7 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
             self.record.failed += 1;
             self.record.failed_since_retry += 1;
             let failure = self.failure(&error, number);
-            self.item.journal(Entry::AttemptFailed { failure: failure.clone() }, false).await?;
+            self.item.journal(Pace::Ahead, Entry::AttemptFailed { failure: failure.clone() }, false).await?;
             if !retry.allows(self.record.failed_since_retry, &error) {
                 return Ok(Err(failure));
             }

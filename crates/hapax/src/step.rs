@@ -18,7 +18,7 @@ use hapax_core::{
     merge::{MergeError, Merged, Merger},
     state::State,
 };
-use hapax_store::StoreError;
+use hapax_store::{Pace, StoreError};
 
 /// What a step led to.
 #[derive(Debug, PartialEq, Eq)]
@@ -118,8 +118,9 @@ async fn commit<S: State, A>(
             used_us: run.used_us(),
         }))
     };
-    let mark = run.gate.submit(build).await?;
-    if ends || run.shared.options.durability == Durability::Strict {
+    let waits = ends || run.shared.options.durability == Durability::Strict;
+    let mark = run.gate.submit(if waits { Pace::Alone } else { Pace::Ahead }, build).await?;
+    if waits {
         run.gate.passed(mark).await?;
     } else {
         run.gate.window().await?;

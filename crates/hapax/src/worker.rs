@@ -68,6 +68,8 @@ pub(crate) struct Shared {
     pub(crate) drain: CancellationToken,
     pub(crate) tasks: TaskTracker,
     slots: Arc<Semaphore>,
+    /// Cloned into each run's gate, so that a run can tell whether it is alone.
+    crew: Arc<()>,
     held: Mutex<HashMap<RunKey, Held>>,
     /// Runs that this engine gave up because of the store, and why, until it takes them up again.
     given_up: Mutex<HashMap<RunKey, Arc<StoreError>>>,
@@ -93,6 +95,7 @@ impl Shared {
             drain: CancellationToken::new(),
             tasks: TaskTracker::new(),
             slots: Arc::new(Semaphore::new(options.max_active_runs.max(1))),
+            crew: Arc::default(),
             held: Mutex::default(),
             given_up: Mutex::default(),
             flows: Mutex::default(),
@@ -176,8 +179,8 @@ impl Shared {
     /// Takes a freshly claimed run into this engine's hands.
     pub(crate) fn take(&self, key: RunKey, lease: Lease) -> Taken {
         let Options { store_patience, .. } = self.options;
-        let gate =
-            Gate::new(self.store.clone(), key.clone(), lease.epoch, store_patience, self.observer.clone());
+        let (store, observer, crew) = (self.store.clone(), self.observer.clone(), self.crew.clone());
+        let gate = Gate::new(store, key.clone(), lease.epoch, store_patience, observer, crew);
         let (end, ended) = watch::channel(None);
         lock(&self.given_up).remove(&key);
         let held = Held { lease, gate: gate.clone(), end: ended };

@@ -1,4 +1,4 @@
-//! A store that reports when a write was accepted, when it was durable, and when its caller is told.
+//! A store that reports when a write is offered, when it was durable, and when its caller is told.
 //!
 //! Invariant: it changes nothing but the moment at which an answer is handed on. The shipped path runs beneath it
 //! as it is.
@@ -13,7 +13,7 @@ use hapax::{
         journal::JournalRow,
     },
     store::{
-        Answer, BoxFuture, Claimant, Created, GcPolicy, GcReport, Lease, ListFilter, Loaded, NewRun,
+        Answer, BoxFuture, Claimant, Created, GcPolicy, GcReport, Lease, ListFilter, Loaded, NewRun, Pace,
         ReadyFilter, Renewal, RunRecord, Store, StoreError, StoreStats, Ticket,
     },
 };
@@ -58,7 +58,7 @@ impl Observed {
         Arc::new(Self { inner, reports, until_hold })
     }
 
-    fn accepted(&self, id: u64, write: &Write) -> Kind {
+    fn offered(&self, id: u64, write: &Write) -> Kind {
         let run = write.run().run.to_string();
         match write {
             Write::Step(commit) => {
@@ -104,11 +104,13 @@ impl Observed {
 }
 
 impl Store for Observed {
-    fn submit(&self, write: Arc<Write>) -> Answer<'_, Ticket> {
+    fn submit(&self, write: Arc<Write>, pace: Pace) -> Answer<'_, Ticket> {
         Box::pin(async move {
-            let ticket = self.inner.submit(write.clone()).await?;
             let id = self.reports.id();
-            let kind = self.accepted(id, &write);
+            // Before it is handed over: a store may write on this thread.
+            let kind = self.offered(id, &write);
+            let offer = self.inner.submit(write, pace).await;
+            let ticket = offer.inspect_err(|_| self.reports.say(&Report::Refused(id)))?;
             let (caller, outer) = Ticket::new();
             tokio::spawn(self.clone().hand_on((id, kind), ticket, caller));
             Ok(outer)

@@ -4,7 +4,10 @@ use super::{
     Fixture,
     sample::{Holder, Sample, step, submit},
 };
-use crate::{error::StoreError, store::Store};
+use crate::{
+    error::StoreError,
+    store::{Pace, Store},
+};
 use hapax_core::{
     commit::{StepCommit, Write, Written},
     id::RunKey,
@@ -20,7 +23,7 @@ pub async fn writes_become_visible_in_the_order_of_their_submission(fixture: Fix
         for kind in 0..2 {
             let write = rows_or_step(&holder, kind, n);
             holder.passed(&write);
-            tickets.push(fixture.store.submit(Arc::new(write)).await.expect("accepted"));
+            tickets.push(fixture.store.submit(Arc::new(write), Pace::Ahead).await.expect("accepted"));
         }
     }
     for ticket in tickets {

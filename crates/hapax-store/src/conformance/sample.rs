@@ -4,7 +4,7 @@
 
 use crate::{
     error::StoreError,
-    store::{Claimant, Created, Lease, NewRun, ReadyFilter, RunRecord, Store},
+    store::{Claimant, Created, Lease, NewRun, Pace, ReadyFilter, RunRecord, Store},
 };
 use hapax_core::{
     checkpoint::{Checkpoint, Draft, IoDigest, outbox_digest},
@@ -369,7 +369,7 @@ pub fn step(commit: StepCommit) -> Write {
 
 /// Submits a write and waits for its outcome.
 pub async fn submit(store: &Arc<dyn Store>, write: Write) -> Result<Written, StoreError> {
-    store.submit(Arc::new(write)).await?.await
+    store.submit(Arc::new(write), Pace::Alone).await?.await
 }
 
 /// Everything that a store shows of a run: two equal pictures mean that nothing was changed between them.

@@ -30,7 +30,7 @@ use crate::{
     error::StoreError,
     store::{
         Answer, BoxFuture, Claimant, Created, Fact, GcPolicy, GcReport, Lease, ListFilter, Loaded, NewRun,
-        ReadyFilter, Renewal, RunRecord, Store, StoreStats, Ticket,
+        Pace, ReadyFilter, Renewal, RunRecord, Store, StoreStats, Ticket,
     },
 };
 use connection::{Place, Readers};
@@ -185,7 +185,7 @@ impl SqliteStore {
         Ok(created)
     }
 
-    async fn submit_write(&self, write: Arc<Write>) -> Result<Ticket, StoreError> {
+    async fn submit_write(&self, write: Arc<Write>, pace: Pace) -> Result<Ticket, StoreError> {
         check_limits(&write)?;
         if canary::on("check_then_insert")
             && let Write::Step(step) = &*write
@@ -196,7 +196,7 @@ impl SqliteStore {
         let room = self.queue.room(write.weight()).await?;
         // From here on nothing waits, so that the order of encoding is the order of the queue.
         let prepared = prepare::prepare(&write, &self.encoders, &self.codec)?;
-        self.queue.write(prepared, room)
+        self.queue.write(prepared, room, pace)
     }
 }
 
@@ -270,8 +270,8 @@ impl Store for SqliteStore {
         })
     }
 
-    fn submit(&self, write: Arc<Write>) -> Answer<'_, Ticket> {
-        Box::pin(self.submit_write(write))
+    fn submit(&self, write: Arc<Write>, pace: Pace) -> Answer<'_, Ticket> {
+        Box::pin(self.submit_write(write, pace))
     }
 
     fn settle(&self, write: Arc<Write>) -> Answer<'_, Written> {

@@ -1,16 +1,19 @@
-//! The way to the writer: a queue that is bounded in bytes and in number.
+//! The way to the writer: a queue that is bounded in bytes and in number, and a way past it while it is empty.
 //!
-//! Invariant: room is granted in the order in which it was asked for, and between the grant and the send nothing
+//! Invariant: jobs reach the writer in the order of their numbers. Room is granted in the order in which it was asked for, and between the grant and the send nothing
 //! waits; so what one task submits is queued in its order.
 
 use super::{
     prepare::Prepared,
     writer::{Closure, Job, Outcome, Shared, Tx, WriteJob, Writer},
 };
-use crate::{error::StoreError, store::Ticket};
+use crate::{
+    error::StoreError,
+    store::{Pace, Ticket},
+};
 use hapax_core::id::RunKey;
 use std::{
-    sync::{Arc, Mutex, PoisonError, atomic::Ordering, mpsc},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering, mpsc},
     thread::JoinHandle,
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -20,8 +23,13 @@ const ROOM: u32 = 32 * 1024 * 1024;
 /// What even the smallest write takes, so that the room bounds their number as well: 4096.
 const SMALLEST: u32 = 8 * 1024;
 
+/// A caller does its own write only while transactions take less than this, in microseconds: its thread does nothing
+/// else meanwhile.
+const QUICK_US: u64 = 2_000;
+
 /// The submitting end.
 pub(super) struct Queue {
+    writer: Arc<Mutex<Writer>>,
     shared: Arc<Shared>,
     room: Arc<Semaphore>,
     /// `None`: closed.
@@ -34,9 +42,14 @@ impl Queue {
     pub(super) fn start(writer: Writer) -> std::io::Result<Self> {
         let (sender, jobs) = mpsc::channel();
         let shared = writer.shared.clone();
-        let thread =
-            std::thread::Builder::new().name("hapax-sqlite".into()).spawn(move || writer.run(&jobs))?;
+        let writer = Arc::new(Mutex::new(writer));
+        let work = {
+            let writer = writer.clone();
+            move || Writer::run(&writer, &jobs)
+        };
+        let thread = std::thread::Builder::new().name("hapax-sqlite".into()).spawn(work)?;
         Ok(Self {
+            writer,
             shared,
             room: Arc::new(Semaphore::new(ROOM as usize)),
             sender: Mutex::new(Some(sender)),
@@ -50,11 +63,35 @@ impl Queue {
         self.room.clone().acquire_many_owned(bytes).await.map_err(|_| closed())
     }
 
-    /// Queues a write.
-    pub(super) fn write(&self, prepared: Prepared, room: OwnedSemaphorePermit) -> Result<Ticket, StoreError> {
+    /// Queues a write, or does it here and now when its caller is alone.
+    pub(super) fn write(
+        &self,
+        prepared: Prepared,
+        room: OwnedSemaphorePermit,
+        pace: Pace,
+    ) -> Result<Ticket, StoreError> {
         let (reply, ticket) = Ticket::new();
-        self.send(|number| Job::Write(Box::new(WriteJob { number, prepared, reply, answer: None, room })))?;
+        let job = |number| Job::Write(Box::new(WriteJob { number, prepared, reply, answer: None, room }));
+        let sender = lock(&self.sender);
+        match (&*sender, self.idle(pace)) {
+            (Some(_), Some(mut writer)) => {
+                let job = job(self.next_number());
+                // Whoever comes now is queued, and the thread waits for the writer.
+                drop(sender);
+                writer.commit_one(job);
+            }
+            (sender, _) => self.send(sender.as_ref(), job)?,
+        }
         Ok(ticket)
+    }
+
+    /// The writer, when nothing is on its way to it and it is quick. Asked under the lock of the sender, so that
+    /// nothing is queued meanwhile.
+    fn idle(&self, pace: Pace) -> Option<MutexGuard<'_, Writer>> {
+        let Shared { submitted, settled, latest_us, .. } = &*self.shared;
+        let idle = submitted.load(Ordering::SeqCst) == settled.load(Ordering::SeqCst);
+        let quick = latest_us.load(Ordering::Relaxed) < QUICK_US;
+        (pace == Pace::Alone && idle && quick).then(|| self.writer.try_lock().ok()).flatten()
     }
 
     /// Runs `work` in a transaction of the writer; it may run again when the transaction doesn't commit.
@@ -64,26 +101,38 @@ impl Queue {
         work: impl FnMut(&Tx<'_>) -> Outcome<T> + Send + 'static,
     ) -> Result<T, StoreError> {
         let (reply, answer) = oneshot::channel();
-        self.send(|number| Job::Call(number, Box::new(Closure { about, work, answer: None, reply })))?;
+        let job = |number| Job::Call(number, Box::new(Closure { about, work, answer: None, reply }));
+        self.send(lock(&self.sender).as_ref(), job)?;
         answer.await.unwrap_or_else(|_| {
             Err(StoreError::Unknown("the store's writer ended before it answered".into()))
         })
     }
 
-    fn send(&self, job: impl FnOnce(u64) -> Job) -> Result<(), StoreError> {
-        let sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(sender) = &*sender else { return Err(closed()) };
-        // Numbered under the lock, so that the numbers are in the order of the queue.
-        let number = self.shared.submitted.fetch_add(1, Ordering::SeqCst) + 1;
-        sender.send(job(number)).map_err(|_| StoreError::Retry("the store's writer has ended".into()))
+    /// Queues a job. The sender is locked, so that the numbers are in the order of the queue.
+    fn send(
+        &self,
+        sender: Option<&mpsc::Sender<Job>>,
+        job: impl FnOnce(u64) -> Job,
+    ) -> Result<(), StoreError> {
+        let sender = sender.ok_or_else(closed)?;
+        let ended = |_| StoreError::Retry("the store's writer has ended".into());
+        sender.send(job(self.next_number())).map_err(ended)
+    }
+
+    fn next_number(&self) -> u64 {
+        self.shared.submitted.fetch_add(1, Ordering::SeqCst) + 1
     }
 
     /// Takes no more jobs; answers the thread, which ends when all are answered.
     pub(super) fn close(&self) -> Option<JoinHandle<()>> {
-        self.sender.lock().unwrap_or_else(PoisonError::into_inner).take();
+        lock(&self.sender).take();
         self.room.close();
-        self.thread.lock().unwrap_or_else(PoisonError::into_inner).take()
+        lock(&self.thread).take()
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn closed() -> StoreError {

@@ -1,4 +1,5 @@
-//! The writer: one thread owns the write connection, and whatever is queued shares one physical transaction.
+//! The writer: whoever holds it owns the write connection. Mostly that is its thread, and whatever is queued shares
+//! one physical transaction; a caller with a single write, while nothing is queued, takes it for a moment.
 //!
 //! Invariant: no job is answered before the COMMIT of its transaction, and no write of a run is attempted after
 //! an earlier one of that run failed, unless it was submitted after that failure.
@@ -23,7 +24,7 @@ use rusqlite::{Connection, OptionalExtension, Params, Row};
 use std::{
     collections::HashMap,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering},
         mpsc,
     },
@@ -166,6 +167,13 @@ impl Job {
         }
     }
 
+    fn number(&self) -> u64 {
+        match self {
+            Job::Write(job) => job.number,
+            Job::Call(number, _) => *number,
+        }
+    }
+
     fn about(&self) -> &RunKey {
         match self {
             Job::Write(job) => job.prepared.write.run(),
@@ -179,6 +187,10 @@ impl Job {
 pub(super) struct Shared {
     /// The number of the latest job in the queue.
     pub(super) submitted: AtomicU64,
+    /// The number of the latest job whose outcome is known.
+    pub(super) settled: AtomicU64,
+    /// How long the latest physical transaction took, in microseconds.
+    pub(super) latest_us: AtomicU64,
     pub(super) steps: AtomicU64,
     pub(super) writes: AtomicU64,
     pub(super) transactions: AtomicU64,
@@ -273,7 +285,7 @@ impl Abort {
 /// Runs of which an earlier write failed, and the number up to which later ones must fail as well.
 type Broken = HashMap<RunKey, u64>;
 
-/// The thread's own.
+/// The write connection and what belongs to it.
 pub(super) struct Writer {
     pub(super) place: Place,
     /// `None` after a failure that leaves the connection in doubt.
@@ -285,8 +297,8 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Works until the queue is closed and empty.
-    pub(super) fn run(mut self, jobs: &mpsc::Receiver<Job>) {
+    /// The thread: works until the queue is closed and empty.
+    pub(super) fn run(writer: &Mutex<Self>, jobs: &mpsc::Receiver<Job>) {
         while let Some(first) = next(jobs) {
             let mut bytes = first.weight();
             let mut batch = vec![first];
@@ -298,8 +310,25 @@ impl Writer {
                 bytes += job.weight();
                 batch.push(job);
             }
-            self.commit(batch);
+            Self::take(writer).commit(batch);
         }
+        // The last connection to go folds the log into the file.
+        Self::take(writer).connection = None;
+    }
+
+    /// Waits for the writer. Whoever panicked with it in hand may have left a transaction open.
+    fn take(writer: &Mutex<Self>) -> MutexGuard<'_, Self> {
+        writer.lock().unwrap_or_else(|poisoned| {
+            writer.clear_poison();
+            let mut writer = poisoned.into_inner();
+            writer.connection = None;
+            writer
+        })
+    }
+
+    /// Commits a single job on the thread of whoever took the writer.
+    pub(super) fn commit_one(&mut self, job: Job) {
+        self.commit(vec![job]);
     }
 
     fn commit(&mut self, mut batch: Vec<Job>) {
@@ -314,6 +343,14 @@ impl Writer {
     }
 
     fn transaction(&mut self, batch: &mut [Job]) -> Result<(), Abort> {
+        let began = now_us();
+        let outcome = self.attempt_transaction(batch);
+        let took = u64::try_from(now_us() - began).unwrap_or(u64::MAX);
+        self.shared.latest_us.store(took, Ordering::Relaxed);
+        outcome
+    }
+
+    fn attempt_transaction(&mut self, batch: &mut [Job]) -> Result<(), Abort> {
         let abort = |stage| move |error| Abort { error: Arc::new(error), stage };
         if self.connection.is_none() {
             self.connection = Some(connection::open_writer(&self.place).map_err(|refusal| {
@@ -347,18 +384,14 @@ impl Writer {
         if abort.is_none() {
             self.shared.transactions.fetch_add(1, Ordering::Relaxed);
         }
-        let mut last = 0;
+        let last = batch.last().map_or(0, Job::number);
+        // Known before it is told: whoever is told may find the writer free for the next one.
+        self.shared.settled.store(last, Ordering::SeqCst);
         for job in batch {
             let failure = abort.map(|abort| abort.error(job.about()));
             match job {
-                Job::Write(job) => {
-                    last = job.number;
-                    self.answer_write(job, failure);
-                }
-                Job::Call(number, call) => {
-                    last = number;
-                    call.finish(failure);
-                }
+                Job::Write(job) => self.answer_write(job, failure),
+                Job::Call(_, call) => call.finish(failure),
             }
         }
         if last == self.shared.submitted.load(Ordering::SeqCst) {

@@ -11,7 +11,7 @@ use hapax::{
         error::{Code, code},
     },
     prelude::*,
-    store::{Claimant, Created, MemoryStore, NewRun, Store, StoreError, Ticket},
+    store::{Claimant, Created, MemoryStore, NewRun, Pace, Store, StoreError, Ticket},
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -274,7 +274,7 @@ async fn written() -> (Arc<dyn Store>, StepCommit) {
 }
 
 async fn outcome(store: &Arc<dyn Store>, write: StoreWrite) -> Code {
-    store.submit(Arc::new(write)).await.unwrap().await.unwrap_err().code()
+    store.submit(Arc::new(write), Pace::Alone).await.unwrap().await.unwrap_err().code()
 }
 
 async fn after_a_gap() -> Code {

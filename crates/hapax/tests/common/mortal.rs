@@ -10,7 +10,7 @@ use hapax::{
         journal::JournalRow,
     },
     store::{
-        Answer, BoxFuture, Claimant, Created, GcPolicy, GcReport, Lease, ListFilter, Loaded, NewRun,
+        Answer, BoxFuture, Claimant, Created, GcPolicy, GcReport, Lease, ListFilter, Loaded, NewRun, Pace,
         ReadyFilter, Renewal, RunRecord, Store, StoreError, StoreStats, Ticket,
     },
 };
@@ -50,8 +50,8 @@ impl Mortal {
         Self { slow: Some((Box::new(write), signal.clone())), ..Self::new(inner) }
     }
 
-    async fn slowly(&self, write: Arc<Write>) -> Result<Ticket, StoreError> {
-        let made = self.inner.submit(write.clone()).await?;
+    async fn slowly(&self, write: Arc<Write>, pace: Pace) -> Result<Ticket, StoreError> {
+        let made = self.inner.submit(write.clone(), pace).await?;
         let Some((_, signal)) = self.slow.as_ref().filter(|(slow, _)| slow(&write)) else { return Ok(made) };
         let (answer, ticket) = Ticket::new();
         let signal = signal.clone();
@@ -110,12 +110,16 @@ impl Store for Mortal {
         self.alive(self.inner.renew(leases, briefly(by)))
     }
 
-    fn submit(&self, write: Arc<Write>) -> Answer<'_, Ticket> {
+    fn submit(&self, write: Arc<Write>, pace: Pace) -> Answer<'_, Ticket> {
         if (self.fatal)(&write) {
             self.dead.cancel();
         }
         // Not asked at all once it is dead: a store may accept a write as soon as it is called.
-        if self.dead.is_cancelled() { Box::pin(std::future::pending()) } else { Box::pin(self.slowly(write)) }
+        if self.dead.is_cancelled() {
+            Box::pin(std::future::pending())
+        } else {
+            Box::pin(self.slowly(write, pace))
+        }
     }
 
     pass_on! {
