@@ -142,7 +142,7 @@ impl IoDigest {
             match &call.outcome {
                 None => self.0.u64(0),
                 Some(EffectOutcome::Ok { response }) => self.0.u64(1).text(response.as_str()),
-                Some(EffectOutcome::Err { code, message, retryable }) => {
+                Some(EffectOutcome::Err { code, message, retryable, .. }) => {
                     self.0.u64(2).text(code).text(message).u64((*retryable).into())
                 }
             };

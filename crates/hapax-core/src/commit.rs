@@ -5,7 +5,7 @@ use crate::{
     json::Json, key::Digest, outbox::Message,
 };
 use serde::{Deserialize, Serialize};
-use std::fmt;
+use std::{collections::BTreeSet, fmt, sync::Arc};
 
 /// The fencing token of a run's lease. A counter alone would repeat after a restored backup, so each claim
 /// draws a nonce as well.
@@ -88,6 +88,17 @@ pub struct StatusChange {
     pub release: bool,
     /// The run's time used so far, in microseconds.
     pub used_us: u64,
+    /// What a parked run waits for.
+    pub wake: Wake,
+}
+
+/// What wakes a parked run: the first of these that happens.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Wake {
+    /// A time, in microseconds since 1970 by the store's clock.
+    pub at_us: Option<i64>,
+    /// Letters with one of these subjects. A run that has one of them already isn't parked: it is pending again at once.
+    pub letters: BTreeSet<Arc<str>>,
 }
 
 impl Write {
@@ -116,7 +127,7 @@ impl Write {
             Write::Step(step) => {
                 256 + step.checkpoint.state.len()
                     + step.checkpoint.frontier.iter().map(item).sum::<usize>()
-                    + step.journal.len() * 256
+                    + step.journal.iter().map(row_weight).sum::<usize>()
                     + step.outbox.iter().map(|m| m.payload.as_bytes().len()).sum::<usize>()
             }
             Write::Append(append) => 128 + append.rows.iter().map(row_weight).sum::<usize>(),
@@ -126,9 +137,10 @@ impl Write {
 }
 
 fn row_weight(row: &JournalRow) -> usize {
-    use crate::journal::{Done, EffectOutcome, Entry};
+    use crate::journal::{Done, EffectOutcome, Entry, Seen};
     256 + match &row.entry {
-        Entry::Result { outcome: EffectOutcome::Ok { response }, .. } => response.as_bytes().len(),
+        Entry::Result { outcome: EffectOutcome::Ok { response }, .. }
+        | Entry::Seen(Seen { outcome: EffectOutcome::Ok { response }, .. }) => response.as_bytes().len(),
         Entry::ItemDone { done: Done::Ok { delta, .. } } => delta.as_bytes().len(),
         _ => 0,
     }

@@ -51,6 +51,13 @@ pub enum Entry {
         /// When, in microseconds since 1970.
         at_us: i64,
     },
+    /// Something the item saw of the outside, or of the clock, that asked for nothing.
+    Seen(Seen),
+    /// The item took a letter out of the run's mailbox; the entry that follows says what it made of it.
+    Took {
+        /// The letter's number.
+        letter: u64,
+    },
     /// An item of a multi-item step is done, for better or worse.
     ItemDone {
         /// How it ended.
@@ -81,13 +88,37 @@ pub struct Intent {
     pub at_us: i64,
 }
 
+/// A call that asked for nothing: it has no intent, only an end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seen {
+    /// The call's scope.
+    pub scope: Arc<str>,
+    /// Its number in that scope.
+    pub index: u32,
+    /// The attempt that made it.
+    pub attempt: u32,
+    /// What the user calls it, or what it is.
+    pub name: String,
+    /// The hash of the canonical request.
+    pub request: Digest,
+    /// What it saw.
+    pub outcome: EffectOutcome,
+    /// When, in microseconds since 1970.
+    pub at_us: i64,
+}
+
 /// What a call does to the world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum EffectKind {
+    /// Changes nothing: repeated freely until an answer is recorded, then never again.
+    Read,
     /// Changes something outside: the same key on every attempt.
     Write,
+    /// Changes something outside that doesn't honour keys: never sent twice. When only a person can tell whether it
+    /// took effect, the run is parked as in doubt.
+    WriteAtMostOnce,
 }
 
 /// How a call ended. An error is a result like any other.
@@ -107,6 +138,9 @@ pub enum EffectOutcome {
         message: String,
         /// Whether another attempt makes sense.
         retryable: bool,
+        /// It is certain that nothing reached the other side.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        unsent: bool,
     },
 }
 
@@ -139,6 +173,8 @@ pub struct RecordedCall {
     pub outcome: Option<EffectOutcome>,
     /// The attempt that recorded it last.
     pub attempt: u32,
+    /// When it was first about to leave, in microseconds since 1970: since then the callee may know its key.
+    pub since_us: i64,
     /// Where it stands among the item's records.
     pub order: usize,
 }
@@ -149,7 +185,7 @@ pub struct Recorded {
     calls: BTreeMap<(Arc<str>, u32), RecordedCall>,
     rows: usize,
     /// Where each attempt's last call was begun.
-    last_intents: BTreeMap<u32, usize>,
+    last_calls: BTreeMap<u32, usize>,
 }
 
 impl Recorded {
@@ -166,7 +202,7 @@ impl Recorded {
     /// Whether the attempt that saw this call end began no other afterwards: then nothing that the item did can rest
     /// on how it ended. Later attempts don't count: they make the call again before they see it.
     pub fn nothing_rests_on(&self, call: &RecordedCall) -> bool {
-        self.last_intents.get(&call.attempt).is_none_or(|at| *at < call.order)
+        self.last_calls.get(&call.attempt).is_none_or(|at| *at <= call.order)
     }
 
     /// Takes the next row of the item.
@@ -179,11 +215,25 @@ impl Recorded {
                         request: intent.request,
                         outcome: None,
                         attempt: intent.attempt,
+                        since_us: intent.at_us,
                         order: 0,
                     });
                 // A repeated call may reach the other side again: the earlier error is no longer its last word.
                 (call.outcome, call.attempt, call.order) = (None, intent.attempt, self.rows);
-                self.last_intents.insert(intent.attempt, self.rows);
+                self.last_calls.insert(intent.attempt, self.rows);
+                self.rows += 1;
+            }
+            Entry::Seen(seen) => {
+                let call = RecordedCall {
+                    name: seen.name.clone(),
+                    request: seen.request,
+                    outcome: Some(seen.outcome.clone()),
+                    attempt: seen.attempt,
+                    since_us: seen.at_us,
+                    order: self.rows,
+                };
+                self.calls.insert((seen.scope.clone(), seen.index), call);
+                self.last_calls.insert(seen.attempt, self.rows);
                 self.rows += 1;
             }
             Entry::Result { scope, index, attempt, outcome, .. } => {

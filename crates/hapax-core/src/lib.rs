@@ -26,6 +26,7 @@ pub mod journal;
 pub mod json;
 pub mod key;
 pub mod limits;
+pub mod mailbox;
 pub mod merge;
 pub mod order;
 pub mod outbox;

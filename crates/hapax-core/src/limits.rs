@@ -17,6 +17,11 @@ pub const MAX_ERROR_BYTES: usize = 8 * 1024;
 /// Frontier items are stored in pages of this many: what one read brings into memory.
 pub const FRONTIER_PAGE: usize = 1024;
 
+/// Callees forget idempotency keys, many of them after a day: an unanswered call older than this is in doubt.
+pub const KEY_TTL: Duration = Duration::from_secs(23 * 3600);
+/// A wait longer than this drops the node's future: a parked run costs no task and no memory.
+pub const SHORT_WAIT: Duration = Duration::from_secs(1);
+
 /// Nodes of one run that execute at the same time.
 pub const MAX_CONCURRENT_NODES: usize = 8;
 /// Frontier items of one run that are held in memory.

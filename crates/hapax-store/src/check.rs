@@ -6,11 +6,12 @@ use crate::{error::StoreError, store::NewRun};
 use hapax_core::{
     checkpoint::Checkpoint,
     commit::Write,
-    id::check_tag,
-    journal::{Done, EffectOutcome, Entry, JournalRow},
+    id::{check_name, check_tag},
+    journal::{Done, EffectOutcome, Entry, JournalRow, Seen},
     json::Json,
     key::{Digest, DigestBuilder},
     limits::{MAX_PAYLOAD_BYTES, MAX_STATE_BYTES, MAX_TAGS},
+    mailbox::NewLetter,
 };
 
 /// Refuses a write with a state or a payload over its limit.
@@ -33,6 +34,13 @@ pub fn check_new_run(run: &NewRun) -> Result<(), StoreError> {
     run.tags.iter().try_for_each(|(key, value)| check_tag(key, value)).map_err(StoreError::Name)
 }
 
+/// Refuses a letter over its limit, or whose id or subject is no name.
+pub fn check_letter(letter: &NewLetter) -> Result<(), StoreError> {
+    check_name("letter id", &letter.id).map_err(StoreError::Name)?;
+    check_name("subject", &letter.subject).map_err(StoreError::Name)?;
+    payload("a letter", &letter.payload)
+}
+
 /// Binds a journal row, so that a conflict can name both sides.
 pub fn row_digest(row: &JournalRow) -> Digest {
     let entry = Json::of(&row.entry).expect("an entry is plain data");
@@ -49,7 +57,10 @@ fn check_checkpoint(checkpoint: &Checkpoint) -> Result<(), StoreError> {
 
 fn check_rows(rows: &[JournalRow]) -> Result<(), StoreError> {
     rows.iter().try_for_each(|row| match &row.entry {
-        Entry::Result { outcome: EffectOutcome::Ok { response }, .. } => payload("a response", response),
+        Entry::Result { outcome: EffectOutcome::Ok { response }, .. }
+        | Entry::Seen(Seen { outcome: EffectOutcome::Ok { response }, .. }) => {
+            payload("a response", response)
+        }
         Entry::ItemDone { done: Done::Ok { delta, .. } } => payload("a delta", delta),
         _ => Ok(()),
     })

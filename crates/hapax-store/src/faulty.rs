@@ -17,6 +17,7 @@ use hapax_core::{
     frontier::WorkItem,
     id::RunKey,
     journal::JournalRow,
+    mailbox::{Letter, NewLetter, Posted},
 };
 use std::{
     fmt,
@@ -52,6 +53,8 @@ pub enum Kind {
     Append,
     /// A status was changed.
     Status,
+    /// A letter arrived.
+    Letter,
 }
 
 /// A call that took effect.
@@ -68,7 +71,7 @@ pub struct Applied {
 /// A store with one fault in it.
 ///
 /// It counts, from 0, the calls that write, decide or load: `create`, `claim`, `claim_ready`, `submit`, `settle`,
-/// `load`. All others pass uncounted while it lives.
+/// `load`, `post`, `letter`. All others pass uncounted while it lives.
 ///
 /// ```
 /// use hapax_store::{MemoryStore, Store, conformance::Sample, faulty::{Fault, Faulty}};
@@ -322,6 +325,24 @@ impl Store for Faulty {
 
     fn renew(&self, leases: Vec<(RunKey, Epoch)>, by: Claimant) -> Answer<'_, Vec<(RunKey, Renewal)>> {
         Box::pin(self.uncounted(async move { self.inner.renew(leases, by).await }))
+    }
+
+    fn post(&self, run: RunKey, letter: NewLetter) -> Answer<'_, Posted> {
+        Box::pin(self.counted(async move {
+            let posted = self.inner.post(run.clone(), letter).await?;
+            if posted == Posted::New {
+                self.note(&run, Kind::Letter, None);
+            }
+            Ok(posted)
+        }))
+    }
+
+    fn letter(&self, run: RunKey, subject: Arc<str>, after: u64) -> Answer<'_, Option<Letter>> {
+        Box::pin(self.counted(async move { self.inner.letter(run, subject, after).await }))
+    }
+
+    fn next_wake(&self, filter: ReadyFilter) -> Answer<'_, Option<i64>> {
+        Box::pin(self.uncounted(async move { self.inner.next_wake(filter).await }))
     }
 
     fn cancels(&self, owner: Arc<str>) -> Answer<'_, Vec<RunKey>> {

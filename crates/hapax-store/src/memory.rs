@@ -7,7 +7,7 @@
 mod run;
 
 use crate::{
-    check::{check_limits, check_new_run},
+    check::{check_letter, check_limits, check_new_run},
     clock::now_us,
     error::StoreError,
     store::{
@@ -22,6 +22,7 @@ use hapax_core::{
     id::RunKey,
     journal::JournalRow,
     limits::FRONTIER_PAGE,
+    mailbox::{Letter, NewLetter, Posted},
 };
 use run::{Decision, Run, read_back};
 use std::{
@@ -110,11 +111,7 @@ impl Tables {
 
     fn ready(&self, filter: &ReadyFilter) -> Vec<RunKey> {
         let now = now_us();
-        let ours = |record: &RunRecord| {
-            record.key.namespace == filter.namespace
-                && filter.graphs.iter().any(|(g, shape)| *g == record.graph && *shape == record.fingerprint)
-        };
-        let ready = self.live().filter(|run| ours(&run.record) && run.check_claim(now).is_ok());
+        let ready = self.live().filter(|run| filter.admits(&run.record) && run.check_claim(now).is_ok());
         ready.take(filter.limit).map(|run| run.record.key.clone()).collect()
     }
 
@@ -162,6 +159,12 @@ impl Tables {
         self.live.insert(number, key.clone());
         self.stats.transactions += 1;
         Ok(())
+    }
+
+    fn post(&mut self, key: &RunKey, letter: NewLetter) -> Result<Posted, StoreError> {
+        let posted = self.run_mut(key)?.post(letter, now_us())?;
+        self.stats.transactions += 1;
+        Ok(posted)
     }
 
     fn request_cancel(&mut self, key: &RunKey) -> Result<(), StoreError> {
@@ -332,6 +335,27 @@ impl Store for MemoryStore {
 
     fn request_cancel(&self, run: RunKey) -> Answer<'_, ()> {
         Box::pin(async move { self.tables().request_cancel(&run) })
+    }
+
+    fn post(&self, run: RunKey, letter: NewLetter) -> Answer<'_, Posted> {
+        Box::pin(async move {
+            check_letter(&letter)?;
+            self.tables().post(&run, letter)
+        })
+    }
+
+    fn letter(&self, run: RunKey, subject: Arc<str>, after: u64) -> Answer<'_, Option<Letter>> {
+        Box::pin(
+            async move { Ok(self.tables().runs.get(&run).and_then(|stored| stored.letter(&subject, after))) },
+        )
+    }
+
+    fn next_wake(&self, filter: ReadyFilter) -> Answer<'_, Option<i64>> {
+        Box::pin(async move {
+            let tables = self.tables();
+            let ours = tables.live().filter(|run| filter.admits(&run.record));
+            Ok(ours.filter_map(|run| run.record.wake.at_us).min())
+        })
     }
 
     fn retry(&self, run: RunKey) -> Answer<'_, ()> {

@@ -6,11 +6,12 @@
 use crate::error::StoreError;
 use hapax_core::{
     checkpoint::Checkpoint,
-    commit::{Epoch, Status, Write, Written},
+    commit::{Epoch, Status, Wake, Write, Written},
     frontier::WorkItem,
     id::{Namespace, RunKey},
     journal::JournalRow,
     key::Digest,
+    mailbox::{Letter, NewLetter, Posted},
 };
 use std::{
     collections::BTreeMap,
@@ -39,7 +40,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Takes over one run: raises its epoch, so that every later write of an earlier holder is refused. Durable
     /// when it answers. [`StoreError::Held`] while another holder's lease is alive;
-    /// [`StoreError::WrongStatus`] when it isn't runnable (a run to be cancelled is).
+    /// [`StoreError::WrongStatus`] when it isn't runnable (a run to be cancelled is, and one whose time has come).
     fn claim(&self, run: RunKey, by: Claimant) -> Answer<'_, Lease>;
 
     /// Takes over up to `limit` runnable runs that nobody holds, oldest first, as [`Store::claim`] does.
@@ -93,6 +94,16 @@ pub trait Store: Send + Sync + 'static {
     /// Asks for a cancel. Durable when it answers; whoever holds the run sees it through [`Store::cancels`].
     /// [`StoreError::WrongStatus`] when the run is over.
     fn request_cancel(&self, run: RunKey) -> Answer<'_, ()>;
+
+    /// Puts a letter into a run's mailbox. Durable when it answers. A run that is parked until a letter of this subject
+    /// comes is pending again with the same transaction. [`StoreError::WrongStatus`] when the run is over.
+    fn post(&self, run: RunKey, letter: NewLetter) -> Answer<'_, Posted>;
+
+    /// The oldest letter of a subject that isn't taken and has a number above `after`.
+    fn letter(&self, run: RunKey, subject: Arc<str>, after: u64) -> Answer<'_, Option<Letter>>;
+
+    /// When the next parked run of these graphs is to be woken, in microseconds since 1970 by the store's clock.
+    fn next_wake(&self, filter: ReadyFilter) -> Answer<'_, Option<i64>>;
 
     /// Makes a failed run pending again, with fresh attempts and all of its time.
     /// [`StoreError::WrongStatus`] when it isn't failed.
@@ -194,6 +205,14 @@ pub struct ReadyFilter {
     pub limit: usize,
 }
 
+impl ReadyFilter {
+    /// Whether a run is one of these.
+    pub fn admits(&self, record: &RunRecord) -> bool {
+        record.key.namespace == self.namespace
+            && self.graphs.iter().any(|(g, shape)| *g == record.graph && *shape == record.fingerprint)
+    }
+}
+
 /// A run's row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunRecord {
@@ -219,6 +238,8 @@ pub struct RunRecord {
     pub next_seq: u64,
     /// A cancel was requested.
     pub cancel_requested: bool,
+    /// What it waits for while it is parked.
+    pub wake: Wake,
     /// The run's time used so far, in microseconds.
     pub used_us: u64,
     /// For finding it again.

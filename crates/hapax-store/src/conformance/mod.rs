@@ -24,6 +24,7 @@ pub mod leases;
 pub mod lifecycle;
 pub mod limits;
 pub mod listing;
+pub mod mailbox;
 pub mod order;
 pub mod retention;
 pub mod round_trip;
@@ -178,6 +179,15 @@ macro_rules! store_conformance {
                 a_cancel_refuses_intents_and_the_end,
                 a_finished_run_cannot_be_cancelled,
                 a_parked_run_to_be_cancelled_can_be_claimed,
+            }
+            mailbox {
+                a_letter_wakes_whoever_waits_for_it,
+                a_letter_that_came_first_keeps_the_run_awake,
+                a_letter_sent_twice_arrives_once,
+                letters_of_a_subject_keep_their_order,
+                a_letter_is_taken_with_its_row,
+                a_letter_that_cannot_arrive_is_refused,
+                a_parked_run_is_ready_when_its_time_comes,
             }
             round_trip {
                 what_is_committed_is_read_back,

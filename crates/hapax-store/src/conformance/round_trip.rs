@@ -73,7 +73,7 @@ fn every_entry(row: &JournalRow) -> Vec<JournalRow> {
     let entries = [
         intent(u64::MAX),
         result(EffectOutcome::Ok { response: json("fine") }),
-        result(EffectOutcome::Err { code, message, retryable: false }),
+        result(EffectOutcome::Err { code, message, retryable: false, unsent: true }),
         Entry::AttemptFailed { failure: failure.clone() },
         Entry::ItemDone { done: Done::Ok { delta: json("delta"), route: SettledRoute::Edges } },
         Entry::ItemDone { done: Done::Failed { failure } },

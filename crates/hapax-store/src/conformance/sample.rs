@@ -8,7 +8,7 @@ use crate::{
 };
 use hapax_core::{
     checkpoint::{Checkpoint, Draft, IoDigest, outbox_digest},
-    commit::{Append, Epoch, RunFailure, Status, StatusChange, StepCommit, Write, Written},
+    commit::{Append, Epoch, RunFailure, Status, StatusChange, StepCommit, Wake, Write, Written},
     frontier::{Barriers, WorkItem},
     id::{Namespace, NodeId, RunId, RunKey},
     journal::{EffectKind, Entry, Intent, JournalRow},
@@ -287,7 +287,14 @@ impl Holder {
 
     /// A change of status, with the lease given back or not.
     pub fn status(&self, status: Status, release: bool) -> StatusChange {
-        StatusChange { run: self.key.clone(), epoch: self.epoch, status, release, used_us: self.step }
+        StatusChange {
+            run: self.key.clone(),
+            epoch: self.epoch,
+            status,
+            release,
+            used_us: self.step,
+            wake: Wake::default(),
+        }
     }
 
     /// Submits a write, waits for its outcome, and takes note of it.

@@ -10,12 +10,13 @@ use crate::{
 };
 use hapax_core::{
     checkpoint::Checkpoint,
-    commit::{Append, Epoch, Status, StatusChange, StepCommit, Write},
+    commit::{Append, Epoch, Status, StatusChange, StepCommit, Wake, Write},
     frontier::page_digests,
     id::RunKey,
     journal::{Entry, JournalRow},
     key::{Digest, StepKey},
     limits::FRONTIER_PAGE,
+    mailbox::{Letter, NewLetter, Posted},
     order::PathHash,
     outbox::Message,
 };
@@ -35,6 +36,14 @@ pub(super) struct Run {
     pub(super) checkpoints: BTreeMap<u64, Arc<Checkpoint>>,
     journal: BTreeMap<u64, JournalRow>,
     outbox: Vec<OutboxRow>,
+    mailbox: Vec<Kept>,
+}
+
+/// A letter that arrived, number one first.
+#[derive(Debug)]
+struct Kept {
+    letter: NewLetter,
+    taken: bool,
 }
 
 /// A message that waits for its relay.
@@ -69,6 +78,7 @@ impl Run {
             owner: None,
             next_seq: 0,
             cancel_requested: false,
+            wake: Wake::default(),
             used_us: 0,
             tags: new.tags,
             created_at_us: now_us,
@@ -82,6 +92,7 @@ impl Run {
             checkpoints: BTreeMap::from([(checkpoint.step, Arc::new(checkpoint))]),
             journal: BTreeMap::new(),
             outbox: vec![],
+            mailbox: vec![],
         }
     }
 
@@ -90,7 +101,8 @@ impl Run {
     /// Whether a claim would be granted, and why not.
     pub(super) fn check_claim(&self, now_us: i64) -> Result<(), StoreError> {
         let record = &self.record;
-        let parked = !record.status.is_runnable() && !record.cancel_requested;
+        let due = record.wake.at_us.is_some_and(|at| at <= now_us);
+        let parked = !record.status.is_runnable() && !record.cancel_requested && !due;
         if record.status.is_final() || parked {
             return Err(self.wrong_status());
         }
@@ -111,6 +123,7 @@ impl Run {
         self.record.epoch = Epoch { counter, nonce: uuid::Uuid::new_v4().as_u128() };
         self.record.owner = Some(by.owner.to_string());
         self.record.status = Status::Running;
+        self.record.wake = Wake::default();
         self.record.updated_at_us = now_us;
         self.prolong(by, now_us);
         Lease { epoch: self.record.epoch, taken_over }
@@ -218,8 +231,12 @@ impl Run {
             Write::Status(change) => {
                 self.record.status = change.status.clone();
                 self.record.used_us = change.used_us;
+                self.record.wake = change.wake.clone();
                 if change.release {
                     self.release();
+                }
+                if change.wake.letters.iter().any(|subject| self.letter(subject, 0).is_some()) {
+                    self.wake();
                 }
             }
             _ => unreachable!("decide() refuses what it doesn't know"),
@@ -245,12 +262,48 @@ impl Run {
 
     fn insert_rows(&mut self, first_seq: u64, rows: &[JournalRow]) {
         self.journal.extend(numbered(first_seq, rows).map(|row| (row.seq, row)));
+        for row in rows {
+            if let Entry::Took { letter } = row.entry
+                && let Some(kept) = self.mailbox.get_mut(letter as usize - 1)
+            {
+                kept.taken = true;
+            }
+        }
         self.record.next_seq += rows.len() as u64;
     }
 
     fn release(&mut self) {
         self.record.owner = None;
         self.lease_until_us = 0;
+    }
+
+    /// Takes a letter in, and wakes the run if it waits for it.
+    pub(super) fn post(&mut self, letter: NewLetter, now_us: i64) -> Result<Posted, StoreError> {
+        if self.mailbox.iter().any(|kept| kept.letter.id == letter.id) {
+            return Ok(Posted::Known);
+        }
+        if self.record.status.is_final() {
+            return Err(self.wrong_status());
+        }
+        let wakes = self.record.wake.letters.contains(&letter.subject);
+        self.mailbox.push(Kept { letter, taken: false });
+        if wakes {
+            self.wake();
+            self.record.updated_at_us = now_us;
+        }
+        Ok(Posted::New)
+    }
+
+    fn wake(&mut self) {
+        self.record.status = Status::Pending;
+        self.record.wake = Wake::default();
+    }
+
+    /// The oldest letter of a subject that isn't taken and has a number above `after`.
+    pub(super) fn letter(&self, subject: &str, after: u64) -> Option<Letter> {
+        let numbered = self.mailbox.iter().zip(1..).skip(usize::try_from(after).unwrap_or(usize::MAX));
+        let mut waiting = numbered.filter(|(kept, _)| !kept.taken && *kept.letter.subject == *subject);
+        waiting.next().map(|(kept, number)| Letter { number, payload: kept.letter.payload.clone() })
     }
 
     /// Makes a failed run pending again.

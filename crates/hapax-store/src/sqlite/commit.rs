@@ -5,7 +5,7 @@
 
 use super::{
     error::is_duplicate,
-    journal,
+    journal, mailbox,
     prepare::{CheckpointParts, Parts, Prepared, StepParts},
     writer::{Halt, Outcome, Tx},
 };
@@ -302,7 +302,7 @@ fn status(tx: &Tx<'_>, change: &StatusChange, json: &str) -> Outcome<Written> {
     let changed = tx.execute(
         &fence_sql(
             "UPDATE hapax_runs SET status = ?3, status_json = ?4, used_us = ?5, updated_at = ?6, \
-             owner = iif(?7, NULL, owner), lease_until = iif(?7, 0, lease_until) \
+             owner = iif(?7, NULL, owner), lease_until = iif(?7, 0, lease_until), wake_at = ?10, wake_letters = ?11 \
              WHERE namespace = ?8 AND run_id = ?9 AND (status_json <> ?4 OR (?7 AND owner IS NOT NULL)) \
              AND (cancel_requested = 0 OR ?3 <> 'failed') AND epoch = ?1 AND nonce = ?2",
         ),
@@ -316,9 +316,12 @@ fn status(tx: &Tx<'_>, change: &StatusChange, json: &str) -> Outcome<Written> {
             change.release,
             change.run.namespace.as_str(),
             change.run.run.as_str(),
+            change.wake.at_us,
+            mailbox::subjects_json(&change.wake.letters),
         ],
     )?;
     if changed == 1 {
+        mailbox::wake_at_once(tx, change)?;
         return Ok(Written::Committed);
     }
     let refusal = status_refusal(tx, change)?;

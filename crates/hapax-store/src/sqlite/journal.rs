@@ -5,13 +5,14 @@
 use super::{
     commit::{fence_sql, head, insert_sql},
     error::damaged_at,
+    mailbox,
     writer::{Halt, Outcome, Tx},
 };
 use crate::{check::row_digest, codec::Codec, error::StoreError, store::RunRecord};
 use hapax_core::{
     commit::{Append, Written},
     id::RunKey,
-    journal::JournalRow,
+    journal::{Entry, JournalRow},
     key::{Digest, DigestBuilder},
     order::PathHash,
 };
@@ -112,6 +113,9 @@ pub(super) fn insert(
                 sum(seq, &row.base, row.step, row.path_hash, entry),
             ],
         )?;
+        if let Entry::Took { letter } = row.entry {
+            mailbox::take(tx, run, letter)?;
+        }
     }
     Ok(())
 }

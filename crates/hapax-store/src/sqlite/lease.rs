@@ -72,20 +72,21 @@ fn micros(ttl: Duration) -> i64 {
 /// Takes over one run.
 pub(super) fn claim(tx: &Tx<'_>, leases: &Leases, key: &RunKey, by: &Claimant) -> Outcome<Lease> {
     let row = tx.one(
-        "SELECT status_json, cancel_requested, owner, lease_until, lease_ttl FROM hapax_runs \
+        "SELECT status_json, cancel_requested, owner, lease_until, lease_ttl, wake_at FROM hapax_runs \
          WHERE namespace = ?1 AND run_id = ?2",
         params![key.namespace.as_str(), key.run.as_str()],
         |row| {
             let held = Held { owner: row.get(2)?, until: row.get(3)?, ttl: row.get(4)? };
-            Ok((row.get::<_, String>(0)?, row.get::<_, bool>(1)?, held))
+            let due = row.get::<_, Option<i64>>(5)?.is_some_and(|at| at <= tx.now);
+            Ok((row.get::<_, String>(0)?, row.get::<_, bool>(1)? || due, held))
         },
     )?;
-    let Some((status, to_be_cancelled, held)) = row else {
+    let Some((status, wakes, held)) = row else {
         return Err(StoreError::NotFound { run: key.clone() }.into());
     };
     let status: Status = serde_json::from_str(&status)
         .map_err(|error| Halt::Sql(super::error::damaged(format!("its status cannot be read: {error}"))))?;
-    if status.is_final() || !(status.is_runnable() || to_be_cancelled) {
+    if status.is_final() || !(status.is_runnable() || wakes) {
         return Err(StoreError::WrongStatus { run: key.clone(), status: Box::new(status) }.into());
     }
     if let Some(left) = leases.left(key, &held, tx.now) {
@@ -99,7 +100,7 @@ fn take(tx: &Tx<'_>, key: &RunKey, by: &Claimant, taken_over: bool) -> rusqlite:
     let nonce = new_nonce();
     let counter = tx.one(
         "UPDATE hapax_runs SET epoch = epoch + 1, nonce = ?3, owner = ?4, lease_until = ?5, lease_ttl = ?6, \
-         status = 'running', status_json = ?7, updated_at = ?8 WHERE namespace = ?1 AND run_id = ?2 RETURNING epoch",
+         status = 'running', status_json = ?7, updated_at = ?8, wake_at = NULL, wake_letters = NULL WHERE namespace = ?1 AND run_id = ?2 RETURNING epoch",
         params![
             key.namespace.as_str(),
             key.run.as_str(),
@@ -161,7 +162,7 @@ fn ready(
     filter: &ReadyFilter,
     now: i64,
 ) -> rusqlite::Result<Vec<(i64, RunKey, bool)>> {
-    let mut ready = vec![];
+    let mut ready = due(connection, filter, now)?;
     for (graph, fingerprint) in &filter.graphs {
         for (status, also) in READY {
             let sql = format!(
@@ -187,6 +188,47 @@ fn ready(
         }
     }
     Ok(ready)
+}
+
+/// Up to `limit` parked runs of each graph whose time has come, with that time. Nobody holds a parked run.
+fn due(
+    connection: &Connection,
+    filter: &ReadyFilter,
+    now: i64,
+) -> rusqlite::Result<Vec<(i64, RunKey, bool)>> {
+    let mut due = vec![];
+    for (graph, fingerprint) in &filter.graphs {
+        let mut statement = connection.prepare_cached(
+            "SELECT wake_at, run_id FROM hapax_runs WHERE namespace = ?1 AND graph = ?2 AND fingerprint = ?3 \
+             AND wake_at <= ?4 ORDER BY wake_at LIMIT ?5",
+        )?;
+        let limit = i64::try_from(filter.limit).unwrap_or(i64::MAX);
+        let found = statement.query_map(
+            params![filter.namespace.as_str(), &**graph, fingerprint.0, now, limit],
+            |row| {
+                let run = RunId::new(row.get_ref(1)?.as_str()?)
+                    .map_err(|error| super::error::damaged(error.to_string()))?;
+                Ok((row.get(0)?, RunKey { namespace: filter.namespace.clone(), run }, false))
+            },
+        )?;
+        due.extend(found.collect::<rusqlite::Result<Vec<_>>>()?);
+    }
+    Ok(due)
+}
+
+/// When the next parked run is to be woken.
+pub(super) fn next_wake(connection: &Connection, filter: &ReadyFilter) -> rusqlite::Result<Option<i64>> {
+    let mut next: Option<i64> = None;
+    for (graph, fingerprint) in &filter.graphs {
+        let mut statement = connection.prepare_cached(
+            "SELECT min(wake_at) FROM hapax_runs WHERE namespace = ?1 AND graph = ?2 AND fingerprint = ?3 \
+             AND wake_at IS NOT NULL",
+        )?;
+        let at: Option<i64> = statement
+            .query_row(params![filter.namespace.as_str(), &**graph, fingerprint.0], |row| row.get(0))?;
+        next = next.into_iter().chain(at).min();
+    }
+    Ok(next)
 }
 
 /// Prolongs leases.

@@ -17,6 +17,7 @@ mod health;
 mod journal;
 mod lease;
 mod locks;
+mod mailbox;
 mod prepare;
 mod queue;
 mod read;
@@ -25,7 +26,7 @@ mod schema;
 mod writer;
 
 use crate::{
-    check::{check_limits, check_new_run},
+    check::{check_letter, check_limits, check_new_run},
     codec::{Codec, Encoders, PayloadCodec},
     error::StoreError,
     store::{
@@ -42,6 +43,7 @@ use hapax_core::{
     frontier::WorkItem,
     id::{Namespace, RunKey},
     journal::JournalRow,
+    mailbox::{Letter, NewLetter, Posted},
 };
 use lease::Leases;
 use locks::Locks;
@@ -330,6 +332,38 @@ impl Store for SqliteStore {
 
     fn request_cancel(&self, run: RunKey) -> Answer<'_, ()> {
         Box::pin(async move { self.queue.call(run.clone(), move |tx| runs::request_cancel(tx, &run)).await })
+    }
+
+    fn post(&self, run: RunKey, letter: NewLetter) -> Answer<'_, Posted> {
+        Box::pin(async move {
+            check_letter(&letter)?;
+            let payload = self.codec.pack(letter.payload.as_bytes().to_vec()).map_err(StoreError::Retry)?;
+            let posted = self.queue.call(run.clone(), move |tx| mailbox::post(tx, &run, &letter, &payload));
+            if canary::on("signal_early") {
+                // Poll it once, so that it is queued, and don't wait for the disk.
+                return Ok(futures::FutureExt::now_or_never(posted).transpose()?.unwrap_or(Posted::New));
+            }
+            posted.await
+        })
+    }
+
+    fn letter(&self, run: RunKey, subject: Arc<str>, after: u64) -> Answer<'_, Option<Letter>> {
+        Box::pin(async move {
+            let read = move |connection: &_, codec: &_, run: &_| {
+                mailbox::waiting(connection, codec, run, &subject, after)
+                    .map_err(|error| unreadable(error, run))
+            };
+            self.read(run, read).await
+        })
+    }
+
+    fn next_wake(&self, filter: ReadyFilter) -> Answer<'_, Option<i64>> {
+        Box::pin(async move {
+            let read = move |connection: &_, _: &_, about: &_| {
+                lease::next_wake(connection, &filter).map_err(|error| unreadable(error, about))
+            };
+            self.read(all_runs(&Namespace::default()), read).await
+        })
     }
 
     fn retry(&self, run: RunKey) -> Answer<'_, ()> {

@@ -4,7 +4,7 @@
 
 use super::{
     error::{damaged, unreadable},
-    journal,
+    journal, mailbox,
 };
 use crate::{
     codec::{Codec, StateKind},
@@ -13,7 +13,7 @@ use crate::{
 };
 use hapax_core::{
     checkpoint::Checkpoint,
-    commit::Epoch,
+    commit::{Epoch, Wake},
     frontier::{Barriers, WorkItem, page_digest},
     id::{NodeId, RunId, RunKey},
     key::{Digest, StepKey},
@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, HashSet};
 
 /// The columns that [`record`] reads, in its order.
 pub(super) const RECORD: &str = "run_id, graph, fingerprint, input, status_json, step_id, digest, epoch, nonce, owner, \
-     next_seq, cancel_requested, used_us, created_at, updated_at";
+     next_seq, cancel_requested, used_us, created_at, updated_at, wake_at, wake_letters";
 
 /// Reads a run's row, without its tags.
 pub(super) fn record(row: &Row<'_>, namespace: &hapax_core::id::Namespace) -> rusqlite::Result<RunRecord> {
@@ -49,6 +49,7 @@ pub(super) fn record(row: &Row<'_>, namespace: &hapax_core::id::Namespace) -> ru
         tags: BTreeMap::new(),
         created_at_us: row.get(13)?,
         updated_at_us: row.get(14)?,
+        wake: Wake { at_us: row.get(15)?, letters: mailbox::subjects(row, 16)? },
     })
 }
 

@@ -116,12 +116,12 @@ pub(super) fn list(connection: &Connection, filter: &ListFilter) -> rusqlite::Re
     Ok(runs)
 }
 
-fn found(tx: &Tx<'_>, key: &RunKey) -> Result<RunRecord, Missing> {
+pub(super) fn found(tx: &Tx<'_>, key: &RunKey) -> Result<RunRecord, Missing> {
     read::run(tx.connection, key)?.ok_or_else(|| Missing::Run(StoreError::NotFound { run: key.clone() }))
 }
 
 /// Either kind of failure, before it is known what the job answers.
-enum Missing {
+pub(super) enum Missing {
     Run(StoreError),
     Sql(rusqlite::Error),
 }
@@ -141,7 +141,7 @@ impl<T> From<Missing> for super::writer::Halt<T> {
     }
 }
 
-fn wrong_status(record: RunRecord) -> StoreError {
+pub(super) fn wrong_status(record: RunRecord) -> StoreError {
     StoreError::WrongStatus { run: record.key, status: Box::new(record.status) }
 }
 
@@ -192,6 +192,7 @@ pub(super) fn delete(tx: &Tx<'_>, key: &RunKey) -> Outcome<()> {
 fn delete_rows(tx: &Tx<'_>, key: &RunKey) -> rusqlite::Result<()> {
     for sql in [
         "DELETE FROM hapax_outbox WHERE namespace = ?1 AND run_id = ?2",
+        "DELETE FROM hapax_letters WHERE namespace = ?1 AND run_id = ?2",
         "DELETE FROM hapax_journal WHERE namespace = ?1 AND run_id = ?2",
         "DELETE FROM hapax_frontier WHERE namespace = ?1 AND run_id = ?2",
         "DELETE FROM hapax_checkpoints WHERE namespace = ?1 AND run_id = ?2",

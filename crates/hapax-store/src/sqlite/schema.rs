@@ -9,7 +9,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 /// Each entry brings a file from the version that is its index to the next one. Entries are never changed, only
 /// added.
-const MIGRATIONS: &[&str] = &[V1];
+const MIGRATIONS: &[&str] = &[V1, V2];
 
 /// All tables are clustered by their literal primary key: a run's rows lie together, and the random step keys are
 /// only random within their run.
@@ -69,6 +69,22 @@ CREATE TABLE hapax_tags (
     PRIMARY KEY (namespace, tag_key, tag_value, run_id)
 ) WITHOUT ROWID;
 CREATE INDEX hapax_tags_run ON hapax_tags (namespace, run_id);
+";
+
+/// Parked runs and what wakes them.
+const V2: &str = "
+ALTER TABLE hapax_runs ADD COLUMN wake_at INTEGER;
+ALTER TABLE hapax_runs ADD COLUMN wake_letters TEXT;
+CREATE INDEX hapax_runs_wake ON hapax_runs (namespace, graph, wake_at) WHERE wake_at IS NOT NULL;
+
+CREATE TABLE hapax_letters (
+    namespace TEXT NOT NULL, run_id TEXT NOT NULL, number INTEGER NOT NULL,
+    letter_id TEXT NOT NULL, subject TEXT NOT NULL, payload BLOB NOT NULL, sent_at INTEGER NOT NULL,
+    taken INTEGER NOT NULL,
+    PRIMARY KEY (namespace, run_id, number)
+) WITHOUT ROWID;
+CREATE UNIQUE INDEX hapax_letters_id ON hapax_letters (namespace, run_id, letter_id);
+CREATE INDEX hapax_letters_waiting ON hapax_letters (namespace, run_id, subject, number) WHERE taken = 0;
 ";
 
 /// Brings the file to our version.

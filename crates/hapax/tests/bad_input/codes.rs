@@ -294,7 +294,18 @@ async fn of_a_stale_holder() -> Code {
     let (store, commit) = written().await;
     let (run, mut epoch, status) = (commit.run, commit.epoch, hapax::Status::Running);
     epoch.counter -= 1;
-    outcome(&store, StoreWrite::Status(StatusChange { run, epoch, status, release: true, used_us: 0 })).await
+    outcome(
+        &store,
+        StoreWrite::Status(StatusChange {
+            run,
+            epoch,
+            status,
+            release: true,
+            used_us: 0,
+            wake: Wake::default(),
+        }),
+    )
+    .await
 }
 
 async fn of_two_minds() -> Code {

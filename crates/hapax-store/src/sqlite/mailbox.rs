@@ -1,0 +1,112 @@
+//! Letters: sent to a run by anyone, taken by its holder.
+//!
+//! Invariant: a letter arrives, and wakes whoever waits for it, in one transaction; it is taken in the transaction of
+//! the journal row that says so.
+
+use super::{
+    commit::fence_sql,
+    error::damaged,
+    runs::{found, wrong_status},
+    writer::{Outcome, Tx},
+};
+use crate::codec::Codec;
+use hapax_core::{
+    commit::{Status, StatusChange},
+    id::RunKey,
+    json::Json,
+    mailbox::{Letter, NewLetter, Posted},
+};
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use std::{collections::BTreeSet, sync::Arc};
+
+/// Puts a letter into a run's mailbox and wakes the run if it waits for it.
+pub(super) fn post(tx: &Tx<'_>, run: &RunKey, letter: &NewLetter, payload: &[u8]) -> Outcome<Posted> {
+    let record = found(tx, run)?;
+    let (namespace, id) = (run.namespace.as_str(), run.run.as_str());
+    let known = tx.one(
+        "SELECT 1 FROM hapax_letters WHERE namespace = ?1 AND run_id = ?2 AND letter_id = ?3",
+        params![namespace, id, letter.id],
+        |_| Ok(()),
+    )?;
+    if known.is_some() {
+        return Ok(Posted::Known);
+    }
+    if record.status.is_final() {
+        return Err(wrong_status(record).into());
+    }
+    tx.execute(
+        "INSERT INTO hapax_letters (namespace, run_id, number, letter_id, subject, payload, sent_at, taken) \
+         SELECT ?1, ?2, coalesce(max(number), 0) + 1, ?3, ?4, ?5, ?6, 0 FROM hapax_letters \
+         WHERE namespace = ?1 AND run_id = ?2",
+        params![namespace, id, letter.id, &*letter.subject, payload, tx.now],
+    )?;
+    if record.wake.letters.contains(&letter.subject) {
+        wake(tx, run)?;
+    }
+    Ok(Posted::New)
+}
+
+/// A parked run is pending again.
+fn wake(tx: &Tx<'_>, run: &RunKey) -> rusqlite::Result<()> {
+    tx.execute(
+        "UPDATE hapax_runs SET status = 'pending', status_json = ?3, wake_at = NULL, wake_letters = NULL, \
+         updated_at = ?4 WHERE namespace = ?1 AND run_id = ?2 AND status IN ('waiting', 'in_doubt')",
+        params![run.namespace.as_str(), run.run.as_str(), Status::Pending.to_json().as_str(), tx.now],
+    )?;
+    Ok(())
+}
+
+/// A run is being parked: what it waits for may have come meanwhile.
+pub(super) fn wake_at_once(tx: &Tx<'_>, change: &StatusChange) -> rusqlite::Result<()> {
+    for subject in &change.wake.letters {
+        if waiting(tx.connection, tx.codec, &change.run, subject, 0)?.is_some() {
+            return wake(tx, &change.run);
+        }
+    }
+    Ok(())
+}
+
+/// The oldest letter of a subject that isn't taken.
+pub(super) fn waiting(
+    connection: &Connection,
+    codec: &Codec,
+    run: &RunKey,
+    subject: &str,
+    after: u64,
+) -> rusqlite::Result<Option<Letter>> {
+    let mut statement = connection.prepare_cached(
+        "SELECT number, payload FROM hapax_letters WHERE namespace = ?1 AND run_id = ?2 AND subject = ?3 \
+         AND number > ?4 AND taken = 0 ORDER BY number LIMIT 1",
+    )?;
+    let place = params![run.namespace.as_str(), run.run.as_str(), subject, after.cast_signed()];
+    statement.query_row(place, |row| read_letter(row, codec)).optional()
+}
+
+fn read_letter(row: &Row<'_>, codec: &Codec) -> rusqlite::Result<Letter> {
+    let number = row.get::<_, i64>(0)?.cast_unsigned();
+    let payload = codec
+        .unpack(row.get_ref(1)?.as_blob()?)
+        .and_then(|bytes| Ok(serde_json::from_slice::<Json>(&bytes)?))
+        .map_err(|error| damaged(format!("letter {number} cannot be read: {error}")))?;
+    Ok(Letter { number, payload })
+}
+
+/// Takes a letter, behind the fence of the row that says so.
+pub(super) fn take(tx: &Tx<'_>, run: &RunKey, letter: u64) -> rusqlite::Result<()> {
+    tx.execute(
+        &fence_sql("UPDATE hapax_letters SET taken = 1 WHERE namespace = ?1 AND run_id = ?2 AND number = ?3"),
+        params![run.namespace.as_str(), run.run.as_str(), letter.cast_signed()],
+    )?;
+    Ok(())
+}
+
+/// The subjects in a column of a run's row.
+pub(super) fn subjects(row: &Row<'_>, column: usize) -> rusqlite::Result<BTreeSet<Arc<str>>> {
+    let Some(json) = row.get_ref(column)?.as_str_or_null()? else { return Ok(BTreeSet::new()) };
+    serde_json::from_str(json).map_err(|error| damaged(format!("what it waits for cannot be read: {error}")))
+}
+
+/// Subjects as they are stored.
+pub(super) fn subjects_json(subjects: &BTreeSet<Arc<str>>) -> Option<String> {
+    (!subjects.is_empty()).then(|| Json::of(subjects).expect("names are plain data").as_str().to_owned())
+}
