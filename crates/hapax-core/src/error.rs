@@ -81,6 +81,12 @@ pub mod code {
         NOT_FAILED = "HX0035";
         /// An effect failed.
         EFFECT_FAILED = "HX0036";
+        /// A node made a call of a kind that its policy rules out.
+        UNDECLARED_EFFECT = "HX0037";
+        /// Nobody has to decide about that call.
+        NOT_IN_DOUBT = "HX0038";
+        /// A wait is longer than any clock can tell.
+        BAD_DURATION = "HX0039";
         /// The store can't be reached or is busy; nothing was written.
         STORE_RETRY = "HX0040";
         /// It is not known whether a write took effect.

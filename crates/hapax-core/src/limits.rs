@@ -19,6 +19,8 @@ pub const FRONTIER_PAGE: usize = 1024;
 
 /// Callees forget idempotency keys, many of them after a day: an unanswered call older than this is in doubt.
 pub const KEY_TTL: Duration = Duration::from_secs(23 * 3600);
+/// A century: times that are added up stay far from the end of every clock.
+pub const MAX_WAIT: Duration = Duration::from_secs(100 * 366 * 86_400);
 /// A wait longer than this drops the node's future: a parked run costs no task and no memory.
 pub const SHORT_WAIT: Duration = Duration::from_secs(1);
 

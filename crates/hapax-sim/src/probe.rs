@@ -10,6 +10,7 @@ use hapax_core::{
     frontier::WorkItem,
     id::RunKey,
     journal::JournalRow,
+    mailbox::{Letter, NewLetter, Posted},
 };
 use hapax_store::{
     Answer, BoxFuture, Claimant, Created, GcPolicy, GcReport, Lease, ListFilter, Loaded, NewRun, Pace,
@@ -373,6 +374,18 @@ impl Store for Probed {
             self.0.queued.notify_one();
             Ok(ticket)
         })
+    }
+
+    fn post(&self, run: RunKey, letter: NewLetter) -> Answer<'_, Posted> {
+        Box::pin(self.0.pass(async move { self.0.inner.post(run, letter).await }))
+    }
+
+    fn letter(&self, run: RunKey, subject: Arc<str>, after: u64) -> Answer<'_, Option<Letter>> {
+        Box::pin(self.0.pass(async move { self.0.inner.letter(run, subject, after).await }))
+    }
+
+    fn next_wake(&self, filter: ReadyFilter) -> Answer<'_, Option<i64>> {
+        Box::pin(async move { self.0.inner.next_wake(filter).await })
     }
 
     fn settle(&self, write: Arc<Write>) -> Answer<'_, Written> {

@@ -1,19 +1,27 @@
 //! What a node sees: its state, its resources, and the recorded way to the outside.
 
 use crate::{
-    effects::{Attempt, EffectFuture},
+    clock,
+    effects::{Attempt, Begun, EffectFuture},
     error::EffectError,
 };
 use hapax_core::{
+    error::code,
     id::{NodeId, RunId},
     journal::EffectKind,
+    limits, mailbox,
     order::{OrderKey, PathHash},
     rng::Rng,
     state::State,
 };
 use serde::{Serialize, de::DeserializeOwned};
-use std::{fmt, sync::Arc, time::Instant};
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 /// A node's view of its run. Every recorded call takes `&mut self`, so calls are numbered by the borrow checker;
 /// [`Ctx::scope`] makes lanes for concurrency.
@@ -136,18 +144,72 @@ impl<S: State, A: Send + Sync + 'static> Ctx<S, A> {
         E: fmt::Display + 'static,
         F: AsyncFnOnce(Call) -> Result<T, E>,
     {
-        let index = self.calls;
-        self.calls += 1;
-        let site = EffectFuture { attempt: &self.attempt, scope: &self.scope, index, name, kind };
+        let site = next_call(&self.attempt, &self.scope, &mut self.calls, name, kind);
         let asked = site.ask(request)?;
         if let Some(recorded) = asked.recorded {
             return site.replay(recorded);
         }
-        let key = asked.key.clone();
-        site.begin(asked).await;
-        let outcome = call(Call { key: key.into() }).await;
-        site.end(outcome).await
+        match site.begin(asked).await {
+            Begun::Told(outcome) => site.replay(outcome),
+            Begun::Go(key, asked, _busy) => {
+                let outcome = call(Call { key }).await;
+                site.end(asked, outcome).await
+            }
+        }
     }
+
+    /// The time, the same on every attempt and in every replay.
+    pub fn now(&mut self) -> SystemTime {
+        let us: i64 = self.seen("hapax.now").note(clock::now_us);
+        UNIX_EPOCH + Duration::from_micros(us.try_into().unwrap_or(0))
+    }
+
+    /// A fresh UUID (version 7), the same on every attempt and in every replay.
+    pub fn uuid(&mut self) -> Uuid {
+        self.seen("hapax.uuid").note(Uuid::now_v7)
+    }
+
+    /// The next of this lane's random numbers; see [`Ctx::rng`].
+    pub fn random(&mut self) -> u64 {
+        self.rng().next_u64()
+    }
+
+    /// Sleeps, durably: a crash doesn't begin it anew, and a long one costs neither a task nor memory. The node's
+    /// future is dropped; on waking the node runs from its start, and sees what it saw.
+    pub async fn sleep(&mut self, duration: Duration) -> Result<(), EffectError> {
+        if duration > limits::MAX_WAIT {
+            let message = format!("{duration:?} is longer than a century; store a date and check it instead");
+            let (effect, code) = ("hapax.sleep".into(), code::BAD_DURATION.into());
+            return Err(EffectError { effect, code, message, retryable: false });
+        }
+        let site = self.seen("hapax.sleep");
+        let wake_at = site.note(|| clock::now_us() + duration.as_micros() as i64);
+        site.until(wake_at).await;
+        Ok(())
+    }
+
+    /// Waits for a signal, parked: see [`Engine::signal`](crate::Engine::signal). Signals of one name are taken in the
+    /// order in which they came, each once; one that came before it was asked for isn't lost.
+    pub async fn signal<T: DeserializeOwned>(&mut self, name: &str) -> Result<T, EffectError> {
+        self.seen("hapax.signal").letter(mailbox::signal(name)).await
+    }
+
+    fn seen(&mut self, name: &'static str) -> EffectFuture<'_> {
+        next_call(&self.attempt, &self.scope, &mut self.calls, name, EffectKind::Read)
+    }
+}
+
+/// The lane's next call.
+fn next_call<'a>(
+    attempt: &'a Arc<Attempt>,
+    scope: &'a Arc<str>,
+    calls: &mut u32,
+    name: &'a str,
+    kind: EffectKind,
+) -> EffectFuture<'a> {
+    let index = *calls;
+    *calls += 1;
+    EffectFuture { attempt, scope, index, name, kind }
 }
 
 /// What the closure of an effect gets.

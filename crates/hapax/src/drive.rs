@@ -2,18 +2,19 @@
 
 use crate::{
     clock,
-    gate::{Gate, Halt, budget_exceeded, micros, run_failure},
+    gate::{Gate, Halt, Parking, budget_exceeded, micros, run_failure},
     graph::Program,
     items::Frontier,
     observe::Event,
     run_items::panicked,
     step::{Progress, step},
+    wait::Mailbox,
     worker::{End, Shared},
 };
 use futures::FutureExt;
 use hapax_core::{
     checkpoint::Checkpoint,
-    commit::{Epoch, RunFailure, Status},
+    commit::{Epoch, RunFailure, Status, Wake},
     error::code,
     frontier::{Barriers, WorkItem},
     id::RunKey,
@@ -46,6 +47,7 @@ pub(crate) struct Claimed<S: State, A> {
     pub(crate) frontier: Frontier,
     pub(crate) barriers: Barriers,
     pub(crate) record: HashMap<PathHash, ItemRecord>,
+    pub(crate) mailbox: Arc<Mailbox>,
     state_json: Arc<[u8]>,
     since: Instant,
     used_before: Duration,
@@ -105,6 +107,7 @@ impl<S: State, A: Send + Sync + 'static> Claimed<S, A> {
     ) -> Result<Self, Halt> {
         let state = state::decode::<S>(&checkpoint.state, checkpoint.state_version)
             .map_err(|error| run_failure(&error, checkpoint.step))?;
+        let mailbox = Mailbox::new(shared.store.clone(), key.clone());
         shared.observer.emit(|| Event::RunClaimed {
             run: key.clone(),
             step: checkpoint.step,
@@ -124,6 +127,7 @@ impl<S: State, A: Send + Sync + 'static> Claimed<S, A> {
             frontier: Frontier::new(checkpoint.step, checkpoint.frontier_len, checkpoint.frontier.into()),
             barriers: checkpoint.barriers,
             record: HashMap::new(),
+            mailbox,
             state_json: checkpoint.state,
             since: clock::instant(),
             used_before: Duration::ZERO,
@@ -236,7 +240,9 @@ async fn unless_it_panics<T>(step: u64, work: impl Future<Output = Result<T, Hal
 async fn conclude(gate: &Gate, key: &RunKey, halt: Halt, used: Duration) -> End {
     // What the items journaled stays; if the gate is shut already, its reason is the one we have.
     let halt = match halt {
-        Halt::Failed(_) | Halt::Drained => gate.flush().await.err().filter(is_stronger).unwrap_or(halt),
+        Halt::Failed(_) | Halt::Drained | Halt::Parked(_) => {
+            gate.flush().await.err().filter(is_stronger).unwrap_or(halt)
+        }
         halt => halt,
     };
     let status = match halt {
@@ -245,9 +251,10 @@ async fn conclude(gate: &Gate, key: &RunKey, halt: Halt, used: Duration) -> End 
         Halt::Failed(error) => Status::Failed { error: *error },
         Halt::Cancelled => Status::Cancelled,
         Halt::Drained => Status::Running,
+        Halt::Parked(parking) => return park(gate, *parking, used).await,
     };
     tracing::info!(run_id = %key, status = status.word(), "the run leaves this engine");
-    let concluded = match gate.conclude(status.clone(), used).await {
+    let concluded = match gate.conclude(status.clone(), used, Wake::default()).await {
         // A cancel came first: it counts, whatever the run was about to say.
         Err(Halt::Cancelled) => return cancelled(gate, used).await,
         concluded => concluded,
@@ -260,8 +267,18 @@ async fn conclude(gate: &Gate, key: &RunKey, halt: Halt, used: Duration) -> End 
     }
 }
 
+/// Leaves the run to whatever wakes it.
+async fn park(gate: &Gate, parking: Parking, used: Duration) -> End {
+    let Parking { status, wake } = parking;
+    match gate.conclude(status.clone(), used, wake).await {
+        Ok(_) => End::Parked(status),
+        Err(Halt::Store(error)) => End::Stopped(Some(error)),
+        Err(_) => End::Elsewhere,
+    }
+}
+
 async fn cancelled(gate: &Gate, used: Duration) -> End {
-    match gate.conclude(Status::Cancelled, used).await {
+    match gate.conclude(Status::Cancelled, used, Wake::default()).await {
         Ok(_) => End::Over(Status::Cancelled),
         Err(Halt::Store(error)) => End::Stopped(Some(error)),
         Err(_) => End::Elsewhere,
@@ -269,5 +286,5 @@ async fn cancelled(gate: &Gate, used: Duration) -> End {
 }
 
 fn is_stronger(halt: &Halt) -> bool {
-    !matches!(halt, Halt::Failed(_) | Halt::Drained)
+    !matches!(halt, Halt::Failed(_) | Halt::Drained | Halt::Parked(_))
 }

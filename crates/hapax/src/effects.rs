@@ -8,6 +8,8 @@ use crate::{
     error::{EffectError, NodeError},
     gate::{Gate, Halt, Mark, lock},
     observe::Observer,
+    options::CallRules,
+    wait::{Busy, Mailbox, Wait, Waits},
 };
 use hapax_core::{
     canary, canonical,
@@ -15,13 +17,15 @@ use hapax_core::{
     error::{Coded, code},
     failure::clip,
     id::{NodeId, RunKey, check_name},
-    journal::{EffectKind, EffectOutcome, Entry, Intent, JournalRow, Recorded},
+    journal::{EffectKind, EffectOutcome, Entry, Intent, JournalRow, Recorded, Seen},
     json::Json,
     key::{Digest, EffectSite, effect_key_of_digest, sha256},
+    limits,
+    mailbox::{self, Letter},
     order::{OrderKey, PathHash},
 };
 use hapax_store::Pace;
-use serde::{Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
     any::Any,
     collections::{BTreeSet, HashSet},
@@ -30,7 +34,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -49,24 +53,51 @@ pub(crate) struct Item {
     pub(crate) pace: Pace,
     pub(crate) gate: Arc<Gate>,
     pub(crate) observer: Observer,
+    pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) rules: CallRules,
     pub(crate) recorded: Mutex<Recorded>,
+    /// What the item saw and the journal doesn't have yet: it is written with the item's next row, or with the step.
+    pub(crate) tail: Mutex<Vec<Entry>>,
 }
 
 impl Item {
-    /// Journals what happened to the item. Doesn't wait for the disk.
+    /// A row of this item.
+    pub(crate) fn row(&self, seq: u64, entry: Entry) -> JournalRow {
+        JournalRow { seq, base: self.base, step: self.step, path_hash: self.path_hash, entry }
+    }
+
+    /// Journals what happened to the item, behind everything that it saw before. Doesn't wait for the disk.
     pub(crate) async fn journal(
         &self,
         pace: Pace,
-        entry: Entry,
+        entries: &[Entry],
         unless_cancelled: bool,
     ) -> Result<Mark, Halt> {
-        let row =
-            |seq| JournalRow { seq, base: self.base, step: self.step, path_hash: self.path_hash, entry };
+        let mut flushed = 0;
         let append = |first_seq| {
-            let (run, epoch, rows) = (self.run.clone(), self.epoch, vec![row(first_seq)]);
+            let tail = lock(&self.tail);
+            flushed = if canary::on("tail_behind") { 0 } else { tail.len() };
+            let rows = tail[..flushed].iter().chain(entries).cloned().zip(first_seq..);
+            let rows = rows.map(|(entry, seq)| self.row(seq, entry)).collect();
+            let (run, epoch) = (self.run.clone(), self.epoch);
             Write::Append(Append { run, epoch, first_seq, rows, unless_cancelled })
         };
-        self.gate.submit(pace, append).await
+        let accepted = self.gate.submit(pace, append).await?;
+        // Known at once, in the journal's order: an attempt that is dropped while it waits for the disk has recorded
+        // this all the same, and the next one must not call again.
+        lock(&self.tail).drain(..flushed);
+        let mut recorded = lock(&self.recorded);
+        entries.iter().for_each(|entry| recorded.take(entry));
+        Ok(accepted.mark)
+    }
+
+    /// Takes note of what the item saw, to be journaled with its next row.
+    fn see(&self, entries: impl IntoIterator<Item = Entry>) {
+        let (mut tail, mut recorded) = (lock(&self.tail), lock(&self.recorded));
+        for entry in entries {
+            recorded.take(&entry);
+            tail.push(entry);
+        }
     }
 }
 
@@ -80,6 +111,7 @@ pub(crate) struct Attempt {
     scopes: Mutex<HashSet<Arc<str>>>,
     verdict: Mutex<Option<NodeError>>,
     stopped: CancellationToken,
+    pub(crate) waits: Waits,
 }
 
 impl Attempt {
@@ -93,6 +125,7 @@ impl Attempt {
             scopes: Mutex::default(),
             verdict: Mutex::default(),
             stopped: CancellationToken::new(),
+            waits: Waits::default(),
         })
     }
 
@@ -143,7 +176,7 @@ impl Attempt {
 }
 
 fn failed(code: &str, message: String, retryable: bool) -> EffectOutcome {
-    EffectOutcome::Err { code: code.into(), message, retryable }
+    EffectOutcome::Err { code: code.into(), message, retryable, unsent: false }
 }
 
 fn in_scope(scope: &str) -> String {
@@ -153,6 +186,61 @@ fn in_scope(scope: &str) -> String {
 fn mismatch(item: &Item, what: &str) -> NodeError {
     let message = format!("`{}` in step {} differs from its record: {what}", item.node, item.step);
     NodeError::coded(code::REPLAY_MISMATCH, message, false)
+}
+
+/// Says that a call failed before anything of it reached the other side: even a write that must not be repeated may be
+/// made again.
+///
+/// ```
+/// # async fn connect() -> Result<(), std::io::Error> { Ok(()) }
+/// # async fn send(_key: &str) -> Result<String, std::io::Error> { Ok("sent".into()) }
+/// # use hapax::prelude::*;
+/// # use serde::{Serialize, Deserialize};
+/// # #[derive(State, Clone, Default, Serialize, Deserialize)]
+/// # struct Letter { receipt: Option<String> }
+/// use hapax::{NodeError, Unsent};
+/// async fn post(mut ctx: hapax::Ctx<Letter>) -> hapax::Result<LetterDelta> {
+///     let receipt: String = ctx.effect("post", WriteAtMostOnce, "dear sirs", async |call| {
+///         connect().await.map_err(|e| Unsent::new(e))?;
+///         send(call.key()).await.map_err(NodeError::from)
+///     }).await?;
+///     Ok(Letter::delta().receipt(receipt))
+/// }
+/// # let _ = post;
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[error("nothing was sent: {0}")]
+pub struct Unsent(Box<dyn std::error::Error + Send + Sync>);
+
+impl Unsent {
+    /// From the error that came before anything was sent.
+    pub fn new(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self(error.into())
+    }
+}
+
+/// What an error of the caller's says about the call, whatever its type.
+fn outcome_of(error: &(impl fmt::Display + 'static)) -> EffectOutcome {
+    let any = error as &dyn Any;
+    let node = any.downcast_ref::<NodeError>();
+    EffectOutcome::Err {
+        code: code::EFFECT_FAILED.into(),
+        message: clip(error.to_string()),
+        retryable: node.is_none_or(NodeError::is_retryable),
+        unsent: any.is::<Unsent>() || node.is_some_and(|error| error.is_from::<Unsent>()),
+    }
+}
+
+/// An operator's word on a call in doubt.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Resolution {
+    /// It took effect, and this was its answer.
+    Result(Json),
+    /// It didn't take effect: make it again.
+    Retry,
+    /// It failed, for this reason.
+    Fail(String),
 }
 
 /// One call: where it is made, and what it is.
@@ -166,12 +254,20 @@ pub(crate) struct EffectFuture<'a> {
 
 /// A call that may go ahead, or whose answer is recorded.
 pub(crate) struct Asked {
-    pub(crate) key: String,
+    key: Arc<str>,
     pub(crate) recorded: Option<EffectOutcome>,
     request: Digest,
 }
 
-impl EffectFuture<'_> {
+/// What becomes of a call whose answer isn't recorded.
+pub(crate) enum Begun<'a> {
+    /// It is made, with this key.
+    Go(Arc<str>, Asked, Busy<'a>),
+    /// A person told how it ended.
+    Told(EffectOutcome),
+}
+
+impl<'a> EffectFuture<'a> {
     fn error(&self, code: &str, message: String, retryable: bool) -> EffectError {
         EffectError { effect: self.name.into(), code: code.into(), message, retryable }
     }
@@ -186,10 +282,15 @@ impl EffectFuture<'_> {
         if let Err(error) = check_name("effect name", self.name) {
             return Err(self.error(error.code(), error.to_string(), false));
         }
+        if !item.rules.allow(self.kind) {
+            let message = format!("`{}` declares that it makes no such call ({:?})", item.node, self.kind);
+            self.attempt.condemn(NodeError::coded(code::UNDECLARED_EFFECT, message.clone(), false));
+            return Err(self.error(code::UNDECLARED_EFFECT, message, false));
+        }
         let request = canonical::to_vec(request).map_err(|e| {
             self.error(e.code(), format!("the request cannot be written as JSON: {e}"), false)
         })?;
-        let request = sha256(&request);
+        let digest = sha256(&request);
         let site = EffectSite {
             namespace: item.run.namespace.as_str(),
             run_id: item.run.run.as_str(),
@@ -199,9 +300,10 @@ impl EffectFuture<'_> {
             index: self.index,
             name: self.name,
         };
-        let key = effect_key_of_digest(&site, &request).into();
+        let key =
+            item.rules.key(&site, &request).unwrap_or_else(|| effect_key_of_digest(&site, &digest).into());
         lock(&self.attempt.asked).insert((self.scope.clone(), self.index));
-        Ok(Asked { key, request, recorded: self.recorded(request) })
+        Ok(Asked { key: key.into(), request: digest, recorded: self.recorded(digest) })
     }
 
     /// The recorded answer, unless the call is to be made: there is none, or it is an error of an earlier attempt
@@ -237,29 +339,83 @@ impl EffectFuture<'_> {
                     false,
                 )
             }),
-            EffectOutcome::Err { code, message, retryable } => Err(self.error(&code, message, retryable)),
+            EffectOutcome::Err { code, message, retryable, .. } => Err(self.error(&code, message, retryable)),
         }
     }
 
-    /// Makes the intent durable, and with it everything that the run did before.
-    pub(crate) async fn begin(&self, asked: Asked) {
+    /// Lets the call go ahead. Of a write the intent is durable first, and with it everything that the run did before;
+    /// a write that may have taken effect and can't be repeated waits for a person's word.
+    pub(crate) async fn begin(&self, asked: Asked) -> Begun<'a> {
         self.unless_stopped().await;
-        let intent = Intent {
+        let busy = self.attempt.waits.busy();
+        if self.kind == EffectKind::Read {
+            return Begun::Go(asked.key.clone(), asked, busy);
+        }
+        let intent = Entry::Intent(self.intent(&asked));
+        if !self.in_doubt() {
+            self.record(&[intent], true, canary::on("gate_open")).await;
+            return Begun::Go(asked.key.clone(), asked, busy);
+        }
+        let subject = mailbox::resolution(&asked.key);
+        let (item, waits) = (&self.attempt.item, &self.attempt.waits);
+        let told = item.mailbox.take(&item.gate, &subject, async |letter| self.told(letter, intent).await);
+        match told.await {
+            Ok(Some(None)) => Begun::Go(asked.key.clone(), asked, busy),
+            Ok(Some(Some(outcome))) => Begun::Told(outcome),
+            Ok(None) => {
+                drop(busy);
+                waits.wait(Wait::Word(subject)).await
+            }
+            Err(_stopped) => std::future::pending().await,
+        }
+    }
+
+    fn intent(&self, asked: &Asked) -> Intent {
+        Intent {
             scope: self.scope.clone(),
             index: self.index,
             attempt: self.attempt.number,
             name: self.name.into(),
             kind: self.kind,
             request: asked.request,
-            key: asked.key,
+            key: asked.key.to_string(),
             at_us: clock::now_us(),
-        };
-        self.record(Entry::Intent(intent), true, canary::on("gate_open")).await;
+        }
     }
 
-    /// Makes the result durable, then shows it to the node: as it was recorded, so that a node that sees it again
-    /// after a crash sees the same.
-    pub(crate) async fn end<T, E>(&self, outcome: Result<T, E>) -> Result<T, EffectError>
+    /// Whether an earlier attempt may have reached the other side, and another must not.
+    fn in_doubt(&self) -> bool {
+        let recorded = lock(&self.attempt.item.recorded);
+        let Some(call) = recorded.call(self.scope, self.index) else { return false };
+        let unsent = matches!(call.outcome, Some(EffectOutcome::Err { unsent: true, .. }));
+        let forgotten = clock::now_us() - call.since_us > limits::KEY_TTL.as_micros() as i64;
+        !unsent && (forgotten || self.kind == EffectKind::WriteAtMostOnce)
+    }
+
+    /// Records an operator's word with the letter that brought it; `None`: the call is to be made.
+    async fn told(&self, letter: Letter, intent: Entry) -> Option<EffectOutcome> {
+        let took = Entry::Took { letter: letter.number };
+        let outcome = match letter.payload.read() {
+            Ok(Resolution::Retry) => {
+                self.record(&[took, intent], true, false).await;
+                return None;
+            }
+            Ok(Resolution::Result(response)) => EffectOutcome::Ok { response },
+            Ok(Resolution::Fail(message)) => failed(code::EFFECT_FAILED, clip(message), false),
+            Err(error) => failed(code::STATE_SHAPE, format!("the resolution cannot be read: {error}"), false),
+        };
+        self.record(&[took, self.result(outcome.clone())], false, false).await;
+        Some(outcome)
+    }
+
+    fn result(&self, outcome: EffectOutcome) -> Entry {
+        let (scope, index, attempt) = (self.scope.clone(), self.index, self.attempt.number);
+        Entry::Result { scope, index, attempt, outcome, at_us: clock::now_us() }
+    }
+
+    /// Records how the call ended, then shows it to the node: as it was recorded, so that a node that sees it again
+    /// after a crash sees the same. The result of a write is durable first; that of a read when something rests on it.
+    pub(crate) async fn end<T, E>(&self, asked: Asked, outcome: Result<T, E>) -> Result<T, EffectError>
     where
         T: Serialize + DeserializeOwned,
         E: fmt::Display + 'static,
@@ -269,29 +425,89 @@ impl EffectFuture<'_> {
                 Ok(response) => EffectOutcome::Ok { response },
                 Err(e) => failed(e.code(), format!("the answer cannot be written as JSON: {e}"), false),
             },
-            Err(error) => {
-                let fatal =
-                    (&error as &dyn Any).downcast_ref::<NodeError>().is_some_and(|e| !e.is_retryable());
-                failed(code::EFFECT_FAILED, clip(error.to_string()), !fatal)
-            }
+            Err(error) => outcome_of(&error),
         };
-        let (scope, index, attempt) = (self.scope.clone(), self.index, self.attempt.number);
-        let entry = Entry::Result { scope, index, attempt, outcome: outcome.clone(), at_us: clock::now_us() };
-        self.record(entry, false, canary::on("result_early")).await;
+        if self.kind == EffectKind::Read {
+            self.unless_stopped().await;
+            self.see(asked.request, outcome.clone(), None);
+        } else {
+            self.record(&[self.result(outcome.clone())], false, canary::on("result_early")).await;
+        }
         self.replay(outcome)
+    }
+
+    /// Takes note of what a call saw, with the letter that brought it.
+    fn see(&self, request: Digest, outcome: EffectOutcome, letter: Option<u64>) {
+        let seen = Entry::Seen(Seen {
+            scope: self.scope.clone(),
+            index: self.index,
+            attempt: self.attempt.number,
+            name: self.name.into(),
+            request,
+            outcome,
+            at_us: clock::now_us(),
+        });
+        self.attempt.item.see(letter.map(|letter| Entry::Took { letter }).into_iter().chain([seen]));
+    }
+
+    /// The recorded value, or `fresh` and that is recorded. A record that is of something else condemns the attempt.
+    pub(crate) fn note<T: Serialize + DeserializeOwned>(&self, fresh: impl FnOnce() -> T) -> T {
+        let Ok(asked) = self.ask(&()) else { return fresh() };
+        if let Some(EffectOutcome::Ok { response }) = &asked.recorded
+            && let Ok(value) = response.read()
+        {
+            return value;
+        }
+        let value = fresh();
+        if !self.attempt.stopped.is_cancelled()
+            && let Ok(response) = Json::of(&value)
+        {
+            self.see(asked.request, EffectOutcome::Ok { response }, None);
+        }
+        value
+    }
+
+    /// Waits until that time, in microseconds since 1970: in place when it is near, else parked.
+    pub(crate) async fn until(&self, at_us: i64) {
+        let left = Duration::from_micros(u64::try_from(at_us - clock::now_us()).unwrap_or(0));
+        if left > limits::SHORT_WAIT {
+            return self.attempt.waits.wait(Wait::Until(at_us)).await;
+        }
+        let _busy = self.attempt.waits.busy();
+        tokio::time::sleep(left).await;
+    }
+
+    /// The next letter of a subject, recorded; parked until there is one.
+    pub(crate) async fn letter<T: DeserializeOwned>(&self, subject: Arc<str>) -> Result<T, EffectError> {
+        let asked = self.ask(&*subject)?;
+        if let Some(recorded) = asked.recorded {
+            return self.replay(recorded);
+        }
+        self.unless_stopped().await;
+        let (item, busy) = (&self.attempt.item, self.attempt.waits.busy());
+        let read = async |letter: Letter| {
+            let outcome = EffectOutcome::Ok { response: letter.payload };
+            self.see(asked.request, outcome.clone(), Some(letter.number));
+            outcome
+        };
+        match item.mailbox.take(&item.gate, &subject, read).await {
+            Ok(Some(outcome)) => self.replay(outcome),
+            Ok(None) => {
+                drop(busy);
+                self.attempt.waits.wait(Wait::Letter(subject)).await
+            }
+            Err(_stopped) => std::future::pending().await,
+        }
     }
 
     /// Journals and waits for the disk. When the run is stopped meanwhile this never returns: the node's future
     /// is dropped where it stands, and user code doesn't see why.
-    async fn record(&self, entry: Entry, unless_cancelled: bool, without_waiting: bool) {
+    async fn record(&self, entries: &[Entry], unless_cancelled: bool, without_waiting: bool) {
         self.unless_stopped().await;
         let item = &self.attempt.item;
         let durable = async {
             let pace = if self.scope.is_empty() { item.pace } else { Pace::Ahead };
-            let mark = item.journal(pace, entry.clone(), unless_cancelled).await?;
-            // Known at once, in the journal's order: an attempt that is dropped while it waits for the disk has
-            // recorded this all the same, and the next one must not call again.
-            lock(&item.recorded).take(&entry);
+            let mark = item.journal(pace, entries, unless_cancelled).await?;
             if without_waiting { Ok(()) } else { item.gate.passed(mark).await }
         };
         if durable.await.is_err() {

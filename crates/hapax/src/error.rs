@@ -1,5 +1,6 @@
 //! What can go wrong, named by what the caller must do next. Each error has a code with a page of its own.
 
+use crate::letters::NotInDoubt;
 use hapax_core::{
     canonical::CanonicalError,
     commit::RunFailure,
@@ -81,6 +82,9 @@ pub enum Error {
         /// The graph's name.
         graph: Arc<str>,
     },
+    /// Nobody has to decide about that call.
+    #[error(transparent)]
+    NotInDoubt(Box<NotInDoubt>),
     /// The engine is shut down.
     #[error("the engine is shut down; its runs go on when another one opens the store")]
     ShutDown,
@@ -117,6 +121,7 @@ impl Coded for Error {
             Error::AlreadyFinished { .. } => code::ALREADY_FINISHED,
             Error::GraphMismatch { .. } => code::GRAPH_MISMATCH,
             Error::NotRegistered { .. } => code::NOT_REGISTERED,
+            Error::NotInDoubt(e) => e.code(),
             Error::ShutDown => code::SHUT_DOWN,
             Error::BadUrl { .. } => code::BAD_URL,
         }
@@ -166,6 +171,11 @@ impl NodeError {
 
     pub(crate) fn coded(code: Code, message: impl Into<String>, retryable: bool) -> Self {
         Self { source: message.into().into(), code, retryable }
+    }
+
+    /// Whether it was made from an error of this type.
+    pub(crate) fn is_from<E: std::error::Error + 'static>(&self) -> bool {
+        self.source.is::<E>()
     }
 
     /// A failure as the journal has it.

@@ -8,7 +8,7 @@ use crate::{
     observe::{Event, Observer},
 };
 use hapax_core::{
-    commit::{Epoch, RunFailure, Status, StatusChange, Write, Written},
+    commit::{Epoch, RunFailure, Status, StatusChange, Wake, Write, Written},
     error::{Coded, code},
     id::RunKey,
     limits::{WINDOW_BYTES, WINDOW_STEPS},
@@ -37,10 +37,25 @@ pub(crate) enum Halt {
     Store(Arc<StoreError>),
     /// The engine shuts down.
     Drained,
+    /// It waits for something: its items can't go on.
+    Parked(Box<Parking>),
+}
+
+/// A run to be parked: what it says of itself, and what wakes it.
+#[derive(Debug, Clone)]
+pub(crate) struct Parking {
+    pub(crate) status: Status,
+    pub(crate) wake: Wake,
 }
 
 /// The crew of an engine that has one run in its hands.
 const LONE: usize = 2;
+
+/// A write that the store accepted. While this lives, nothing else of the run is accepted.
+pub(crate) struct Accepted<'g> {
+    pub(crate) mark: Mark,
+    _turn: tokio::sync::MutexGuard<'g, u64>,
+}
 
 /// How many writes had been accepted at some point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -130,7 +145,11 @@ impl Gate {
 
     /// Hands a write to the store, behind all earlier ones. Doesn't wait for the disk, unless the caller would wait
     /// for it in any case and nothing else goes on in the engine that could share the wait.
-    pub(crate) async fn submit(&self, pace: Pace, build: impl FnOnce(u64) -> Write) -> Result<Mark, Halt> {
+    pub(crate) async fn submit(
+        &self,
+        pace: Pace,
+        build: impl FnOnce(u64) -> Write,
+    ) -> Result<Accepted<'_>, Halt> {
         self.check()?;
         let mut next_seq = self.next_seq.lock().await;
         let write = Arc::new(build(*next_seq));
@@ -140,7 +159,8 @@ impl Gate {
         *next_seq += rows(&write);
         self.flying_bytes.fetch_add(write.weight(), Ordering::Relaxed);
         lock(&self.accepted).push_back(Flying { write, ticket: Some(ticket) });
-        Ok(Mark(self.issued.fetch_add(1, Ordering::AcqRel) + 1))
+        let mark = Mark(self.issued.fetch_add(1, Ordering::AcqRel) + 1);
+        Ok(Accepted { mark, _turn: next_seq })
     }
 
     async fn accept(&self, write: &Arc<Write>, pace: Pace) -> Result<Ticket, Halt> {
@@ -281,7 +301,7 @@ impl Gate {
     }
 
     /// Backs off when the store may recover, else shuts the gate.
-    async fn bear(&self, error: StoreError) -> Result<(), Halt> {
+    pub(crate) async fn bear(&self, error: StoreError) -> Result<(), Halt> {
         let halt = match error {
             StoreError::Retry(_) | StoreError::Full(_) | StoreError::Unknown(_) => {
                 let since = *lock(&self.trouble_since).get_or_insert_with(clock::instant);
@@ -302,13 +322,14 @@ impl Gate {
     }
 
     /// Writes a status, also after the gate was shut: the last word on a run here.
-    pub(crate) async fn conclude(&self, status: Status, used: Duration) -> Result<Written, Halt> {
+    pub(crate) async fn conclude(&self, status: Status, used: Duration, wake: Wake) -> Result<Written, Halt> {
         let write = Arc::new(Write::Status(StatusChange {
             run: self.run.clone(),
             epoch: self.epoch,
             status,
             release: true,
             used_us: micros(used),
+            wake,
         }));
         loop {
             let outcome = match self.store.submit(write.clone(), Pace::Ahead).await {

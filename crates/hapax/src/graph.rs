@@ -3,7 +3,7 @@
 use crate::{
     error::Error,
     node::{BoxNode, IntoNode},
-    options::NodePolicy,
+    options::{CallRules, NodePolicy},
 };
 use hapax_core::{
     failure::NodeFailure,
@@ -46,6 +46,13 @@ pub(crate) struct Program<S: State, A> {
     pub(crate) shape: Shape<S>,
     pub(crate) nodes: Vec<NodeCode<S, A>>,
     pub(crate) compatible: Vec<Digest>,
+}
+
+impl<S: State, A> Program<S, A> {
+    /// What a node's policy says about its calls.
+    pub(crate) fn rules(&self, node: &str) -> CallRules {
+        self.shape.position(node).map(|node| self.nodes[node].policy.calls.clone()).unwrap_or_default()
+    }
 }
 
 /// A node's code and policy, at the node's position in the shape.

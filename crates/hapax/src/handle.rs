@@ -58,7 +58,7 @@ impl<S: State> Run<S> {
                 Some(End::Succeeded(state, version)) => return Ok(state::decode(&state, version)?),
                 Some(End::Stopped(Some(error))) => return Err(Error::Store(error)),
                 // An end that isn't a success may be history: somebody may have retried the run.
-                Some(End::Over(_) | End::Elsewhere | End::Stopped(None)) | None => {}
+                Some(End::Over(_) | End::Parked(_) | End::Elsewhere | End::Stopped(None)) | None => {}
             }
             if let Some(result) = self.stored_end().await? {
                 return result;

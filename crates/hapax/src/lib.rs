@@ -24,15 +24,18 @@ mod graph;
 mod handle;
 mod items;
 mod lease;
+mod letters;
 mod node;
 mod observe;
 mod options;
 mod outline;
 mod run_items;
 mod step;
+mod wait;
 mod worker;
 
 pub use context::{Call, Ctx};
+pub use effects::{Resolution, Unsent};
 pub use engine::{Builder, Engine};
 pub use error::{EffectError, Error, NodeError, Result};
 pub use flow::{Flow, StartOptions};
@@ -52,9 +55,10 @@ pub use hapax_core::{
 };
 pub use hapax_macros::{State, node};
 pub use hapax_store as store;
+pub use letters::NotInDoubt;
 pub use node::{Blocking, IntoNode, blocking};
 pub use observe::Event;
-pub use options::{Durability, NodePolicy, Options, Retry};
+pub use options::{CallSite, Durability, Effects, NodePolicy, Options, Retry};
 pub use outline::{EdgeOutline, GraphOutline, NodeOutline};
 
 #[doc(hidden)]
@@ -63,7 +67,8 @@ pub use hapax_core::__private;
 /// What nearly every program needs.
 pub mod prelude {
     pub use crate::{
-        EffectKind::Write, Engine, Graph, Node, NodeError, NodeFailure, NodePolicy, Options, Outcome, Retry,
-        RouteExt as _, State,
+        EffectKind::{Read, Write, WriteAtMostOnce},
+        Engine, Graph, Node, NodeError, NodeFailure, NodePolicy, Options, Outcome, Retry, RouteExt as _,
+        State,
     };
 }

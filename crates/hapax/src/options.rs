@@ -1,7 +1,9 @@
 //! Limits and policies: what the engine and each node may do, and what happens when they fail.
 
 use crate::error::NodeError;
-use hapax_core::{id::Namespace, limits, rng::Rng, state::ConflictPolicy};
+use hapax_core::{
+    id::Namespace, journal::EffectKind, key::EffectSite, limits, rng::Rng, state::ConflictPolicy,
+};
 use std::{fmt, sync::Arc, time::Duration};
 
 /// How far a run may go before its steps are on disk.
@@ -213,6 +215,62 @@ pub struct NodePolicy {
     pub(crate) timeout: Option<Duration>,
     pub(crate) retry: Option<Retry>,
     pub(crate) max_concurrency: Option<usize>,
+    pub(crate) calls: CallRules,
+}
+
+/// Which calls a node may make.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Effects {
+    /// All kinds.
+    #[default]
+    All,
+    /// Reads, the clock and waits, but nothing that changes anything outside.
+    Reads,
+    /// None at all: the node only computes.
+    None,
+}
+
+/// A call that is about to get its key.
+#[derive(Debug, Clone, Copy)]
+pub struct CallSite<'a> {
+    /// The run.
+    pub run_id: &'a str,
+    /// The effect's name.
+    pub name: &'a str,
+    /// The request as canonical JSON.
+    pub request: &'a str,
+}
+
+type KeyOf = Arc<dyn Fn(CallSite<'_>) -> String + Send + Sync>;
+
+/// What a node's policy says about its calls.
+#[derive(Clone, Default)]
+pub(crate) struct CallRules {
+    effects: Effects,
+    key_of: Option<KeyOf>,
+}
+
+impl fmt::Debug for CallRules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CallRules").field("effects", &self.effects).finish_non_exhaustive()
+    }
+}
+
+impl CallRules {
+    pub(crate) fn allow(&self, kind: EffectKind) -> bool {
+        match self.effects {
+            Effects::All => true,
+            Effects::Reads => kind == EffectKind::Read,
+            Effects::None => false,
+        }
+    }
+
+    /// The key that the policy gives a call, if it does.
+    pub(crate) fn key(&self, site: &EffectSite<'_>, request: &[u8]) -> Option<String> {
+        let key_of = self.key_of.as_ref()?;
+        let request = std::str::from_utf8(request).expect("JSON is UTF-8");
+        Some(key_of(CallSite { run_id: site.run_id, name: site.name, request }))
+    }
 }
 
 impl NodePolicy {
@@ -225,6 +283,19 @@ impl NodePolicy {
     /// What happens when it fails.
     pub fn retry(mut self, retry: Retry) -> Self {
         self.retry = Some(retry);
+        self
+    }
+
+    /// Which calls it may make. A call of another kind fails the attempt at once.
+    pub fn effects(mut self, effects: Effects) -> Self {
+        self.calls.effects = effects;
+        self
+    }
+
+    /// The idempotency key of a call, instead of the one that is derived from its place in the run. It must depend on
+    /// nothing but what it is given, and be the callee's only key for that request.
+    pub fn idempotency(mut self, key: impl Fn(CallSite<'_>) -> String + Send + Sync + 'static) -> Self {
+        self.calls.key_of = Some(Arc::new(key));
         self
     }
 

@@ -11,6 +11,7 @@ use crate::{
     gate::{Halt, budget_exceeded, lock},
     graph::Program,
     observe::Event,
+    wait::{Wait, parking},
     worker::Shared,
 };
 use futures::FutureExt;
@@ -41,17 +42,27 @@ pub(crate) struct Finished<S: State> {
     pub(crate) item: WorkItem,
     pub(crate) result: ItemResult<S>,
     pub(crate) recorded: Recorded,
+    /// What it saw and the journal doesn't have yet.
+    pub(crate) tail: Vec<Entry>,
+}
+
+/// How far an item came.
+enum Ended<S: State> {
+    Finished(Finished<S>),
+    /// It can only wait; what it saw is journaled.
+    Parked(Vec<Wait>),
 }
 
 /// The items of a step, coming out in order.
 pub(crate) struct Items<'r, S: State, A> {
     run: &'r mut Claimed<S, A>,
     several: bool,
-    running: JoinSet<(usize, Result<Finished<S>, Halt>)>,
+    running: JoinSet<(usize, Result<Ended<S>, Halt>)>,
     per_node: HashMap<usize, usize>,
     nodes: HashMap<usize, usize>,
     waiting: Option<WorkItem>,
     done: BTreeMap<usize, Finished<S>>,
+    parked: Vec<Wait>,
     started: usize,
     emitted: usize,
 }
@@ -68,6 +79,7 @@ impl<'r, S: State, A: Send + Sync + 'static> Items<'r, S, A> {
             nodes: HashMap::new(),
             waiting: None,
             done: BTreeMap::new(),
+            parked: vec![],
             started: 0,
             emitted: 0,
         }
@@ -84,10 +96,18 @@ impl<'r, S: State, A: Send + Sync + 'static> Items<'r, S, A> {
             }
             self.start_more().await?;
             match self.running.join_next().await {
-                None => return Ok(None),
-                Some(Ok((index, Ok(finished)))) => {
+                None if self.parked.is_empty() => return Ok(None),
+                None => return Err(parking(&self.parked)),
+                Some(Ok((index, Ok(ended)))) => {
                     self.leave(index);
-                    self.done.insert(index, finished);
+                    match ended {
+                        Ended::Parked(waits) => self.parked.extend(waits),
+                        Ended::Finished(finished) => drop(self.done.insert(index, finished)),
+                    }
+                    if !self.parked.is_empty() {
+                        // The others run to their ends, which are journaled: nothing else is needed of them.
+                        self.done.clear();
+                    }
                 }
                 Some(Ok((_, Err(halt)))) => return Err(self.halted(halt).await),
                 Some(Err(gone)) => std::panic::resume_unwind(gone.into_panic()),
@@ -114,7 +134,10 @@ impl<'r, S: State, A: Send + Sync + 'static> Items<'r, S, A> {
     async fn only_one(&mut self) -> Result<Option<Finished<S>>, Halt> {
         let Some(item) = self.pull().await? else { return Ok(None) };
         let work = self.work(item);
-        Ok(Some(work.run(false).await?))
+        match work.run(false).await? {
+            Ended::Finished(finished) => Ok(Some(finished)),
+            Ended::Parked(waits) => Err(parking(&waits)),
+        }
     }
 
     async fn pull(&mut self) -> Result<Option<WorkItem>, Halt> {
@@ -181,6 +204,9 @@ impl<'r, S: State, A: Send + Sync + 'static> Items<'r, S, A> {
             pace: if run.frontier.len() == 1 { Pace::Alone } else { Pace::Ahead },
             gate: run.gate.clone(),
             observer: run.shared.observer.clone(),
+            mailbox: run.mailbox.clone(),
+            rules: run.program.rules(item.node.as_str()),
+            tail: std::sync::Mutex::default(),
             recorded: std::sync::Mutex::new(record.recorded.clone()),
         });
         Work {
@@ -196,6 +222,13 @@ impl<'r, S: State, A: Send + Sync + 'static> Items<'r, S, A> {
             record,
         }
     }
+}
+
+/// What the attempts of an item led to.
+enum Tried<S: State> {
+    Returned(Outcome<S>),
+    Failed(NodeFailure),
+    Parked(Vec<Wait>),
 }
 
 /// One item and all that it needs to run.
@@ -214,21 +247,24 @@ struct Work<S: State, A> {
 impl<S: State, A: Send + Sync + 'static> Work<S, A> {
     /// Runs the item to its end: recorded, succeeded, or out of attempts. With `journaled`, its end is journaled,
     /// so that a crash doesn't run it again; nobody waits for the disk.
-    async fn run(mut self, journaled: bool) -> Result<Finished<S>, Halt> {
+    async fn run(mut self, journaled: bool) -> Result<Ended<S>, Halt> {
         if let Some(done) = self.record.done.take() {
-            return self.finished(done);
+            return self.finished(done).map(Ended::Finished);
         }
         let span = self.span.clone();
-        let outcome = self.attempts().instrument(span).await?;
-        let result = match outcome {
-            Ok(outcome) => self.settle(outcome),
-            Err(failure) => ItemResult::Failed(failure),
+        let result = match self.attempts().instrument(span).await? {
+            Tried::Returned(outcome) => self.settle(outcome),
+            Tried::Failed(failure) => ItemResult::Failed(failure),
+            Tried::Parked(waits) => {
+                self.item.journal(Pace::Ahead, &[], false).await?;
+                return Ok(Ended::Parked(waits));
+            }
         };
         let (result, done) = self.as_journaled(result);
         if journaled {
-            self.item.journal(Pace::Ahead, Entry::ItemDone { done }, false).await?;
+            self.item.journal(Pace::Ahead, &[Entry::ItemDone { done }], false).await?;
         }
-        Ok(self.conclude(result))
+        Ok(Ended::Finished(self.conclude(result)))
     }
 
     /// The item's end as the journal keeps it, and as it reads back: the merge sees the same with and without a crash.
@@ -261,7 +297,8 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
             error,
         });
         let recorded = std::mem::take(&mut *lock(&self.item.recorded));
-        Finished { item: self.work_item, result, recorded }
+        let tail = std::mem::take(&mut *lock(&self.item.tail));
+        Finished { item: self.work_item, result, recorded, tail }
     }
 
     /// An item that an earlier execution finished and journaled.
@@ -305,11 +342,11 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
     }
 
     /// Attempts until one succeeds or none is left.
-    async fn attempts(&mut self) -> Result<Result<Outcome<S>, NodeFailure>, Halt> {
+    async fn attempts(&mut self) -> Result<Tried<S>, Halt> {
         let Some(node) = self.program.shape.position(self.item.node.as_str()) else {
             let message = format!("`{}` is not a node of this graph", self.item.node);
             let error = NodeError::coded(code::UNKNOWN_TARGET, message, false);
-            return Ok(Err(self.failure(&error, 1)));
+            return Ok(Tried::Failed(self.failure(&error, 1)));
         };
         let retry = self.program.nodes[node]
             .policy
@@ -320,20 +357,21 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
             && !retry.allows(self.record.failed_since_retry, &NodeError::stored(&failure))
         {
             // A crash came between the last attempt and the end of the run.
-            return Ok(Err(failure));
+            return Ok(Tried::Failed(failure));
         }
         loop {
             let number = self.record.failed + 1;
             let error = match self.attempt(node, number).await? {
-                Ok(outcome) => return Ok(Ok(outcome)),
+                Ok(tried) => return Ok(tried),
                 Err(error) => error,
             };
             self.record.failed += 1;
             self.record.failed_since_retry += 1;
             let failure = self.failure(&error, number);
-            self.item.journal(Pace::Ahead, Entry::AttemptFailed { failure: failure.clone() }, false).await?;
+            let entry = Entry::AttemptFailed { failure: failure.clone() };
+            self.item.journal(Pace::Ahead, &[entry], false).await?;
             if !retry.allows(self.record.failed_since_retry, &error) {
-                return Ok(Err(failure));
+                return Ok(Tried::Failed(failure));
             }
             self.retrying(&failure);
             let item = &self.item;
@@ -376,7 +414,7 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
     }
 
     /// One attempt, within its time, until a cancel's grace is over.
-    async fn attempt(&self, node: usize, number: u32) -> Result<NodeResult<Outcome<S>>, Halt> {
+    async fn attempt(&self, node: usize, number: u32) -> Result<NodeResult<Tried<S>>, Halt> {
         let code = &self.program.nodes[node];
         let timeout = code.policy.timeout.unwrap_or(self.shared.options.node_timeout);
         let now = crate::clock::instant();
@@ -390,6 +428,7 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
             biased;
             outcome = body => outcome.unwrap_or_else(|panic| Err(panicked(&*panic))),
             error = attempt.condemned() => Err(error),
+            waits = attempt.waits.parked() => return Ok(Ok(Tried::Parked(waits))),
             () = self.past_grace() => return Err(self.halt()),
             () = tokio::time::sleep_until(attempt.deadline.into()) => {
                 if own >= self.run_deadline {
@@ -402,7 +441,7 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
         if self.item.gate.halt().is_some() {
             return Err(self.halt());
         }
-        Ok(verdict.and(outcome))
+        Ok(verdict.and(outcome).map(Tried::Returned))
     }
 
     fn started(&self, attempt: u32) {

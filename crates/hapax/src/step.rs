@@ -13,9 +13,10 @@ use hapax_core::{
     canonical,
     checkpoint::{Draft, IoDigest, outbox_digest},
     commit::{StepCommit, Write},
-    key::Digest,
+    journal::{Entry, JournalRow},
     limits::{FRONTIER_PAGE, MAX_STATE_BYTES},
     merge::{MergeError, Merged, Merger},
+    order::PathHash,
     state::State,
 };
 use hapax_store::{Pace, StoreError};
@@ -34,30 +35,39 @@ pub(crate) async fn step<S: State, A: Send + Sync + 'static>(
     run: &mut Claimed<S, A>,
 ) -> Result<Progress, Halt> {
     run.may_go_on()?;
-    let (merged, io) = run_and_merge(run).await?;
-    commit(run, merged, io).await
+    let (merged, seen) = run_and_merge(run).await?;
+    commit(run, merged, seen).await
+}
+
+/// What the items of a step recorded: its digest, and what the journal doesn't have yet.
+#[derive(Default)]
+struct Seen {
+    io: IoDigest,
+    tail: Vec<(PathHash, Entry)>,
 }
 
 /// Runs every item of the frontier and folds the results in order-key order, whichever finished first.
 async fn run_and_merge<S: State, A: Send + Sync + 'static>(
     run: &mut Claimed<S, A>,
-) -> Result<(Merged<S>, Digest), Halt> {
+) -> Result<(Merged<S>, Seen), Halt> {
     let program = run.program.clone();
     let (state, barriers) = (S::clone(&run.state), run.barriers.clone());
     let policy = run.shared.options.conflict_policy;
     let mut merger = Merger::new(&program.shape, run.step, state, barriers, policy, run.frontier.len());
-    let mut io = IoDigest::default();
+    let mut seen = Seen::default();
     let mut failure = None;
     let mut items = Items::new(run);
     while let Some(finished) = items.next().await? {
         if failure.is_none() {
-            io.item(finished.item.path_hash, &finished.recorded);
+            let path_hash = finished.item.path_hash;
+            seen.io.item(path_hash, &finished.recorded);
+            seen.tail.extend(finished.tail.into_iter().map(|entry| (path_hash, entry)));
             failure = merger.push(&finished.item, finished.result).err();
         }
     }
     let step = run.step;
     let merged = failure.map_or_else(|| merger.finish(), Err).map_err(|error| failed(error, step))?;
-    Ok((merged, io.finish()))
+    Ok((merged, seen))
 }
 
 fn failed(error: MergeError, step: u64) -> Halt {
@@ -77,7 +87,7 @@ fn failed(error: MergeError, step: u64) -> Halt {
 async fn commit<S: State, A>(
     run: &mut Claimed<S, A>,
     merged: Merged<S>,
-    io: Digest,
+    seen: Seen,
 ) -> Result<Progress, Halt> {
     let Merged { state, frontier, barriers } = merged;
     let json = canonical::to_vec(&state).map_err(|error| run_failure(&error, run.step))?;
@@ -95,7 +105,7 @@ async fn commit<S: State, A>(
         frontier,
         barriers,
         seed: run.seed,
-        io,
+        io: seen.io.finish(),
         outbox: outbox_digest(&[]),
         label: None,
     };
@@ -105,6 +115,7 @@ async fn commit<S: State, A>(
     let (follows, base) = (run.step, run.digest);
     run.advance(&checkpoint, first_page)?;
     let build = |first_seq| {
+        let row = |((path_hash, entry), seq)| JournalRow { seq, base, step: follows, path_hash, entry };
         Write::Step(Box::new(StepCommit {
             run: run.key.clone(),
             epoch: run.epoch,
@@ -112,14 +123,14 @@ async fn commit<S: State, A>(
             base,
             checkpoint,
             first_seq,
-            journal: vec![],
+            journal: seen.tail.into_iter().zip(first_seq..).map(row).collect(),
             outbox: vec![],
             ends,
             used_us: run.used_us(),
         }))
     };
     let waits = ends || run.shared.options.durability == Durability::Strict;
-    let mark = run.gate.submit(if waits { Pace::Alone } else { Pace::Ahead }, build).await?;
+    let mark = run.gate.submit(if waits { Pace::Alone } else { Pace::Ahead }, build).await?.mark;
     if waits {
         run.gate.passed(mark).await?;
     } else {

@@ -3,7 +3,7 @@
 //! Invariant: a run is in `held` from its claim to its end, so that its lease is renewed and its cancel heard.
 
 use crate::{
-    Options,
+    Options, clock,
     drive::Claim,
     gate::{Gate, Halt, lock},
     observe::{Event, Observer},
@@ -11,7 +11,7 @@ use crate::{
 };
 use futures::future::BoxFuture;
 use hapax_core::{
-    commit::{PausedBy, Status},
+    commit::{PausedBy, Status, Wake},
     id::RunKey,
     key::Digest,
 };
@@ -34,6 +34,8 @@ pub(crate) enum End {
     Succeeded(Arc<[u8]>, u32),
     /// It failed or was cancelled.
     Over(Status),
+    /// It waits, and nothing of it is left here.
+    Parked(Status),
     /// It is somebody else's now.
     Elsewhere,
     /// It can go on: the engine shuts down, parked it, or gave up on the store.
@@ -121,6 +123,15 @@ impl Shared {
         let own = named().find(|flow| flow.fingerprints().last() == Some(&fingerprint));
         let able = || named().find(|flow| flow.fingerprints().contains(&fingerprint));
         own.or_else(able).or_else(|| named().next()).cloned()
+    }
+
+    /// The runs whose code is registered here.
+    fn ready(&self, limit: usize) -> ReadyFilter {
+        let flows = lock(&self.flows);
+        let shapes = flows.iter().flat_map(|(name, flow)| {
+            flow.fingerprints().into_iter().map(|fingerprint| (name.clone(), fingerprint)).collect::<Vec<_>>()
+        });
+        ReadyFilter { namespace: self.options.namespace.clone(), graphs: shapes.collect(), limit }
     }
 
     /// All registered graphs, by name.
@@ -241,15 +252,17 @@ impl Shared {
                 let Taken { claim, end: sender } = taken;
                 let key = claim.key.clone();
                 let end = flow.drive(shared.clone(), claim).await;
+                let parked = matches!(end, End::Parked(_));
                 let status = match &end {
                     End::Succeeded(..) => Status::Succeeded,
-                    End::Over(status) => status.clone(),
+                    End::Over(status) | End::Parked(status) => status.clone(),
                     End::Elsewhere | End::Stopped(_) => Status::Running,
                 };
                 shared.let_go(&key, &sender, end);
                 shared.observer.emit(|| Event::RunEnded { run: key, status });
                 drop(room);
-                if shared.crowded.swap(false, Ordering::AcqRel) {
+                // A parked run may have to be woken before anything else.
+                if parked || shared.crowded.swap(false, Ordering::AcqRel) {
                     shared.look_for_work();
                 }
             },
@@ -280,7 +293,7 @@ impl Shared {
     /// Writes the last word on a run that was never executed here.
     async fn leave(&self, taken: Taken, status: Status, end: End) {
         let Claim { gate, key, used, .. } = &taken.claim;
-        if gate.conclude(status.clone(), *used).await.is_err() {
+        if gate.conclude(status.clone(), *used, Wake::default()).await.is_err() {
             return self.forget(&taken);
         }
         self.let_go(key, &taken.end, end);
@@ -305,7 +318,7 @@ pub(crate) async fn find_work(shared: Arc<Shared>) {
     let mut pause = FIRST_LOOK;
     loop {
         let more = take_what_fits(&shared).await;
-        let until = if more { Duration::ZERO } else { pause };
+        let until = if more { Duration::ZERO } else { pause.min(next_wake(&shared).await) };
         tokio::select! {
             () = shared.drain.cancelled() => return,
             () = shared.work.notified() => pause = FIRST_LOOK,
@@ -314,21 +327,30 @@ pub(crate) async fn find_work(shared: Arc<Shared>) {
     }
 }
 
+/// How long until the next parked run is to be woken. Without room for it there is no hurry: whoever leaves calls.
+async fn next_wake(shared: &Shared) -> Duration {
+    let room = shared.slots.available_permits();
+    if room == 0 {
+        return Duration::MAX;
+    }
+    match shared.store.next_wake(shared.ready(room)).await {
+        Ok(Some(at_us)) => Duration::from_micros(u64::try_from(at_us - clock::now_us()).unwrap_or(0)),
+        Ok(None) => Duration::MAX,
+        Err(error) => {
+            tracing::warn!(%error, "cannot ask for the next wake-up; trying again");
+            Duration::MAX
+        }
+    }
+}
+
 /// Claims as many runs as there is room for. Answers whether there may be more at once.
 async fn take_what_fits(shared: &Arc<Shared>) -> bool {
-    let graphs: Vec<_> = {
-        let flows = lock(&shared.flows);
-        let shapes = flows.iter().flat_map(|(name, flow)| {
-            flow.fingerprints().into_iter().map(|fingerprint| (name.clone(), fingerprint)).collect::<Vec<_>>()
-        });
-        shapes.collect()
-    };
     let limit = shared.slots.available_permits();
-    if graphs.is_empty() || limit == 0 {
+    let filter = shared.ready(limit);
+    if filter.graphs.is_empty() || limit == 0 {
         shared.crowded.fetch_or(limit == 0, Ordering::AcqRel);
         return false;
     }
-    let filter = ReadyFilter { namespace: shared.options.namespace.clone(), graphs, limit };
     let claimed = match shared.store.claim_ready(filter, shared.claimant()).await {
         Ok(claimed) => claimed,
         Err(error) => {

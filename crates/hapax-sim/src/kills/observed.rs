@@ -11,6 +11,7 @@ use hapax::{
         frontier::WorkItem,
         id::RunKey,
         journal::JournalRow,
+        mailbox::{Letter, NewLetter, Posted},
     },
     store::{
         Answer, BoxFuture, Claimant, Created, GcPolicy, GcReport, Lease, ListFilter, Loaded, NewRun, Pace,
@@ -131,6 +132,15 @@ impl Store for Observed {
     }
     fn cancels(&self, owner: Arc<str>) -> Answer<'_, Vec<RunKey>> {
         self.inner.cancels(owner)
+    }
+    fn post(&self, run: RunKey, letter: NewLetter) -> Answer<'_, Posted> {
+        self.inner.post(run, letter)
+    }
+    fn letter(&self, run: RunKey, subject: Arc<str>, after: u64) -> Answer<'_, Option<Letter>> {
+        self.inner.letter(run, subject, after)
+    }
+    fn next_wake(&self, filter: ReadyFilter) -> Answer<'_, Option<i64>> {
+        self.inner.next_wake(filter)
     }
     fn settle(&self, write: Arc<Write>) -> Answer<'_, Written> {
         self.inner.settle(write)

@@ -8,6 +8,7 @@ use hapax::{
         frontier::WorkItem,
         id::RunKey,
         journal::JournalRow,
+        mailbox::{Letter, NewLetter, Posted},
     },
     store::{
         Answer, BoxFuture, Claimant, Created, GcPolicy, GcReport, Lease, ListFilter, Loaded, NewRun, Pace,
@@ -132,6 +133,9 @@ impl Store for Mortal {
         run(run: RunKey) -> Option<RunRecord>;
         list(filter: ListFilter) -> Vec<RunRecord>;
         request_cancel(run: RunKey) -> ();
+        post(run: RunKey, letter: NewLetter) -> Posted;
+        letter(run: RunKey, subject: Arc<str>, after: u64) -> Option<Letter>;
+        next_wake(filter: ReadyFilter) -> Option<i64>;
         retry(run: RunKey) -> ();
         delete(run: RunKey) -> ();
         gc(policy: GcPolicy) -> GcReport;

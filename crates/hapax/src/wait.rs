@@ -1,0 +1,133 @@
+//! Waiting: an item that can't go on says what for, and its run is parked.
+//!
+//! Invariant: an attempt is dropped to be parked only while none of its calls is under way, and everything it saw is
+//! journaled first; so whoever wakes it finds it where it stood.
+
+use crate::gate::{Gate, Halt, Parking, lock};
+use hapax_core::{
+    commit::{Status, WaitsOn, Wake},
+    id::RunKey,
+    mailbox::Letter,
+};
+use hapax_store::Store;
+use std::{
+    collections::HashMap,
+    future::pending,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+use tokio::sync::Notify;
+
+/// What a call waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// A person's word on a call that may or may not have taken effect.
+    Word(Arc<str>),
+    /// A letter of this subject.
+    Letter(Arc<str>),
+    /// A time, in microseconds since 1970.
+    Until(i64),
+}
+
+/// The run that waits for all of these.
+pub(crate) fn parking(waits: &[Wait]) -> Halt {
+    let mut wake = Wake::default();
+    let (mut word, mut letter) = (false, false);
+    for wait in waits {
+        match wait {
+            Wait::Word(subject) | Wait::Letter(subject) => {
+                wake.letters.insert(subject.clone());
+                word |= matches!(wait, Wait::Word(_));
+                letter |= matches!(wait, Wait::Letter(_));
+            }
+            Wait::Until(at_us) => wake.at_us = wake.at_us.into_iter().chain([*at_us]).min(),
+        }
+    }
+    let status = match (word, letter) {
+        (true, _) => Status::InDoubt,
+        (false, true) => Status::Waiting { on: WaitsOn::Signal },
+        (false, false) => Status::Waiting { on: WaitsOn::Timer },
+    };
+    Halt::Parked(Box::new(Parking { status, wake }))
+}
+
+/// The waits of one attempt, and how many of its calls are under way.
+#[derive(Debug, Default)]
+pub(crate) struct Waits {
+    waits: Mutex<Vec<Wait>>,
+    busy: AtomicUsize,
+    changed: Notify,
+}
+
+/// A call under way: the attempt isn't parked meanwhile.
+pub(crate) struct Busy<'w>(&'w Waits);
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.busy.fetch_sub(1, Ordering::AcqRel);
+        self.0.changed.notify_one();
+    }
+}
+
+impl Waits {
+    pub(crate) fn busy(&self) -> Busy<'_> {
+        self.busy.fetch_add(1, Ordering::AcqRel);
+        Busy(self)
+    }
+
+    /// Never returns: whoever waits here is dropped, and asks again when the run is woken.
+    pub(crate) async fn wait<T>(&self, wait: Wait) -> T {
+        lock(&self.waits).push(wait);
+        self.changed.notify_one();
+        pending().await
+    }
+
+    /// Resolves when the attempt can only wait.
+    pub(crate) async fn parked(&self) -> Vec<Wait> {
+        loop {
+            let waits = lock(&self.waits).clone();
+            if self.busy.load(Ordering::Acquire) == 0 && !waits.is_empty() {
+                return waits;
+            }
+            self.changed.notified().await;
+        }
+    }
+}
+
+/// A run's mailbox, as far as this engine has read it: a letter that was taken isn't durably taken yet.
+pub(crate) struct Mailbox {
+    store: Arc<dyn Store>,
+    run: RunKey,
+    /// The number of the last letter that was taken, for each subject. Locked from reading a letter to taking it.
+    taken: tokio::sync::Mutex<HashMap<Arc<str>, u64>>,
+}
+
+impl Mailbox {
+    pub(crate) fn new(store: Arc<dyn Store>, run: RunKey) -> Arc<Self> {
+        Arc::new(Self { store, run, taken: tokio::sync::Mutex::default() })
+    }
+
+    /// Hands the next letter of a subject to `take`, which records that it was taken; `None`: there is none.
+    pub(crate) async fn take<T>(
+        &self,
+        gate: &Gate,
+        subject: &Arc<str>,
+        take: impl AsyncFnOnce(Letter) -> T,
+    ) -> Result<Option<T>, Halt> {
+        let mut taken = self.taken.lock().await;
+        let after = taken.get(subject).copied().unwrap_or(0);
+        let found = loop {
+            match self.store.letter(self.run.clone(), subject.clone(), after).await {
+                Ok(found) => break found,
+                Err(error) => gate.bear(error).await?,
+            }
+        };
+        let Some(letter) = found else { return Ok(None) };
+        let number = letter.number;
+        let made = take(letter).await;
+        taken.insert(subject.clone(), number);
+        Ok(Some(made))
+    }
+}
