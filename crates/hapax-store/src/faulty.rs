@@ -4,6 +4,7 @@
 //! until [`Faulty::fired`] stays false, and every crash point between two calls has been tried.
 
 use crate::{
+    clock::Clock,
     error::StoreError,
     store::{
         Answer, BoxFuture, Claimant, Created, Fact, GcPolicy, GcReport, Lease, ListFilter, Loaded, NewRun,
@@ -399,6 +400,10 @@ impl Store for Faulty {
 
     fn health(&self) -> Answer<'_, Vec<Fact>> {
         self.inner.health()
+    }
+
+    fn clock(&self) -> Clock {
+        self.inner.clock()
     }
 
     fn stats(&self) -> StoreStats {

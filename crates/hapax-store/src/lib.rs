@@ -18,6 +18,7 @@ pub mod sqlite;
 pub mod store;
 
 pub use check::check_limits;
+pub use clock::Clock;
 pub use error::StoreError;
 pub use memory::MemoryStore;
 #[cfg(feature = "sqlite")]

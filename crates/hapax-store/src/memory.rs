@@ -8,7 +8,7 @@ mod run;
 
 use crate::{
     check::{check_letter, check_limits, check_new_run},
-    clock::now_us,
+    clock::Clock,
     error::StoreError,
     store::{
         Answer, BoxFuture, Claimant, Created, Fact, GcPolicy, GcReport, Lease, ListFilter, Loaded, NewRun,
@@ -55,6 +55,7 @@ struct Tables {
     /// How many runs were ever created.
     created: u64,
     stats: StoreStats,
+    clock: Clock,
 }
 
 impl MemoryStore {
@@ -66,6 +67,11 @@ impl MemoryStore {
     /// An empty store to share between engines.
     pub fn shared() -> Arc<Self> {
         Arc::new(Self::new())
+    }
+
+    /// An empty store that goes by this clock: a test moves it on and waits for nothing.
+    pub fn with_clock(clock: Clock) -> Arc<Self> {
+        Arc::new(Self { tables: Mutex::new(Tables { clock, ..Tables::default() }) })
     }
 
     fn tables(&self) -> MutexGuard<'_, Tables> {
@@ -90,7 +96,7 @@ impl Tables {
         if let Some(run) = self.runs.get(&new.key) {
             return Created::Exists(Box::new(run.record.clone()));
         }
-        let (now, key, claim) = (now_us(), new.key.clone(), new.claim.clone());
+        let (now, key, claim) = (self.clock.now_us(), new.key.clone(), new.claim.clone());
         self.created += 1;
         let mut run = Run::new(new, self.created, now);
         let lease = claim.map(|by| run.claim(&by, now));
@@ -101,7 +107,7 @@ impl Tables {
     }
 
     fn claim(&mut self, key: &RunKey, by: &Claimant) -> Result<Lease, StoreError> {
-        let now = now_us();
+        let now = self.clock.now_us();
         let run = self.run_mut(key)?;
         run.check_claim(now)?;
         let lease = run.claim(by, now);
@@ -110,7 +116,7 @@ impl Tables {
     }
 
     fn ready(&self, filter: &ReadyFilter) -> Vec<RunKey> {
-        let now = now_us();
+        let now = self.clock.now_us();
         let ready = self.live().filter(|run| filter.admits(&run.record) && run.check_claim(now).is_ok());
         ready.take(filter.limit).map(|run| run.record.key.clone()).collect()
     }
@@ -118,7 +124,7 @@ impl Tables {
     fn renew(&mut self, key: &RunKey, epoch: Epoch, by: &Claimant) -> Renewal {
         match self.runs.get_mut(key) {
             Some(run) if run.record.epoch == epoch && run.record.owner.as_deref() == Some(&*by.owner) => {
-                run.prolong(by, now_us());
+                run.prolong(by, self.clock.now_us());
                 Renewal::Kept
             }
             _ => Renewal::Lost,
@@ -137,8 +143,9 @@ impl Tables {
         if self.decide(write)? == Decision::There {
             return Ok(Written::AlreadyCommitted);
         }
+        let now = self.clock.now_us();
         let run = self.run_mut(write.run())?;
-        run.apply(write, now_us());
+        run.apply(write, now);
         if run.record.status.is_final() {
             let number = run.number;
             self.live.remove(&number);
@@ -150,11 +157,12 @@ impl Tables {
     }
 
     fn retry(&mut self, key: &RunKey) -> Result<(), StoreError> {
+        let now = self.clock.now_us();
         let run = self.run_mut(key)?;
         if !matches!(run.record.status, Status::Failed { .. }) {
             return Err(run.wrong_status());
         }
-        run.retry(now_us());
+        run.retry(now);
         let number = run.number;
         self.live.insert(number, key.clone());
         self.stats.transactions += 1;
@@ -162,18 +170,20 @@ impl Tables {
     }
 
     fn post(&mut self, key: &RunKey, letter: NewLetter) -> Result<Posted, StoreError> {
-        let posted = self.run_mut(key)?.post(letter, now_us())?;
+        let now = self.clock.now_us();
+        let posted = self.run_mut(key)?.post(letter, now)?;
         self.stats.transactions += 1;
         Ok(posted)
     }
 
     fn request_cancel(&mut self, key: &RunKey) -> Result<(), StoreError> {
+        let now = self.clock.now_us();
         let run = self.run_mut(key)?;
         if run.record.status.is_final() {
             return Err(run.wrong_status());
         }
         run.record.cancel_requested = true;
-        run.record.updated_at_us = now_us();
+        run.record.updated_at_us = now;
         self.stats.transactions += 1;
         Ok(())
     }
@@ -193,7 +203,7 @@ impl Tables {
         let mut finished: Vec<&Run> = self.runs.values().filter(ours).collect();
         finished.sort_by_key(|run| Reverse((run.record.updated_at_us, run.number)));
         let age = policy.older_than.map_or(0, |age| i64::try_from(age.as_micros()).unwrap_or(i64::MAX));
-        let before = now_us().saturating_sub(age);
+        let before = self.clock.now_us().saturating_sub(age);
         let old = |run: &&Run| policy.older_than.is_none() || run.record.updated_at_us < before;
         let old = finished.into_iter().skip(policy.keep_newest).filter(old);
         let (unsent, free): (Vec<_>, Vec<_>) = old.partition(|run| run.has_unsent());
@@ -378,6 +388,10 @@ impl Store for MemoryStore {
             meaning: "everything is lost when the process ends: use it for tests only".into(),
         };
         Box::pin(std::future::ready(Ok(vec![fact])))
+    }
+
+    fn clock(&self) -> Clock {
+        self.tables().clock.clone()
     }
 
     fn stats(&self) -> StoreStats {

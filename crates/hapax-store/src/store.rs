@@ -3,7 +3,7 @@
 //! Invariant: the database decides. Uniqueness, fencing and order rest on compare-and-set statements and unique
 //! keys inside one transaction, never on a check that comes before.
 
-use crate::error::StoreError;
+use crate::{clock::Clock, error::StoreError};
 use hapax_core::{
     checkpoint::Checkpoint,
     commit::{Epoch, Status, Wake, Write, Written},
@@ -120,6 +120,11 @@ pub trait Store: Send + Sync + 'static {
     /// A store that can't tell says nothing.
     fn health(&self) -> Answer<'_, Vec<Fact>> {
         Box::pin(std::future::ready(Ok(vec![])))
+    }
+
+    /// The clock by which it decides, and by which its runs tell the time.
+    fn clock(&self) -> Clock {
+        Clock::system()
     }
 
     /// What the store did since it was opened.

@@ -1,13 +1,8 @@
-//! The one place that reads clocks. Nothing that is committed depends on them but timestamps.
+//! The one place that reads the monotonic clock; what the time of day is, the store's clock says. Nothing that is
+//! committed depends on either but timestamps.
 #![allow(clippy::disallowed_methods, reason = "this is the clock that the others are handed")]
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-
-/// Microseconds since 1970.
-pub(crate) fn now_us() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
-}
+use std::time::{Duration, Instant};
 
 /// A point on the monotonic clock: the runtime's, so that deadlines and timers agree also when a test stops it.
 pub(crate) fn instant() -> Instant {

@@ -1,7 +1,6 @@
 //! What a node sees: its state, its resources, and the recorded way to the outside.
 
 use crate::{
-    clock,
     effects::{Attempt, Begun, EffectFuture},
     error::EffectError,
 };
@@ -160,7 +159,8 @@ impl<S: State, A: Send + Sync + 'static> Ctx<S, A> {
 
     /// The time, the same on every attempt and in every replay.
     pub fn now(&mut self) -> SystemTime {
-        let us: i64 = self.seen("hapax.now").note(clock::now_us);
+        let item = self.attempt.item.clone();
+        let us: i64 = self.seen("hapax.now").note(|| item.now_us());
         UNIX_EPOCH + Duration::from_micros(us.try_into().unwrap_or(0))
     }
 
@@ -182,8 +182,9 @@ impl<S: State, A: Send + Sync + 'static> Ctx<S, A> {
             let (effect, code) = ("hapax.sleep".into(), code::BAD_DURATION.into());
             return Err(EffectError { effect, code, message, retryable: false });
         }
+        let item = self.attempt.item.clone();
         let site = self.seen("hapax.sleep");
-        let wake_at = site.note(|| clock::now_us() + duration.as_micros() as i64);
+        let wake_at = site.note(|| item.now_us() + duration.as_micros() as i64);
         site.until(wake_at).await;
         Ok(())
     }

@@ -4,7 +4,6 @@
 //! the node sees it. The handle of an ended attempt is dead.
 
 use crate::{
-    clock,
     error::{EffectError, NodeError},
     gate::{Gate, Halt, Mark, lock},
     observe::Observer,
@@ -24,7 +23,7 @@ use hapax_core::{
     mailbox::{self, Letter},
     order::{OrderKey, PathHash},
 };
-use hapax_store::Pace;
+use hapax_store::{Clock, Pace};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
     any::Any,
@@ -53,6 +52,7 @@ pub(crate) struct Item {
     pub(crate) pace: Pace,
     pub(crate) gate: Arc<Gate>,
     pub(crate) observer: Observer,
+    pub(crate) clock: Clock,
     pub(crate) mailbox: Arc<Mailbox>,
     pub(crate) rules: CallRules,
     pub(crate) recorded: Mutex<Recorded>,
@@ -61,6 +61,11 @@ pub(crate) struct Item {
 }
 
 impl Item {
+    /// The time by the store's clock, in microseconds since 1970.
+    pub(crate) fn now_us(&self) -> i64 {
+        self.clock.now_us()
+    }
+
     /// A row of this item.
     pub(crate) fn row(&self, seq: u64, entry: Entry) -> JournalRow {
         JournalRow { seq, base: self.base, step: self.step, path_hash: self.path_hash, entry }
@@ -379,7 +384,7 @@ impl<'a> EffectFuture<'a> {
             kind: self.kind,
             request: asked.request,
             key: asked.key.to_string(),
-            at_us: clock::now_us(),
+            at_us: self.attempt.item.now_us(),
         }
     }
 
@@ -388,7 +393,7 @@ impl<'a> EffectFuture<'a> {
         let recorded = lock(&self.attempt.item.recorded);
         let Some(call) = recorded.call(self.scope, self.index) else { return false };
         let unsent = matches!(call.outcome, Some(EffectOutcome::Err { unsent: true, .. }));
-        let forgotten = clock::now_us() - call.since_us > limits::KEY_TTL.as_micros() as i64;
+        let forgotten = self.attempt.item.now_us() - call.since_us > limits::KEY_TTL.as_micros() as i64;
         !unsent && (forgotten || self.kind == EffectKind::WriteAtMostOnce)
     }
 
@@ -410,7 +415,7 @@ impl<'a> EffectFuture<'a> {
 
     fn result(&self, outcome: EffectOutcome) -> Entry {
         let (scope, index, attempt) = (self.scope.clone(), self.index, self.attempt.number);
-        Entry::Result { scope, index, attempt, outcome, at_us: clock::now_us() }
+        Entry::Result { scope, index, attempt, outcome, at_us: self.attempt.item.now_us() }
     }
 
     /// Records how the call ended, then shows it to the node: as it was recorded, so that a node that sees it again
@@ -445,7 +450,7 @@ impl<'a> EffectFuture<'a> {
             name: self.name.into(),
             request,
             outcome,
-            at_us: clock::now_us(),
+            at_us: self.attempt.item.now_us(),
         });
         self.attempt.item.see(letter.map(|letter| Entry::Took { letter }).into_iter().chain([seen]));
     }
@@ -469,8 +474,10 @@ impl<'a> EffectFuture<'a> {
 
     /// Waits until that time, in microseconds since 1970: in place when it is near, else parked.
     pub(crate) async fn until(&self, at_us: i64) {
-        let left = Duration::from_micros(u64::try_from(at_us - clock::now_us()).unwrap_or(0));
-        if left > limits::SHORT_WAIT {
+        let left = Duration::from_micros(u64::try_from(at_us - self.attempt.item.now_us()).unwrap_or(0));
+        // A clock that stands still is moved on only while everything waits.
+        let parks = left > limits::SHORT_WAIT || self.attempt.item.clock.is_manual() && !left.is_zero();
+        if parks {
             return self.attempt.waits.wait(Wait::Until(at_us)).await;
         }
         let _busy = self.attempt.waits.busy();

@@ -10,6 +10,7 @@
 //! | [`GraphOutline`] | a registered graph for people and drawings |
 //! | [`Options`], [`NodePolicy`], [`Retry`] | limits and what happens on failure |
 //! | [`Error`], [`NodeError`], [`EffectError`] | what can go wrong, each with a code |
+//! | [`testing`] | a clock that skips, for tests of your own |
 //! | [`core`], [`store`] | the pure heart, and the stores |
 
 mod clock;
@@ -31,6 +32,7 @@ mod options;
 mod outline;
 mod run_items;
 mod step;
+pub mod testing;
 mod wait;
 mod worker;
 

@@ -204,6 +204,7 @@ impl<'r, S: State, A: Send + Sync + 'static> Items<'r, S, A> {
             pace: if run.frontier.len() == 1 { Pace::Alone } else { Pace::Ahead },
             gate: run.gate.clone(),
             observer: run.shared.observer.clone(),
+            clock: run.shared.clock.clone(),
             mailbox: run.mailbox.clone(),
             rules: run.program.rules(item.node.as_str()),
             tail: std::sync::Mutex::default(),

@@ -3,7 +3,7 @@
 //! Invariant: a run is in `held` from its claim to its end, so that its lease is renewed and its cancel heard.
 
 use crate::{
-    Options, clock,
+    Options,
     drive::Claim,
     gate::{Gate, Halt, lock},
     observe::{Event, Observer},
@@ -15,7 +15,7 @@ use hapax_core::{
     id::RunKey,
     key::Digest,
 };
-use hapax_store::{Claimant, Lease, ReadyFilter, Store, StoreError};
+use hapax_store::{Claimant, Clock, Lease, ReadyFilter, Store, StoreError};
 use std::{
     collections::HashMap,
     sync::{
@@ -67,6 +67,7 @@ pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) owner: Arc<str>,
     pub(crate) observer: Observer,
+    pub(crate) clock: Clock,
     pub(crate) drain: CancellationToken,
     pub(crate) tasks: TaskTracker,
     slots: Arc<Semaphore>,
@@ -91,6 +92,7 @@ pub(crate) struct Taken {
 impl Shared {
     pub(crate) fn new(store: Arc<dyn Store>, options: Options) -> Arc<Self> {
         Arc::new(Self {
+            clock: store.clock(),
             store,
             owner: uuid::Uuid::now_v7().to_string().into(),
             observer: Observer::default(),
@@ -126,7 +128,7 @@ impl Shared {
     }
 
     /// The runs whose code is registered here.
-    fn ready(&self, limit: usize) -> ReadyFilter {
+    pub(crate) fn ready(&self, limit: usize) -> ReadyFilter {
         let flows = lock(&self.flows);
         let shapes = flows.iter().flat_map(|(name, flow)| {
             flow.fingerprints().into_iter().map(|fingerprint| (name.clone(), fingerprint)).collect::<Vec<_>>()
@@ -334,7 +336,7 @@ async fn next_wake(shared: &Shared) -> Duration {
         return Duration::MAX;
     }
     match shared.store.next_wake(shared.ready(room)).await {
-        Ok(Some(at_us)) => Duration::from_micros(u64::try_from(at_us - clock::now_us()).unwrap_or(0)),
+        Ok(Some(at_us)) => Duration::from_micros(u64::try_from(at_us - shared.clock.now_us()).unwrap_or(0)),
         Ok(None) => Duration::MAX,
         Err(error) => {
             tracing::warn!(%error, "cannot ask for the next wake-up; trying again");

@@ -11,8 +11,8 @@ use hapax::{
         mailbox::{Letter, NewLetter, Posted},
     },
     store::{
-        Answer, BoxFuture, Claimant, Created, GcPolicy, GcReport, Lease, ListFilter, Loaded, NewRun, Pace,
-        ReadyFilter, Renewal, RunRecord, Store, StoreError, StoreStats, Ticket,
+        Answer, BoxFuture, Claimant, Clock, Created, GcPolicy, GcReport, Lease, ListFilter, Loaded, NewRun,
+        Pace, ReadyFilter, Renewal, RunRecord, Store, StoreError, StoreStats, Ticket,
     },
 };
 use std::{sync::Arc, time::Duration};
@@ -139,6 +139,10 @@ impl Store for Mortal {
         retry(run: RunKey) -> ();
         delete(run: RunKey) -> ();
         gc(policy: GcPolicy) -> GcReport;
+    }
+
+    fn clock(&self) -> Clock {
+        self.inner.clock()
     }
 
     fn stats(&self) -> StoreStats {

@@ -1,0 +1,112 @@
+//! For tests of your own graphs: an engine in memory whose clock goes as fast as its runs can follow.
+//!
+//! Invariant: time moves only while no run is being executed, and only to the next moment that a run waits for; so a
+//! test sees every wake-up in its order, and waits for none.
+
+use crate::{Engine, Error, Options, Run, handle::LOOK};
+use hapax_core::{commit::Status, state::State};
+use hapax_store::{Clock, MemoryStore};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// An engine in memory with a clock of its own.
+///
+/// ```
+/// use hapax::{prelude::*, testing::Lab};
+/// use serde::{Deserialize, Serialize};
+/// use std::time::Duration;
+///
+/// #[derive(State, Clone, Default, Serialize, Deserialize)]
+/// struct Trial { ended: bool }
+/// const WAIT: Node = Node::new("wait");
+/// async fn wait(mut ctx: hapax::Ctx<Trial>) -> hapax::Result<TrialDelta> {
+///     ctx.sleep(Duration::from_secs(30 * 86_400)).await?;
+///     Ok(Trial::delta().ended(true))
+/// }
+///
+/// # #[tokio::main]
+/// # async fn main() -> hapax::Result<()> {
+/// let lab = Lab::new();
+/// let trials = lab.engine().register(Graph::new("trials", 1, WAIT).node(WAIT, wait), ()).await?;
+/// let trial = trials.start("trial-1", Trial::default()).await?;
+/// let before = lab.now();
+/// assert!(lab.finish(&trial).await?.ended); // in milliseconds
+/// assert!(lab.now().duration_since(before)? >= Duration::from_secs(30 * 86_400));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Lab {
+    engine: Engine,
+    clock: Clock,
+}
+
+impl Default for Lab {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Lab {
+    /// With the options that programs have by default.
+    pub fn new() -> Self {
+        Self::with(Options::default())
+    }
+
+    /// With options of its own.
+    pub fn with(options: Options) -> Self {
+        let clock = Clock::manual();
+        let engine = Engine::builder().options(options).with_store(MemoryStore::with_clock(clock.clone()));
+        Self { engine, clock }
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// What time it is here.
+    pub fn now(&self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_micros(self.clock.now_us().try_into().unwrap_or(0))
+    }
+
+    /// Waits for the end of a run, and moves the clock on whenever everything waits for it.
+    pub async fn finish<S: State>(&self, run: &Run<S>) -> Result<S, Error> {
+        let waiting = async {
+            loop {
+                self.skip().await?;
+            }
+        };
+        tokio::select! {
+            ended = run.wait() => ended,
+            failed = waiting => failed,
+        }
+    }
+
+    /// Moves the clock on, from wake-up to wake-up, until the run stands like this.
+    pub async fn until(&self, run: &str, stands: impl Fn(&Status) -> bool) -> Result<Status, Error> {
+        loop {
+            let status = self.engine.status(run).await?;
+            if stands(&status) {
+                return Ok(status);
+            }
+            self.skip().await?;
+        }
+    }
+
+    /// Waits until nothing is being executed, then moves the clock to the next wake-up, if there is one.
+    async fn skip(&self) -> Result<(), Error> {
+        let shared = &self.engine.shared;
+        for (run, _) in shared.holding() {
+            shared.left(&run).await;
+        }
+        match shared.store.next_wake(shared.ready(1)).await? {
+            Some(at_us) if at_us > self.clock.now_us() => {
+                self.clock.advance_to(at_us);
+                shared.look_for_work();
+            }
+            // A run is about to be taken up, or waits for something else than time.
+            _ => tokio::time::sleep(LOOK / 50).await,
+        }
+        Ok(())
+    }
+}
