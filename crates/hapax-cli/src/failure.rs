@@ -87,6 +87,11 @@ impl Failure {
         self
     }
 
+    /// What went wrong, without its cure.
+    pub(crate) fn message(&self) -> String {
+        self.report().map(|report| report.message).unwrap_or_default()
+    }
+
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Failure::Closed => 0,
