@@ -87,6 +87,11 @@ impl Failure {
         self
     }
 
+    /// What went wrong, without its cure.
+    pub(crate) fn message(&self) -> String {
+        self.report().map(|report| report.message).unwrap_or_default()
+    }
+
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Failure::Closed => 0,
@@ -193,6 +198,7 @@ fn cure(code: Code) -> &'static str {
         code::LIMIT => "split the work or keep large data elsewhere",
         code::STATE_SHAPE => "deploy the version that wrote it, or declare an upgrade of the state",
         code::NOT_SERIALISABLE => "mend the JSON, or the type that makes it",
+        code::OWN_HANDLER => "give the node a `Retry`, or another node as its handler",
         code::NODE_FAILED => "mend what the message names, then `retry`: it goes on from the failed step",
         code::NODE_TIMEOUT => "raise the node's timeout, or make it faster; then `retry`",
         code::NODE_PANICKED => "mend the panic, then `retry`",

@@ -160,6 +160,29 @@ async fn damage_is_found_and_named() {
 }
 
 #[tokio::test]
+async fn a_run_that_cannot_be_read_is_named_beside_the_others() {
+    let shop = Shop::with_history().await;
+    shop.engine.shutdown(Duration::from_secs(5)).await;
+    let file = rusqlite::Connection::open(shop.path()).unwrap();
+    file.execute("UPDATE hapax_runs SET status_json = '{' WHERE run_id = 'order-2'", ()).unwrap();
+    drop(file);
+    let listed = shop.hapax(&["list"]);
+    assert_eq!(listed.code, 3);
+    let lines: Vec<&str> = listed.out.lines().collect();
+    assert!(lines[1].starts_with("order-1  succeeded"), "{lines:?}");
+    assert_eq!(lines[2].trim_end(), "order-2  damaged");
+    assert!(listed.err.starts_with("error[HX0044]: run `order-2` is damaged: its status"), "{}", listed.err);
+    let listed = shop.hapax(&["list", "--json"]);
+    let answer: serde_json::Value = serde_json::from_str(&listed.out).unwrap();
+    assert_eq!((listed.code, &answer["damaged"][0]["run"]), (3, &"order-2".into()));
+    assert_eq!(answer["runs"][0]["run"], "order-1");
+    shop.hapax(&["list", "--status", "succeeded"]).ok();
+    let found = shop.hapax(&["doctor"]);
+    assert_eq!(found.code, 1);
+    assert!(found.out.contains("[HX0044] run `order-2` is damaged: its status"), "{}", found.out);
+}
+
+#[tokio::test]
 async fn a_file_that_is_no_store_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);

@@ -47,6 +47,8 @@ pub mod code {
         STATE_SHAPE = "HX0012";
         /// A value has no JSON form.
         NOT_SERIALISABLE = "HX0013";
+        /// A node is its own error handler.
+        OWN_HANDLER = "HX0014";
         /// A node returned an error.
         NODE_FAILED = "HX0020";
         /// A node took too long.
@@ -138,6 +140,7 @@ impl Coded for GraphError {
             GraphError::UnknownNode { .. } => code::UNKNOWN_NODE,
             GraphError::Duplicate { .. } => code::DUPLICATE,
             GraphError::Unreachable { .. } => code::UNREACHABLE,
+            GraphError::OwnHandler { .. } => code::OWN_HANDLER,
             GraphError::JoinCannotFill { .. } | GraphError::EmptyJoin { .. } => code::JOIN_CANNOT_FILL,
         }
     }

@@ -121,6 +121,16 @@ pub enum GraphError {
         /// The sources that can't arrive.
         missing: String,
     },
+    /// A node that is to handle its own failures.
+    #[error(
+        "graph `{graph}`: `{node}` is its own error handler, so a failure that stays would repeat it without end; give it a `Retry`, or another node as its handler"
+    )]
+    OwnHandler {
+        /// The graph.
+        graph: String,
+        /// The node.
+        node: String,
+    },
     /// A join without producers.
     #[error(
         "graph `{graph}`: the join into `{to}` waits for no node, so it can never fire; name its sources, or remove it"
@@ -324,9 +334,13 @@ impl<S> GraphBuilder<S> {
             }
         }
         let mut handlers = BTreeSet::new();
-        for (node, _) in &self.handlers {
+        for (node, handler) in &self.handlers {
             if !handlers.insert(node) {
                 return Err(self.duplicate(format!("on_error of {node}")));
+            }
+            // A longer circle of handlers is a loop like any other: each of them may end it, and the run's limits do.
+            if node == handler {
+                return Err(GraphError::OwnHandler { graph: self.name.clone(), node: node.clone() });
             }
         }
         Ok(())

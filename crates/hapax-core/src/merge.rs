@@ -13,7 +13,7 @@ use crate::{
     limits::MAX_FAN_OUT,
     order::{OrderKey, PathHash},
     route::SettledRoute,
-    state::{Claims, Conflict, ConflictPolicy, State},
+    state::{Claims, Conflict, ConflictPolicy, Reducer, State},
 };
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -137,6 +137,8 @@ pub struct Merger<'g, S: State> {
     state: S,
     barriers: Barriers,
     claims: Option<Claims>,
+    /// What the last writer of a contested field starts from, where it wins.
+    before: Option<S>,
     names: HashMap<PathHash, NodeId>,
     last: Option<(OrderKey, PathHash)>,
     routed: Vec<Routed>,
@@ -164,8 +166,12 @@ impl<'g, S: State> Merger<'g, S> {
         policy: ConflictPolicy,
         items: usize,
     ) -> Self {
-        let watched = items > 1 && policy != ConflictPolicy::LastWriterWins;
+        // Any other field that can be contested takes its last writer's value by itself.
+        let custom = || S::fields().iter().any(|field| field.reducer == Reducer::Custom);
+        let last_wins = policy == ConflictPolicy::LastWriterWins;
+        let watched = items > 1 && (!last_wins || custom());
         Self {
+            before: (watched && last_wins).then(|| state.clone()),
             graph,
             step,
             state,
@@ -215,7 +221,12 @@ impl<'g, S: State> Merger<'g, S> {
     fn claim(&mut self, item: &WorkItem, delta: &S::Delta) -> Result<(), MergeError> {
         let Some(claims) = &mut self.claims else { return Ok(()) };
         let found = claims.check((item.order_key, item.path_hash), delta);
-        match found.map_err(|source| self.unwritable(&item.node, source))? {
+        let found = found.map_err(|source| self.unwritable(&item.node, source))?;
+        if let (Some(before), Some(claims)) = (&self.before, &self.claims) {
+            claims.overruled().iter().for_each(|field| self.state.restore(before, field));
+            return Ok(());
+        }
+        match found {
             None => {
                 self.names.insert(item.path_hash, item.node.clone());
                 Ok(())

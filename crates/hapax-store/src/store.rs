@@ -8,7 +8,7 @@ use hapax_core::{
     checkpoint::Checkpoint,
     commit::{Epoch, Status, Write, Written},
     frontier::WorkItem,
-    id::{Namespace, RunKey},
+    id::{Namespace, RunId, RunKey},
     journal::JournalRow,
     key::Digest,
 };
@@ -87,7 +87,8 @@ pub trait Store: Send + Sync + 'static {
     /// The run's row.
     fn run(&self, run: RunKey) -> Answer<'_, Option<RunRecord>>;
 
-    /// Runs, newest first.
+    /// Runs, newest first. [`StoreError::Corrupt`] names a run whose row can't be read; with it in
+    /// [`ListFilter::except`] the others can be listed all the same.
     fn list(&self, filter: ListFilter) -> Answer<'_, Vec<RunRecord>>;
 
     /// Asks for a cancel. Durable when it answers; whoever holds the run sees it through [`Store::cancels`].
@@ -251,6 +252,8 @@ pub struct ListFilter {
     pub statuses: Vec<String>,
     /// Only of this graph.
     pub graph: Option<Arc<str>>,
+    /// None of these, not even looked at: the damaged runs that are known already.
+    pub except: Vec<RunId>,
     /// How many at the most.
     pub limit: usize,
 }
@@ -262,6 +265,7 @@ impl Default for ListFilter {
             tags: BTreeMap::new(),
             statuses: vec![],
             graph: None,
+            except: vec![],
             limit: 1000,
         }
     }

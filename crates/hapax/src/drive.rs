@@ -113,7 +113,6 @@ impl<S: State, A: Send + Sync + 'static> Claimed<S, A> {
         Ok(Self {
             program,
             app,
-            shared,
             gate,
             key,
             epoch: lease.epoch,
@@ -121,7 +120,13 @@ impl<S: State, A: Send + Sync + 'static> Claimed<S, A> {
             step: checkpoint.step,
             digest: checkpoint.digest,
             state: Arc::new(state),
-            frontier: Frontier::new(checkpoint.step, checkpoint.frontier_len, checkpoint.frontier.into()),
+            frontier: Frontier::new(
+                checkpoint.step,
+                checkpoint.frontier_len,
+                shared.options.queue_depth,
+                checkpoint.frontier.into(),
+            ),
+            shared,
             barriers: checkpoint.barriers,
             record: HashMap::new(),
             state_json: checkpoint.state,
@@ -146,7 +151,8 @@ impl<S: State, A> Claimed<S, A> {
         self.state = Arc::new(state);
         self.state_json = checkpoint.state.clone();
         self.barriers = checkpoint.barriers.clone();
-        self.frontier = Frontier::new(checkpoint.step, checkpoint.frontier_len, first_page);
+        let depth = self.shared.options.queue_depth;
+        self.frontier = Frontier::new(checkpoint.step, checkpoint.frontier_len, depth, first_page);
         self.record.clear();
         Ok(())
     }

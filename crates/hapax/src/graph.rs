@@ -110,6 +110,7 @@ impl<S: State, A: Send + Sync + 'static> Graph<S, A> {
     }
 
     /// Routes a node whose attempts are used up to a handler, which gets the failure as its input.
+    /// A node can't be its own handler: to try again is what [`Retry`](crate::Retry) is for.
     pub fn on_error<I>(mut self, node: Node<I>, handler: Node<NodeFailure>) -> Self {
         self.shape = self.shape.on_error(node.name(), handler.name());
         self

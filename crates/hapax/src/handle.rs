@@ -12,7 +12,8 @@ use std::{fmt, marker::PhantomData, time::Duration};
 /// How often a run that another process executes is looked at.
 pub(crate) const LOOK: Duration = Duration::from_millis(50);
 
-/// A run, wherever it is executed. Dropping it doesn't stop the run.
+/// A run, wherever it is executed. Dropping it doesn't stop the run, even if nothing else holds the engine; see
+/// [`Engine`].
 pub struct Run<S> {
     engine: Engine,
     key: RunKey,

@@ -47,6 +47,7 @@ const PROVOCATIONS: &[(Code, Provocation)] = provocations! {
     LIMIT => async { failed(graph(node!([] |ctx| { Board::delta().word("x".repeat(20 << 20)) }))).await },
     STATE_SHAPE => async { stored_as_something_else().await },
     NOT_SERIALISABLE => async { failed(graph(sends_nan)).await },
+    OWN_HANDLER => async { unsound(quiet().on_error(WORK, Node::new("work"))) },
     NODE_FAILED => async { failed(graph(node!([] |ctx| { Err::<(), _>(NodeError::new("no")) }))).await },
     NODE_TIMEOUT => async {
         let policy = NodePolicy::default().timeout(Duration::from_millis(1));
