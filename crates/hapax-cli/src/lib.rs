@@ -89,7 +89,11 @@ pub async fn run_from(
 
 /// The stock `hapax`: opens the store by `--store` or `HAPAX_STORE`.
 pub fn main() -> ExitCode {
-    let cli = match parse(std::env::args_os()) {
+    let args: Vec<OsString> = std::env::args_os().collect();
+    if let Some(part) = demo::Part::from_args(&args) {
+        return part.output().exit(part.run());
+    }
+    let cli = match parse(args) {
         Ok(cli) => cli,
         Err(code) => return code,
     };

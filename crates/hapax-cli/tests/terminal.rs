@@ -125,10 +125,17 @@ fn completions_and_man_pages_know_every_command() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = said(stock(&["completions", shell])).ok();
         assert!(script.contains("doctor") && script.contains("dry-run"), "{shell}");
+        for word in ["ledger", "life"] {
+            assert!(!script.contains(word), "{shell} offers what only the demo itself calls: {word}");
+        }
     }
     let folder = tempfile::tempdir().unwrap();
     said(stock(&["man", "--dir", folder.path().to_str().unwrap()])).ok();
     assert!(folder.path().join("hapax.1").exists() && folder.path().join("hapax-key-step.1").exists());
+    let mut pages = std::fs::read_dir(folder.path()).unwrap().map(|page| page.unwrap().file_name());
+    assert!(pages.all(|page| page != "hapax-demo-worker.1" && page != "hapax-demo-ledger.1"));
+    let demo = said(stock(&["man", "demo"])).ok();
+    assert!(!demo.contains("ledger") && !demo.contains("SUBCOMMANDS"), "{demo}");
     said(stock(&["man", "nope"])).fails(2);
 }
 
