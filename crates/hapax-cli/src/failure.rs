@@ -8,9 +8,8 @@ use hapax_store::StoreError;
 use serde::Serialize;
 use std::{error::Error as _, io};
 
-/// The command line was not understood.
-pub(crate) const USAGE: u8 = 2;
 const FAILED: u8 = 1;
+const USAGE: u8 = 2;
 const STORE: u8 = 3;
 const BUSY: u8 = 4;
 const INTERRUPTED: u8 = 130;
@@ -21,8 +20,6 @@ const PAGES: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/error
 /// Why a command didn't do what it was asked for.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The command line doesn't fit.
-    Usage(String),
     /// An error with a code.
     Coded { code: Code, message: String, cause: Option<String>, cure: Option<String>, exit: u8 },
     /// An error without one.
@@ -65,6 +62,11 @@ impl Failure {
         Failure::io("cannot write the answer", error)
     }
 
+    /// The command line doesn't fit.
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Failure::coded(code::USAGE, message)
+    }
+
     /// An error with a code.
     pub(crate) fn coded(code: Code, message: impl Into<String>) -> Self {
         let cause = None;
@@ -90,7 +92,6 @@ impl Failure {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Failure::Closed => 0,
-            Failure::Usage(_) => USAGE,
             Failure::Coded { exit, .. } => *exit,
             Failure::Plain(_) | Failure::Told => FAILED,
             Failure::Interrupted | Failure::DemoInterrupted => INTERRUPTED,
@@ -99,19 +100,18 @@ impl Failure {
 
     /// What is to be told, if anything is.
     pub(crate) fn report(&self) -> Option<Report> {
-        let plain = |message: &str, cure: Option<&str>| Report {
+        let plain = |message: &str| Report {
             code: None,
             message: message.into(),
             cause: None,
-            cure: cure.map(Into::into),
+            cure: None,
             page: None,
         };
         match self {
             Failure::Told | Failure::Closed => None,
-            Failure::Usage(message) => Some(plain(message, Some("`--help` shows how it is used"))),
-            Failure::Plain(message) => Some(plain(message, None)),
-            Failure::Interrupted => Some(plain("interrupted; nothing is lost, `resume` goes on", None)),
-            Failure::DemoInterrupted => Some(plain("interrupted; the demo's processes are ended", None)),
+            Failure::Plain(message) => Some(plain(message)),
+            Failure::Interrupted => Some(plain("interrupted; nothing is lost, `resume` goes on")),
+            Failure::DemoInterrupted => Some(plain("interrupted; the demo's processes are ended")),
             Failure::Coded { code, message, cause, cure: better, .. } => Some(Report {
                 code: Some(code),
                 message: message.clone(),
@@ -166,7 +166,7 @@ fn deepest(error: &Error) -> Option<String> {
 
 fn exit_of(code: Code) -> u8 {
     match code {
-        code::BAD_URL => USAGE,
+        code::BAD_URL | code::USAGE => USAGE,
         code::RUN_HELD | code::STORE_RETRY | code::STORE_UNKNOWN | code::FENCED => BUSY,
         code::CORRUPT
         | code::STORE_FULL
@@ -231,6 +231,7 @@ fn cure(code: Code) -> &'static str {
         code::NETWORK_FILE_SYSTEM => "move the file to a local disk",
         code::READ_ONLY => "give this user write permission for the file and its folder",
         code::BAD_URL => "use `sqlite:path/to/file.db` or `memory:`",
+        code::USAGE => "`--help` shows how it is used",
         _ => "see the code's page",
     }
 }

@@ -144,7 +144,31 @@ fn a_mistake_on_the_command_line_is_a_usage_error() {
     for args in [&["nope"][..], &["show"], &["list", "--limit", "x"], &["resume"], &["resume", "a", "--all"]]
     {
         let error = said(stock(args)).fails(2);
-        assert!(error.starts_with("error: "), "{error}");
+        assert!(error.starts_with("error[HX0060]: ") && error.contains("\n  cure: "), "{error}");
     }
     assert_eq!(said(stock(&["--version"])).ok(), format!("hapax {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn a_program_gets_a_usage_error_as_json() {
+    for args in [
+        &["--json"][..],
+        &["nope", "--json"],
+        &["--json", "show"],
+        &["list", "--json", "--limit", "x"],
+        &["key", "--json"],
+        &["key", "seed", "--json"],
+        &["graph", "--json", "--store", "memory:"],
+        &["demo", "--json", "--kills", "0"],
+        &["--json", "list"],
+    ] {
+        let error = said(stock(args)).fails(2);
+        let error: serde_json::Value = serde_json::from_str(&error).unwrap();
+        assert_eq!((&error["v"], &error["error"]["code"]), (&1.into(), &"HX0060".into()), "{args:?}");
+        for field in ["message", "cure", "page"] {
+            assert!(error["error"][field].as_str().is_some_and(|text| !text.is_empty()), "{args:?}: {error}");
+        }
+        assert_eq!(error["error"]["message"].as_str().unwrap().lines().count(), 1, "{error}");
+    }
+    assert!(said(stock(&["list", "--json", "--help"])).ok().starts_with("List runs"));
 }

@@ -103,6 +103,8 @@ pub mod code {
         READ_ONLY = "HX0049";
         /// The store's address isn't understood.
         BAD_URL = "HX0050";
+        /// The command line isn't understood.
+        USAGE = "HX0060";
     }
 }
 

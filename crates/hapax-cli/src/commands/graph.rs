@@ -70,11 +70,11 @@ impl Graph {
         match <[GraphOutline; 1]>::try_from(graphs) {
             Ok([only]) => Ok(only),
             Err(graphs) if graphs.is_empty() => {
-                Err(Failure::Usage("this program holds no graph: name a run with --run".into()))
+                Err(Failure::usage("this program holds no graph: name a run with --run"))
             }
             Err(graphs) => {
                 let names: Vec<_> = graphs.iter().map(|graph| &*graph.name).collect();
-                Err(Failure::Usage(format!("which graph? there are {}", names.join(", "))))
+                Err(Failure::usage(format!("which graph? there are {}", names.join(", "))))
             }
         }
     }

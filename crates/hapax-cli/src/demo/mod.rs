@@ -116,10 +116,10 @@ struct Place {
 impl Place {
     fn new(global: &Global, fresh: &Path) -> Result<Self, Failure> {
         let told = global.store.clone().map(OsString::into_string).transpose();
-        let told = told.map_err(|_| Failure::Usage("the demo wants an address in UTF-8".into()))?;
+        let told = told.map_err(|_| Failure::usage("the demo wants an address in UTF-8"))?;
         if told.as_ref().is_some_and(|url| url.starts_with("memory:") || url.ends_with(":memory:")) {
             let why = "what is only in memory dies with the worker; use a file, as `--store sqlite:demo.db`";
-            return Err(Failure::Usage(why.into()));
+            return Err(Failure::usage(why));
         }
         let store = told.unwrap_or_else(|| format!("sqlite:{}", fresh.join("orders.db").display()));
         Ok(Self { store, namespace: session::namespace(global)? })
