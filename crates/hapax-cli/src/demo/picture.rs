@@ -28,6 +28,8 @@ pub(super) enum Kill {
     AnyMoment,
     /// After this order's charge was applied, before the answer.
     Between(String),
+    /// When a node had just seen an answer.
+    Upon,
 }
 
 /// What there is to see.
@@ -93,6 +95,7 @@ impl Scene {
         let text = match &kill {
             Kill::AnyMoment => format!("worker {worker}, at a random moment"),
             Kill::Between(order) => format!("worker {worker}: {order} is charged, the answer never arrives"),
+            Kill::Upon => format!("worker {worker}, as its code has just seen an answer"),
         };
         self.event("SIGKILL", BAD, text);
         self.kills.push(kill);
@@ -141,14 +144,15 @@ impl Scene {
         let struck = self.kills.iter().map(|kill| match kill {
             Kill::AnyMoment => paint.on(BAD, "✗"),
             Kill::Between(_) => paint.on(WARN, "◆"),
+            Kill::Upon => paint.on(WARN, "▲"),
         });
         let to_come = (self.planned as usize).saturating_sub(self.kills.len());
         struck.chain((0..to_come).map(|_| paint.on(FAINT, "·"))).collect()
     }
 
     fn kill_row(&self, paint: Paint) -> String {
-        let between = self.between();
-        let legend = format!("{between} of them ◆ between a charge and its answer");
+        let [between, upon] = self.aimed();
+        let legend = format!("{between} ◆ before, {upon} ▲ upon an answer");
         let counts = format!("{}/{}", self.kills.len(), self.planned);
         format!("  kills   {}  {counts}   {}", self.marks(paint), paint.on(FAINT, &legend))
     }
@@ -165,9 +169,10 @@ impl Scene {
         format!("  bank    pid {ledger}   {charges} charges in {calls} calls, {}", paint.on(WARN, &repeats))
     }
 
-    /// Kills between a charge and its answer.
-    pub(super) fn between(&self) -> usize {
-        self.kills.iter().filter(|kill| matches!(kill, Kill::Between(_))).count()
+    /// Kills between a charge and its answer, and upon an answer.
+    pub(super) fn aimed(&self) -> [usize; 2] {
+        let between = self.kills.iter().filter(|kill| matches!(kill, Kill::Between(_))).count();
+        [between, self.kills.iter().filter(|kill| matches!(kill, Kill::Upon)).count()]
     }
 
     fn recovery(&self) -> Option<String> {
@@ -307,7 +312,7 @@ fn style(template: &str) -> ProgressStyle {
 pub(super) fn result(tally: &Tally, scene: &Scene, out: &Output) -> String {
     let (names, values) = table(tally);
     let style = if tally.holds() { GOOD } else { BAD };
-    let verdict = tally.verdict(scene.between());
+    let verdict = tally.verdict(scene.aimed());
     let mut lines = vec![out.paint(FAINT, &names), out.paint(STRONG, &values), String::new()];
     lines.extend(verdict.lines().map(|line| out.paint(style, line)));
     lines.extend(
