@@ -1,6 +1,9 @@
 //! What went wrong, with its cure and exit code.
 
-use crate::output::{BAD, FAINT, STRONG, clean};
+use crate::{
+    output::{BAD, FAINT, STRONG, clean},
+    table::wrapped,
+};
 use anstyle::Style;
 use hapax::{Coded, Error};
 use hapax_core::error::{Code, code};
@@ -51,7 +54,7 @@ pub(crate) struct Report {
 impl Failure {
     /// An error of the operating system.
     pub(crate) fn io(what: &str, error: &io::Error) -> Self {
-        Failure::Plain(format!("{what}: {error}"))
+        Failure::coded(code::SYSTEM, format!("{what}: {error}"))
     }
 
     /// An error while the answer was written.
@@ -124,16 +127,23 @@ impl Failure {
 }
 
 impl Report {
-    /// As a person reads it.
-    pub(crate) fn human(&self, paint: impl Fn(Style, &str) -> String) -> String {
+    /// As a person reads it, in lines of so many columns.
+    pub(crate) fn human(&self, width: Option<usize>, paint: impl Fn(Style, &str) -> String) -> String {
         let head = self.code.map_or_else(|| "error".to_owned(), |code| format!("error[{code}]"));
-        let mut text = format!("{}: {}\n", paint(BAD, &head), clean(&self.message));
-        let lines = [("cause", &self.cause), ("cure", &self.cure), ("page", &self.page)];
-        for (name, line) in lines {
-            if let Some(line) = line {
-                let style = if name == "page" { FAINT } else { STRONG };
-                text.push_str(&format!("  {}: {}\n", paint(style, name), clean(line)));
-            }
+        let parts = [
+            ("", head.as_str(), BAD, Some(&self.message)),
+            ("  ", "cause", STRONG, self.cause.as_ref()),
+            ("  ", "cure", STRONG, self.cure.as_ref()),
+            ("  ", "page", FAINT, self.page.as_ref()),
+        ];
+        let mut text = String::new();
+        for (indent, name, style, said) in parts {
+            let Some(said) = said else { continue };
+            // An address is of use only in one piece.
+            let width = width.filter(|_| name != "page");
+            let room = width.map_or(usize::MAX, |width| width.saturating_sub(indent.len() + 2));
+            let lines = wrapped(&format!("{name}: {}", clean(said)), room).join(&format!("\n{indent}  "));
+            text.push_str(&format!("{indent}{}\n", lines.replacen(name, &paint(style, name), 1)));
         }
         text
     }
@@ -232,6 +242,7 @@ fn cure(code: Code) -> &'static str {
         code::READ_ONLY => "give this user write permission for the file and its folder",
         code::BAD_URL => "use `sqlite:path/to/file.db` or `memory:`",
         code::USAGE => "`--help` shows how it is used",
+        code::SYSTEM => "check the path, its permissions and the room on the disk",
         _ => "see the code's page",
     }
 }
@@ -239,6 +250,15 @@ fn cure(code: Code) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_fits_a_narrow_terminal() {
+        let report = Failure::coded(code::RUN_NOT_FOUND, "there is no run `order-43`").report().unwrap();
+        let text = report.human(Some(40), |_, text| text.to_owned());
+        let mut words = text.lines().filter(|line| line.contains(' ') && !line.contains("https://"));
+        assert!(words.all(|line| line.len() <= 40), "{text}");
+        assert!(text.contains("\n  cure: look for it with `list`; it\n    may live"), "{text}");
+    }
 
     #[test]
     fn every_code_has_a_cure_of_its_own() {

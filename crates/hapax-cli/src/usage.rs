@@ -22,7 +22,7 @@ pub(crate) fn refuse(error: &clap::Error, args: &[OsString]) -> ExitCode {
     Output::new(&global).exit(Err(failure(error)))
 }
 
-/// The message, and as its cure what clap offers: something similar, how it is used.
+/// The message, and as its cure what clap offers: something similar, or else how it is used.
 fn failure(error: &clap::Error) -> Failure {
     let text = error.render().to_string();
     let mut paragraphs = text.split("\n\n").map(|part| part.split_whitespace().collect::<Vec<_>>().join(" "));
@@ -34,9 +34,11 @@ fn failure(error: &clap::Error) -> Failure {
         let tip = part.strip_prefix("tip: ").map(|tip| tip.replace(" tip: ", "; "));
         tip.or_else(|| part.strip_prefix("Usage: ").map(|usage| format!("use it as `{usage}`")))
     };
-    let cures: Vec<_> = paragraphs.filter_map(helps).collect();
     let failure = Failure::usage(message);
-    if cures.is_empty() { failure } else { failure.cured_by(cures.join("; ")) }
+    match paragraphs.find_map(helps) {
+        Some(cure) => failure.cured_by(cure),
+        None => failure,
+    }
 }
 
 #[cfg(test)]
@@ -47,7 +49,7 @@ mod tests {
 
     fn told(args: &[&str]) -> String {
         let error = Cli::try_parse_from(["hapax"].iter().chain(args)).unwrap_err();
-        failure(&error).report().unwrap().human(|_, text| text.to_owned())
+        failure(&error).report().unwrap().human(None, |_, text| text.to_owned())
     }
 
     #[test]
@@ -61,7 +63,7 @@ mod tests {
     #[test]
     fn something_similar_is_offered() {
         assert!(
-            told(&["lst"]).contains("\n  cure: a similar subcommand exists: 'list'"),
+            told(&["lst"]).contains("\n  cure: a similar subcommand exists: 'list'\n"),
             "{}",
             told(&["lst"])
         );

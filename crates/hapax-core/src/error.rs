@@ -105,6 +105,8 @@ pub mod code {
         BAD_URL = "HX0050";
         /// The command line isn't understood.
         USAGE = "HX0060";
+        /// The operating system refused what a command needs.
+        SYSTEM = "HX0061";
     }
 }
 

@@ -12,8 +12,8 @@ use hapax_core::limits::FRONTIER_PAGE;
 use hapax_store::RunRecord;
 
 const AFTER_HELP: &str = "\
-The path is read from the run's checkpoints: visited nodes and edges are highlighted, what runs next and what failed
-is marked. Of a graph whose code this program doesn't hold, what the run visited is drawn; a dotted line marked
+The path is read from the run's checkpoints: visited nodes and edges are highlighted, what runs next and what failed \
+is marked. Of a graph whose code this program doesn't hold, what the run visited is drawn; a dotted line marked \
 `perhaps` leads from a node that may have been one more source of a join, or may have ended there.
 
 Examples:
@@ -34,7 +34,7 @@ pub(crate) struct Graph {
     /// A run, whose path is drawn in
     #[arg(long, value_name = "RUN")]
     run: Option<String>,
-    /// The drawing's language
+    /// The drawing's language: `mermaid` for Markdown, `dot` for Graphviz, `svg` for browsers
     #[arg(long, value_enum, default_value_t = Format::Mermaid)]
     format: Format,
     /// How many of the run's latest steps are read
@@ -45,11 +45,8 @@ pub(crate) struct Graph {
 /// A drawing's language.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Format {
-    /// For Markdown
     Mermaid,
-    /// For Graphviz
     Dot,
-    /// For browsers
     Svg,
 }
 

@@ -150,7 +150,7 @@ struct Item {
 
 /// A u64 as a string, as everywhere; a number is exact here too.
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "an order key is a decimal number below 2^64, as a string or a number")]
 enum Decimal {
     Text(OrderKey),
     Number(u64),

@@ -38,11 +38,11 @@ use supervisor::{Broken, Setup, supervise};
 use tally::Tally;
 
 const AFTER_HELP: &str = "\
-The worker and the bank are processes of their own. The numbers are counted from the bank's log,
-which is on its disk before any answer leaves. Exit code 0 means: no order was charged twice, none
+The worker and the bank are processes of their own. The numbers are counted from the bank's log, \
+which is on its disk before any answer leaves. Exit code 0 means: no order was charged twice, none \
 was lost, and calls had to be repeated.
 
-The orders live in a temporary file, or in the store that --store names, where they stay.
+The orders live in a temporary file, or in the store that --store names, where they stay. \
 $HAPAX_STORE is not used.
 
 Examples:

@@ -89,10 +89,13 @@ impl Tally {
     pub(super) fn verdict(&self, [between, upon]: [usize; 2]) -> String {
         let Self { orders, kills, charges, raw_calls, duplicates, lost, .. } = self;
         if self.holds() {
+            let upon = match upon {
+                0 => ".".to_owned(),
+                _ => format!(",\n{upon} in the moment in which its answer was seen."),
+            };
             return format!(
                 "Every order was charged exactly once and shipped, though its worker was killed {kills} times:\n\
-                 {between} of these kills struck after the bank had moved money and before its answer arrived,\n\
-                 {upon} in the moment in which its answer was seen.\n\
+                 {between} of these kills struck after the bank had moved money and before its answer arrived{upon}\n\
                  The bank was asked {raw_calls} times and moved money {charges} times: repeated calls had their first key.\n\
                  All this is counted from the bank's own log."
             );
