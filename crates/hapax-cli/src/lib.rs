@@ -59,11 +59,24 @@ const FAREWELL: Duration = Duration::from_secs(5);
 /// Register the graphs first. The engine is shut down when the command is done. Build it with
 /// [`finds_work(false)`](hapax::Options::finds_work), unless looking at runs shall also take up those that nobody
 /// holds.
+///
+/// See the [crate's page](crate) for an example.
 pub async fn run(engine: Engine) -> ExitCode {
     run_from(engine, std::env::args_os()).await
 }
 
 /// As [`run`], with the arguments that are left of this process's own; the first is the program's name.
+///
+/// ```
+/// # use hapax::prelude::*;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> hapax::Result<()> {
+/// let engine = Engine::open("memory:").await?;
+/// let done = hapax_cli::run_from(engine, ["orders", "list"]).await;
+/// assert_eq!(done, std::process::ExitCode::SUCCESS);
+/// # Ok(())
+/// # }
+/// ```
 pub async fn run_from(
     engine: Engine,
     args: impl IntoIterator<Item = impl Into<OsString> + Clone>,
@@ -89,6 +102,14 @@ pub async fn run_from(
 }
 
 /// The stock `hapax`: opens the store by `--store` or `HAPAX_STORE`.
+///
+/// ```no_run
+/// use std::process::ExitCode;
+///
+/// fn main() -> ExitCode {
+///     hapax_cli::main()
+/// }
+/// ```
 pub fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
     if let Some(part) = demo::Part::from_args(&args) {

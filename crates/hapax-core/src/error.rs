@@ -6,6 +6,13 @@ use crate::{
 };
 
 /// An error code, such as `HX0001`.
+///
+/// ```
+/// use hapax_core::error::{Code, code};
+/// let code: Code = code::RUN_NOT_FOUND;
+/// assert_eq!(code, "HX0028"); // docs/errors/HX0028.md
+/// assert!(code::ALL.contains(&code));
+/// ```
 pub type Code = &'static str;
 
 macro_rules! codes {
@@ -111,6 +118,11 @@ pub mod code {
 }
 
 /// Errors that have a code.
+///
+/// ```
+/// use hapax_core::{error::Coded, id::RunId};
+/// assert_eq!(RunId::new("").unwrap_err().code(), "HX0001");
+/// ```
 pub trait Coded {
     /// The code; its page says cause and cure.
     fn code(&self) -> Code;
