@@ -98,7 +98,8 @@ impl Session<'_> {
 pub(crate) async fn open(global: &Global) -> Result<Engine, Failure> {
     let url = global.store.clone().or_else(|| env::var_os("HAPAX_STORE").filter(|url| !url.is_empty()));
     let url = url.ok_or_else(|| {
-        Failure::Usage("no store is named: pass --store sqlite:path/to/file.db, or set HAPAX_STORE".into())
+        Failure::usage("no store is named")
+            .cured_by("pass --store sqlite:path/to/file.db, or set HAPAX_STORE")
     })?;
     let options = Options::default().finds_work(false).namespace(namespace(global)?);
     let store = open_store(&url).await?;

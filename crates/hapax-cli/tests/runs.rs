@@ -78,6 +78,11 @@ async fn a_run_of_a_foreign_graph_is_drawn_as_far_as_it_went() {
     );
     let svg = shop.hapax(&["graph", "--run", "order-1", "--format", "svg"]).ok();
     assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n") && svg.contains(">charge</text>"));
+    assert!(svg.contains("stroke-dasharray=\"2 4\"") && svg.contains(">perhaps</text>"), "{svg}");
+    let drawing = shop.hapax(&["graph", "--run", "order-1", "--json"]).json();
+    let into_charge = drawing["edges"].as_array().unwrap().iter().filter(|edge| edge["to"] == 3);
+    let kinds: Vec<_> = into_charge.map(|edge| edge["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["routed", "presumed"]);
     let error = shop.hapax(&["graph", "orders"]).fails(1);
     assert!(error.starts_with("error[HX0034]: graph `orders` is not registered"), "{error}");
     shop.hapax(&["graph"]).fails(2);

@@ -6,6 +6,13 @@ use crate::{
 };
 
 /// An error code, such as `HX0001`.
+///
+/// ```
+/// use hapax_core::error::{Code, code};
+/// let code: Code = code::RUN_NOT_FOUND;
+/// assert_eq!(code, "HX0028"); // docs/errors/HX0028.md
+/// assert!(code::ALL.contains(&code));
+/// ```
 pub type Code = &'static str;
 
 macro_rules! codes {
@@ -105,10 +112,19 @@ pub mod code {
         READ_ONLY = "HX0049";
         /// The store's address isn't understood.
         BAD_URL = "HX0050";
+        /// The command line isn't understood.
+        USAGE = "HX0060";
+        /// The operating system refused what a command needs.
+        SYSTEM = "HX0061";
     }
 }
 
 /// Errors that have a code.
+///
+/// ```
+/// use hapax_core::{error::Coded, id::RunId};
+/// assert_eq!(RunId::new("").unwrap_err().code(), "HX0001");
+/// ```
 pub trait Coded {
     /// The code; its page says cause and cure.
     fn code(&self) -> Code;

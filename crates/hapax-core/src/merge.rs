@@ -18,6 +18,8 @@ use crate::{
 use std::collections::{HashMap, HashSet, VecDeque};
 
 /// What became of one item.
+///
+/// See [`Merger`] for an example.
 #[derive(Debug, Clone)]
 pub enum ItemResult<S: State> {
     /// It returned.
@@ -32,6 +34,8 @@ pub enum ItemResult<S: State> {
 }
 
 /// A step that can't be committed.
+///
+/// See [`Merger`] for an example.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MergeError {
@@ -120,6 +124,8 @@ pub enum MergeError {
 }
 
 /// What a step leads to.
+///
+/// See [`Merger`] for an example.
 #[derive(Debug, Clone)]
 pub struct Merged<S> {
     /// The state after the step.
@@ -131,6 +137,33 @@ pub struct Merged<S> {
 }
 
 /// Folds the results of one step, one after the other, in order-key order.
+///
+/// ```
+/// use hapax_core::{
+///     frontier::{Barriers, WorkItem},
+///     graph::GraphBuilder,
+///     merge::{ItemResult, Merger},
+///     route::SettledRoute,
+///     state::{ConflictPolicy, State},
+/// };
+/// # use hapax_core as hapax;
+/// # use serde::{Deserialize, Serialize};
+/// # #[derive(hapax_macros::State, Clone, Default, Serialize, Deserialize)]
+/// # #[state(crate = hapax)]
+/// # struct Sum { #[state(sum)] total: u64 }
+/// let graph = GraphBuilder::<Sum>::new("sums", 1, "add")
+///     .node("add", false, false)
+///     .node("report", false, false)
+///     .edge("add", "report")
+///     .build()?;
+/// let add = WorkItem::start(&graph);
+/// let mut merger = Merger::new(&graph, 0, Sum::default(), Barriers::default(), ConflictPolicy::Fail, 1);
+/// let (delta, route) = (Sum::delta().total(3u64), SettledRoute::Edges);
+/// merger.push(&add, ItemResult::Done { delta, route })?;
+/// let merged = merger.finish()?;
+/// assert_eq!((merged.state.total, merged.frontier[0].node.as_str()), (3, "report"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Merger<'g, S: State> {
     graph: &'g Graph<S>,
     step: u64,

@@ -28,6 +28,26 @@ use tokio::{sync::broadcast, task::AbortHandle};
 /// in its hands until they are over, with their leases renewed and cancels heard, and then lets go of the store. This
 /// lasts as long as the runtime does. A runtime that ends stops the runs as a crash would: nothing is lost, and the
 /// next engine goes on with them. For an end within a given time there is [`Engine::shutdown`].
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> hapax::Result<()> {
+/// # use hapax::prelude::*;
+/// # use serde::{Serialize, Deserialize};
+/// # #[derive(State, Clone, Default, Debug, Serialize, Deserialize)]
+/// # struct Draft { text: String }
+/// # const WRITE: Node = Node::new("write");
+/// # async fn write(_: hapax::Ctx<Draft>) -> DraftDelta { Draft::delta().text("once") }
+/// # let engine = Engine::open("memory:").await?;
+/// # let graph = Graph::new("drafts", 1, WRITE).node(WRITE, write);
+/// let drafts = engine.register(graph, ()).await?;
+/// let draft = drafts.start("draft-1", Draft::default()).await?.wait().await?;
+/// assert_eq!(draft.text, "once");
+/// assert_eq!(engine.record("draft-1").await?.step, 1);
+/// engine.shutdown(std::time::Duration::from_secs(1)).await;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Engine {
     pub(crate) shared: Arc<Shared>,

@@ -148,6 +148,14 @@ impl<S: State, A: Send + Sync + 'static> Graph<S, A> {
 }
 
 /// The producers of a join: an array of nodes, or a tuple of nodes with different inputs.
+///
+/// ```
+/// use hapax::{Node, Sources};
+/// const FRAUD: Node<String> = Node::new("fraud");
+/// const TAX: Node<u64> = Node::new("tax");
+/// assert_eq!((FRAUD, TAX).names(), ["fraud", "tax"]);
+/// assert_eq!([TAX, TAX].names(), ["tax", "tax"]);
+/// ```
 pub trait Sources {
     /// Their names.
     fn names(self) -> Vec<&'static str>;

@@ -100,8 +100,14 @@ mod tests {
         let (store, new) = (MemoryStore::shared() as Arc<dyn Store>, run(2500));
         let Created::New(Some(lease)) = store.create(new.clone()).await.unwrap() else { panic!("it is new") };
         let (key, all) = (new.key, new.checkpoint.frontier);
-        let gate =
-            Gate::new(store.clone(), key.clone(), lease.epoch, Duration::from_secs(1), Observer::default());
+        let gate = Gate::new(
+            store.clone(),
+            key.clone(),
+            lease.epoch,
+            Duration::from_secs(1),
+            Observer::default(),
+            Arc::default(),
+        );
         for depth in [100, FRONTIER_PAGE, usize::MAX] {
             let first = all[..FRONTIER_PAGE].to_vec();
             let mut frontier = Frontier::new(0, all.len(), depth, first.into());

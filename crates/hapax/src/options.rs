@@ -5,6 +5,8 @@ use hapax_core::{id::Namespace, limits, rng::Rng, state::ConflictPolicy};
 use std::{fmt, sync::Arc, time::Duration};
 
 /// How far a run may go before its steps are on disk.
+///
+/// See [`Options`] for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Durability {
     /// Steps run ahead of the disk and share its commits; nothing leaves the process before it is durable.

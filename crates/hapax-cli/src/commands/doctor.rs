@@ -141,8 +141,9 @@ fn human(facts: &[Fact], safe: bool, session: &Session<'_>) -> String {
         };
         let verdict = out.paint(style, &format!("{:<6}", word(fact.verdict)));
         let name = out.paint(STRONG, &format!("{:<12}", fact.name));
-        text.push_str(&format!("{verdict}  {name}  {}\n", clean(&fact.found)));
         let room = out.width().map_or(usize::MAX, |width| width.saturating_sub(INDENT));
+        let found = wrapped(&clean(&fact.found), room).join(&format!("\n{:INDENT$}", ""));
+        text.push_str(&format!("{verdict}  {name}  {found}\n"));
         for line in wrapped(&clean(&fact.meaning), room) {
             text.push_str(&format!("{:INDENT$}{}\n", "", out.paint(FAINT, &line)));
         }

@@ -14,7 +14,7 @@ use hapax_store::{ListFilter, RunRecord};
 use serde::Serialize;
 
 const AFTER_HELP: &str = "\
-Only a program that holds the graph's code can go on with a run: build these commands into yours with
+Only a program that holds the graph's code can go on with a run: build these commands into yours with \
 `hapax_cli::run`. What was committed is never run again.
 
 Examples:
