@@ -1,6 +1,9 @@
 //! What went wrong, with its cure and exit code.
 
-use crate::output::{BAD, FAINT, STRONG, clean};
+use crate::{
+    output::{BAD, FAINT, STRONG, clean},
+    table::wrapped,
+};
 use anstyle::Style;
 use hapax::{Coded, Error};
 use hapax_core::error::{Code, code};
@@ -8,9 +11,8 @@ use hapax_store::StoreError;
 use serde::Serialize;
 use std::{error::Error as _, io};
 
-/// The command line was not understood.
-pub(crate) const USAGE: u8 = 2;
 const FAILED: u8 = 1;
+const USAGE: u8 = 2;
 const STORE: u8 = 3;
 const BUSY: u8 = 4;
 const INTERRUPTED: u8 = 130;
@@ -21,8 +23,6 @@ const PAGES: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/error
 /// Why a command didn't do what it was asked for.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The command line doesn't fit.
-    Usage(String),
     /// An error with a code.
     Coded { code: Code, message: String, cause: Option<String>, cure: Option<String>, exit: u8 },
     /// An error without one.
@@ -54,7 +54,7 @@ pub(crate) struct Report {
 impl Failure {
     /// An error of the operating system.
     pub(crate) fn io(what: &str, error: &io::Error) -> Self {
-        Failure::Plain(format!("{what}: {error}"))
+        Failure::coded(code::SYSTEM, format!("{what}: {error}"))
     }
 
     /// An error while the answer was written.
@@ -63,6 +63,11 @@ impl Failure {
             return Failure::Closed;
         }
         Failure::io("cannot write the answer", error)
+    }
+
+    /// The command line doesn't fit.
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Failure::coded(code::USAGE, message)
     }
 
     /// An error with a code.
@@ -87,10 +92,14 @@ impl Failure {
         self
     }
 
+    /// What went wrong, without its cure.
+    pub(crate) fn message(&self) -> String {
+        self.report().map(|report| report.message).unwrap_or_default()
+    }
+
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Failure::Closed => 0,
-            Failure::Usage(_) => USAGE,
             Failure::Coded { exit, .. } => *exit,
             Failure::Plain(_) | Failure::Told => FAILED,
             Failure::Interrupted | Failure::DemoInterrupted => INTERRUPTED,
@@ -99,19 +108,18 @@ impl Failure {
 
     /// What is to be told, if anything is.
     pub(crate) fn report(&self) -> Option<Report> {
-        let plain = |message: &str, cure: Option<&str>| Report {
+        let plain = |message: &str| Report {
             code: None,
             message: message.into(),
             cause: None,
-            cure: cure.map(Into::into),
+            cure: None,
             page: None,
         };
         match self {
             Failure::Told | Failure::Closed => None,
-            Failure::Usage(message) => Some(plain(message, Some("`--help` shows how it is used"))),
-            Failure::Plain(message) => Some(plain(message, None)),
-            Failure::Interrupted => Some(plain("interrupted; nothing is lost, `resume` goes on", None)),
-            Failure::DemoInterrupted => Some(plain("interrupted; the demo's processes are ended", None)),
+            Failure::Plain(message) => Some(plain(message)),
+            Failure::Interrupted => Some(plain("interrupted; nothing is lost, `resume` goes on")),
+            Failure::DemoInterrupted => Some(plain("interrupted; the demo's processes are ended")),
             Failure::Coded { code, message, cause, cure: better, .. } => Some(Report {
                 code: Some(code),
                 message: message.clone(),
@@ -124,16 +132,23 @@ impl Failure {
 }
 
 impl Report {
-    /// As a person reads it.
-    pub(crate) fn human(&self, paint: impl Fn(Style, &str) -> String) -> String {
+    /// As a person reads it, in lines of so many columns.
+    pub(crate) fn human(&self, width: Option<usize>, paint: impl Fn(Style, &str) -> String) -> String {
         let head = self.code.map_or_else(|| "error".to_owned(), |code| format!("error[{code}]"));
-        let mut text = format!("{}: {}\n", paint(BAD, &head), clean(&self.message));
-        let lines = [("cause", &self.cause), ("cure", &self.cure), ("page", &self.page)];
-        for (name, line) in lines {
-            if let Some(line) = line {
-                let style = if name == "page" { FAINT } else { STRONG };
-                text.push_str(&format!("  {}: {}\n", paint(style, name), clean(line)));
-            }
+        let parts = [
+            ("", head.as_str(), BAD, Some(&self.message)),
+            ("  ", "cause", STRONG, self.cause.as_ref()),
+            ("  ", "cure", STRONG, self.cure.as_ref()),
+            ("  ", "page", FAINT, self.page.as_ref()),
+        ];
+        let mut text = String::new();
+        for (indent, name, style, said) in parts {
+            let Some(said) = said else { continue };
+            // An address is of use only in one piece.
+            let width = width.filter(|_| name != "page");
+            let room = width.map_or(usize::MAX, |width| width.saturating_sub(indent.len() + 2));
+            let lines = wrapped(&format!("{name}: {}", clean(said)), room).join(&format!("\n{indent}  "));
+            text.push_str(&format!("{indent}{}\n", lines.replacen(name, &paint(style, name), 1)));
         }
         text
     }
@@ -166,7 +181,7 @@ fn deepest(error: &Error) -> Option<String> {
 
 fn exit_of(code: Code) -> u8 {
     match code {
-        code::BAD_URL => USAGE,
+        code::BAD_URL | code::USAGE => USAGE,
         code::RUN_HELD | code::STORE_RETRY | code::STORE_UNKNOWN | code::FENCED => BUSY,
         code::CORRUPT
         | code::STORE_FULL
@@ -193,6 +208,7 @@ fn cure(code: Code) -> &'static str {
         code::LIMIT => "split the work or keep large data elsewhere",
         code::STATE_SHAPE => "deploy the version that wrote it, or declare an upgrade of the state",
         code::NOT_SERIALISABLE => "mend the JSON, or the type that makes it",
+        code::OWN_HANDLER => "give the node a `Retry`, or another node as its handler",
         code::NODE_FAILED => "mend what the message names, then `retry`: it goes on from the failed step",
         code::NODE_TIMEOUT => "raise the node's timeout, or make it faster; then `retry`",
         code::NODE_PANICKED => "mend the panic, then `retry`",
@@ -231,6 +247,8 @@ fn cure(code: Code) -> &'static str {
         code::NETWORK_FILE_SYSTEM => "move the file to a local disk",
         code::READ_ONLY => "give this user write permission for the file and its folder",
         code::BAD_URL => "use `sqlite:path/to/file.db` or `memory:`",
+        code::USAGE => "`--help` shows how it is used",
+        code::SYSTEM => "check the path, its permissions and the room on the disk",
         _ => "see the code's page",
     }
 }
@@ -238,6 +256,15 @@ fn cure(code: Code) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_fits_a_narrow_terminal() {
+        let report = Failure::coded(code::RUN_NOT_FOUND, "there is no run `order-43`").report().unwrap();
+        let text = report.human(Some(40), |_, text| text.to_owned());
+        let mut words = text.lines().filter(|line| line.contains(' ') && !line.contains("https://"));
+        assert!(words.all(|line| line.len() <= 40), "{text}");
+        assert!(text.contains("\n  cure: look for it with `list`; it\n    may live"), "{text}");
+    }
 
     #[test]
     fn every_code_has_a_cure_of_its_own() {

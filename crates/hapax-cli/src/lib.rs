@@ -28,7 +28,7 @@
 //! | `output`, `table`, `json`, `view` | how things are shown, to people and to programs |
 //! | `drawing` | a graph and the path of a run through it |
 //! | `demo` | orders that are paid through many kills |
-//! | `failure` | errors with their cure, and the exit codes |
+//! | `failure`, `usage` | errors with their cure, and the exit codes |
 
 mod args;
 mod commands;
@@ -39,6 +39,7 @@ mod json;
 mod output;
 mod session;
 mod table;
+mod usage;
 mod view;
 
 use args::Cli;
@@ -58,11 +59,24 @@ const FAREWELL: Duration = Duration::from_secs(5);
 /// Register the graphs first. The engine is shut down when the command is done. Build it with
 /// [`finds_work(false)`](hapax::Options::finds_work), unless looking at runs shall also take up those that nobody
 /// holds.
+///
+/// See the [crate's page](crate) for an example.
 pub async fn run(engine: Engine) -> ExitCode {
     run_from(engine, std::env::args_os()).await
 }
 
 /// As [`run`], with the arguments that are left of this process's own; the first is the program's name.
+///
+/// ```
+/// # use hapax::prelude::*;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> hapax::Result<()> {
+/// let engine = Engine::open("memory:").await?;
+/// let done = hapax_cli::run_from(engine, ["orders", "list"]).await;
+/// assert_eq!(done, std::process::ExitCode::SUCCESS);
+/// # Ok(())
+/// # }
+/// ```
 pub async fn run_from(
     engine: Engine,
     args: impl IntoIterator<Item = impl Into<OsString> + Clone>,
@@ -77,9 +91,9 @@ pub async fn run_from(
     let out = Output::new(&cli.global);
     let outcome = match cli.command {
         Command::Offline(command) => command.run(&out),
-        Command::Demo(_) => Err(Failure::Usage("the demo is part of the stock `hapax`: run it there".into())),
+        Command::Demo(_) => Err(Failure::usage("the demo is part of the stock `hapax`: run it there")),
         _ if cli.global.store.is_some() || cli.global.namespace.is_some() => {
-            Err(Failure::Usage("this program opens its own store: leave out --store and --namespace".into()))
+            Err(Failure::usage("this program opens its own store: leave out --store and --namespace"))
         }
         Command::Online(command) => on(&engine, command, &out, true).await,
     };
@@ -88,8 +102,20 @@ pub async fn run_from(
 }
 
 /// The stock `hapax`: opens the store by `--store` or `HAPAX_STORE`.
+///
+/// ```no_run
+/// use std::process::ExitCode;
+///
+/// fn main() -> ExitCode {
+///     hapax_cli::main()
+/// }
+/// ```
 pub fn main() -> ExitCode {
-    let cli = match parse(std::env::args_os()) {
+    let args: Vec<OsString> = std::env::args_os().collect();
+    if let Some(part) = demo::Part::from_args(&args) {
+        return part.output().exit(part.run());
+    }
+    let cli = match parse(args) {
         Ok(cli) => cli,
         Err(code) => return code,
     };
@@ -126,10 +152,7 @@ async fn on(engine: &Engine, command: commands::Online, out: &Output, embedded: 
 }
 
 /// Reads the arguments; help, version and mistakes are answered here.
-fn parse(args: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Cli, ExitCode> {
-    Cli::try_parse_from(args).map_err(|error| {
-        // A reader that went away wants no more.
-        let _ = error.print();
-        ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(failure::USAGE))
-    })
+fn parse(args: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Cli, ExitCode> {
+    let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
+    Cli::try_parse_from(&args).map_err(|error| usage::refuse(&error, &args))
 }

@@ -25,6 +25,7 @@ pub(crate) struct Output {
     color: bool,
     color_errors: bool,
     width: Option<usize>,
+    error_width: Option<usize>,
 }
 
 /// An answer with the version of its form.
@@ -41,7 +42,8 @@ impl Output {
             json: global.json,
             color: colors(global.color, io::stdout().is_terminal()),
             color_errors: colors(global.color, io::stderr().is_terminal()),
-            width: width(),
+            width: width(io::stdout().is_terminal()),
+            error_width: width(io::stderr().is_terminal()),
         }
     }
 
@@ -53,6 +55,11 @@ impl Output {
     /// The columns of the terminal; `None`: there is none, so nothing is cut.
     pub(crate) fn width(&self) -> Option<usize> {
         self.width
+    }
+
+    /// The same for standard error.
+    pub(crate) fn error_width(&self) -> Option<usize> {
+        self.error_width
     }
 
     /// Answers with JSON, or with the text that `human` makes.
@@ -128,7 +135,7 @@ impl Output {
                 let error = serde_json::json!({ "v": JSON_VERSION, "error": report });
                 format!("{error}\n")
             } else {
-                report.human(|style, text| paint(self.color_errors, style, text))
+                report.human(self.error_width, |style, text| paint(self.color_errors, style, text))
             };
             // Nobody is left to hear that stderr is closed.
             let _ = io::stderr().lock().write_all(text.as_bytes());
@@ -152,11 +159,11 @@ fn colors(when: ColorWhen, terminal: bool) -> bool {
     }
 }
 
-fn width() -> Option<usize> {
+fn width(terminal: bool) -> Option<usize> {
     let told = env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
     let seen = || {
         let (width, _) = terminal_size::terminal_size()?;
-        io::stdout().is_terminal().then_some(usize::from(width.0))
+        terminal.then_some(usize::from(width.0))
     };
     told.or_else(seen).filter(|width| *width > 0)
 }

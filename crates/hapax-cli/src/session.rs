@@ -3,7 +3,8 @@
 use crate::{args::Global, failure::Failure, output::Output};
 use hapax::{Engine, Error, GraphOutline, Options, Status, core::id::Namespace};
 use hapax_core::error::code;
-use hapax_store::{MemoryStore, RunRecord, SqliteOptions, SqliteStore, Store};
+use hapax_store::{ListFilter, MemoryStore, RunRecord, SqliteOptions, SqliteStore, Store, StoreError};
+use serde::Serialize;
 use std::{
     env,
     ffi::{OsStr, OsString},
@@ -24,7 +25,39 @@ pub(crate) struct Session<'a> {
     pub(crate) embedded: bool,
 }
 
+/// A run whose row can't be read.
+#[derive(Debug, Serialize)]
+pub(crate) struct Damaged {
+    pub(crate) run: String,
+    pub(crate) error: String,
+}
+
 impl Session<'_> {
+    /// The runs that can be read, and those that can't: one damaged row must not hide the others.
+    pub(crate) async fn list(
+        &self,
+        mut filter: ListFilter,
+    ) -> Result<(Vec<RunRecord>, Vec<Damaged>), Failure> {
+        let mut damaged = vec![];
+        loop {
+            let error = match self.engine.list(filter.clone()).await {
+                Ok(runs) => return Ok((runs, damaged)),
+                Err(error) => error,
+            };
+            match &error {
+                Error::Store(store) => match &**store {
+                    // An excepted run that is named again isn't what is damaged.
+                    StoreError::Corrupt { run, .. } if !filter.except.contains(&run.run) => {
+                        filter.except.push(run.run.clone());
+                        damaged.push(Damaged { run: run.run.to_string(), error: error.to_string() });
+                    }
+                    _ => return Err(error.into()),
+                },
+                _ => return Err(error.into()),
+            }
+        }
+    }
+
     /// The registered graph of that name.
     pub(crate) fn graph(&self, name: &str) -> Option<GraphOutline> {
         self.engine.graphs().into_iter().find(|graph| &*graph.name == name)
@@ -65,7 +98,8 @@ impl Session<'_> {
 pub(crate) async fn open(global: &Global) -> Result<Engine, Failure> {
     let url = global.store.clone().or_else(|| env::var_os("HAPAX_STORE").filter(|url| !url.is_empty()));
     let url = url.ok_or_else(|| {
-        Failure::Usage("no store is named: pass --store sqlite:path/to/file.db, or set HAPAX_STORE".into())
+        Failure::usage("no store is named")
+            .cured_by("pass --store sqlite:path/to/file.db, or set HAPAX_STORE")
     })?;
     let options = Options::default().finds_work(false).namespace(namespace(global)?);
     let store = open_store(&url).await?;

@@ -6,8 +6,8 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// Between two columns.
 const GAP: usize = 2;
-/// A column that is cut keeps at least this much.
-const LEAST: usize = 8;
+/// A column that is cut keeps at least this much: every status is whole.
+const LEAST: usize = 9;
 
 /// One cell.
 #[derive(Debug, Clone, Default)]
@@ -26,7 +26,8 @@ impl Cell {
     }
 }
 
-/// Rows under headings. On a narrow terminal the widest columns are cut first, then the last ones left out.
+/// Rows under headings. On a narrow terminal the widest columns are cut first, then the last ones left out. The first
+/// column says which row it is: it keeps half of the room, and both of its ends.
 #[derive(Debug)]
 pub(crate) struct Table {
     head: Vec<Cell>,
@@ -62,16 +63,16 @@ fn total(widths: &[usize]) -> usize {
 
 /// Makes the columns fit, as far as they can.
 fn fit(widths: &mut Vec<usize>, room: usize) {
+    let least = |at: usize| if at == 0 { LEAST.max(room / 2) } else { LEAST };
     while total(widths) > room {
         let excess = total(widths) - room;
-        let widest =
-            widths.iter().enumerate().max_by_key(|(_, width)| **width).map(|(at, width)| (at, *width));
-        match widest {
-            Some((at, width)) if width > LEAST => {
+        let wide = widths.iter().copied().enumerate().filter(|(at, width)| *width > least(*at));
+        match wide.max_by_key(|(_, width)| *width) {
+            Some((at, width)) => {
                 let next = widths.iter().filter(|other| **other < width).max().copied().unwrap_or(LEAST);
-                widths[at] = width.saturating_sub(excess).max(next.max(LEAST)).min(width - 1);
+                widths[at] = width.saturating_sub(excess).max(next.max(least(at))).min(width - 1);
             }
-            Some(_) if widths.len() > 1 => drop(widths.pop()),
+            None if widths.len() > 1 => drop(widths.pop()),
             _ => {
                 widths[0] = room.max(1);
                 return;
@@ -83,7 +84,7 @@ fn fit(widths: &mut Vec<usize>, room: usize) {
 fn render_line(cells: &[Cell], widths: &[usize], out: &Output) -> String {
     let mut line = String::new();
     for (at, (cell, width)) in cells.iter().zip(widths).enumerate() {
-        let text = cut(&cell.text, *width);
+        let text = if at == 0 { cut_within(&cell.text, *width) } else { cut(&cell.text, *width) };
         let padding = if at + 1 == widths.len() { 0 } else { width - text.width() + GAP };
         let painted = if text.is_empty() { text } else { out.paint(cell.style, &text) };
         line.push_str(&painted);
@@ -109,6 +110,24 @@ pub(crate) fn cut(text: &str, width: usize) -> String {
     }
     kept.push('…');
     kept
+}
+
+/// Cuts a text in its middle: names often differ only at their ends.
+fn cut_within(text: &str, width: usize) -> String {
+    let room = width.saturating_sub(1);
+    if text.width() <= width || room < 2 {
+        return cut(text, width);
+    }
+    let (mut end, mut used) = (text.len(), 0);
+    for (at, c) in text.char_indices().rev() {
+        used += c.width().unwrap_or(0);
+        if used > room / 2 {
+            break;
+        }
+        end = at;
+    }
+    let tail = &text[end..];
+    cut(text, width - tail.width()) + tail
 }
 
 /// A text in lines of so many columns, broken between words where that is possible.
@@ -137,6 +156,11 @@ mod tests {
         assert_eq!(cut("order-42", 8), "order-42");
         assert_eq!(cut("order-420", 8), "order-4…");
         assert_eq!(cut("日本語", 4), "日…");
+        assert_eq!(cut_within("order-42", 8), "order-42");
+        assert_eq!(cut_within("demo-1794769416993-012", 12), "demo-1…3-012");
+        for width in 1..8 {
+            assert!(cut_within("日本語日本語", width).width() <= width, "{width}");
+        }
     }
 
     #[test]
@@ -151,8 +175,8 @@ mod tests {
         fit(&mut widths, 60);
         assert_eq!(total(&widths), 60);
         assert_eq!(widths[1], 10);
-        fit(&mut widths, 20);
-        assert_eq!(widths, [8, 8]);
+        fit(&mut widths, 22);
+        assert_eq!(widths, [11, 9]);
         fit(&mut widths, 5);
         assert_eq!(widths, [5]);
     }

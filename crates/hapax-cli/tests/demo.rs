@@ -47,12 +47,12 @@ fn json(output: &Output) -> Value {
 #[test]
 fn killed_orders_are_charged_exactly_once() {
     let (temp, (_disk, store)) = (tempfile::tempdir().unwrap(), on_disk());
-    let args = "--orders 40 --kills 8 --seed 1 --json --store";
+    let args = "--orders 40 --kills 10 --seed 1 --json --store";
     let output = demo(args, temp.path()).arg(store).output().unwrap();
     let answer = json(&output);
     let number = |name: &str| answer[name].as_u64().unwrap_or_else(|| panic!("{name} in {answer}"));
     assert_eq!([number("duplicates"), number("lost")], [0, 0], "{answer}");
-    assert_eq!(["v", "orders", "steps", "kills", "charges"].map(number), [1, 40, 160, 8, 40]);
+    assert_eq!(["v", "orders", "steps", "kills", "charges"].map(number), [1, 40, 160, 10, 40]);
     assert!(number("raw_calls") > 40, "{answer}");
     assert!(answer["seconds"].as_f64().unwrap() > 0.0, "{answer}");
     let stdout = text(&output.stdout);
@@ -60,6 +60,20 @@ fn killed_orders_are_charged_exactly_once() {
     let expected = ["v", "orders", "steps", "kills", "charges", "raw_calls", "duplicates", "lost", "seconds"];
     assert_eq!(names, expected);
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
+}
+
+/// Mistakes that are planted in the shipped code: the demo shows those that a stranger could notice.
+#[cfg(feature = "canary")]
+#[test]
+fn a_demo_of_broken_code_reports_duplicates() {
+    for canary in ["gate_open", "result_early"] {
+        let (temp, (_disk, store)) = (tempfile::tempdir().unwrap(), on_disk());
+        let mut demo = demo("--orders 60 --kills 15 --seed 1 --json --store", temp.path());
+        let output = demo.arg(store).env("HAPAX_CANARY", canary).output().unwrap();
+        let answer = json(&output);
+        assert!(answer["duplicates"].as_u64().unwrap() > 0, "{canary}: {answer}");
+        assert_eq!(output.status.code(), Some(1), "{canary}");
+    }
 }
 
 #[test]

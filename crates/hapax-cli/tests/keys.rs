@@ -226,6 +226,10 @@ fn a_failure_leaves_stdout_empty() {
         ];
         said(stock(&args))
     };
+    assert!(said(stock(&["canon", "/no/such/file"])).fails(1).starts_with("error[HX0061]: cannot read /no"));
+    let frontier = r#"[{"node_id":"a","order_key":"0100"}]"#;
+    let step = ["key", "step", "--run-id", "r", "--step", "1", "--state-json", "", "--frontier", frontier];
+    assert!(said(stock(&step)).fails(2).contains("an order key is a decimal number below 2^64"));
     assert!(effect(r#"{"a":1,"a":2}"#).fails(1).starts_with("error[HX0013]: --request is not JSON"));
     for input in [&b"{"[..], b"1 2", b"\xff", b"", b"{\"a\":1,\"a\":2}"] {
         assert!(canon(input).fails(1).starts_with("error[HX0013]"), "{input:?}");

@@ -78,6 +78,11 @@ async fn a_run_of_a_foreign_graph_is_drawn_as_far_as_it_went() {
     );
     let svg = shop.hapax(&["graph", "--run", "order-1", "--format", "svg"]).ok();
     assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n") && svg.contains(">charge</text>"));
+    assert!(svg.contains("stroke-dasharray=\"2 4\"") && svg.contains(">perhaps</text>"), "{svg}");
+    let drawing = shop.hapax(&["graph", "--run", "order-1", "--json"]).json();
+    let into_charge = drawing["edges"].as_array().unwrap().iter().filter(|edge| edge["to"] == 3);
+    let kinds: Vec<_> = into_charge.map(|edge| edge["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["routed", "presumed"]);
     let error = shop.hapax(&["graph", "orders"]).fails(1);
     assert!(error.starts_with("error[HX0034]: graph `orders` is not registered"), "{error}");
     shop.hapax(&["graph"]).fails(2);
@@ -157,6 +162,29 @@ async fn damage_is_found_and_named() {
         found.out
     );
     assert!(shop.hapax(&["show", "order-2"]).code == 0, "the other runs are of no concern");
+}
+
+#[tokio::test]
+async fn a_run_that_cannot_be_read_is_named_beside_the_others() {
+    let shop = Shop::with_history().await;
+    shop.engine.shutdown(Duration::from_secs(5)).await;
+    let file = rusqlite::Connection::open(shop.path()).unwrap();
+    file.execute("UPDATE hapax_runs SET status_json = '{' WHERE run_id = 'order-2'", ()).unwrap();
+    drop(file);
+    let listed = shop.hapax(&["list"]);
+    assert_eq!(listed.code, 3);
+    let lines: Vec<&str> = listed.out.lines().collect();
+    assert!(lines[1].starts_with("order-1  succeeded"), "{lines:?}");
+    assert_eq!(lines[2].trim_end(), "order-2  damaged");
+    assert!(listed.err.starts_with("error[HX0044]: run `order-2` is damaged: its status"), "{}", listed.err);
+    let listed = shop.hapax(&["list", "--json"]);
+    let answer: serde_json::Value = serde_json::from_str(&listed.out).unwrap();
+    assert_eq!((listed.code, &answer["damaged"][0]["run"]), (3, &"order-2".into()));
+    assert_eq!(answer["runs"][0]["run"], "order-1");
+    shop.hapax(&["list", "--status", "succeeded"]).ok();
+    let found = shop.hapax(&["doctor"]);
+    assert_eq!(found.code, 1);
+    assert!(found.out.contains("[HX0044] run `order-2` is damaged: its status"), "{}", found.out);
 }
 
 #[tokio::test]

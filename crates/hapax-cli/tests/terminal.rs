@@ -125,10 +125,17 @@ fn completions_and_man_pages_know_every_command() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = said(stock(&["completions", shell])).ok();
         assert!(script.contains("doctor") && script.contains("dry-run"), "{shell}");
+        for word in ["ledger", "life"] {
+            assert!(!script.contains(word), "{shell} offers what only the demo itself calls: {word}");
+        }
     }
     let folder = tempfile::tempdir().unwrap();
     said(stock(&["man", "--dir", folder.path().to_str().unwrap()])).ok();
     assert!(folder.path().join("hapax.1").exists() && folder.path().join("hapax-key-step.1").exists());
+    let mut pages = std::fs::read_dir(folder.path()).unwrap().map(|page| page.unwrap().file_name());
+    assert!(pages.all(|page| page != "hapax-demo-worker.1" && page != "hapax-demo-ledger.1"));
+    let demo = said(stock(&["man", "demo"])).ok();
+    assert!(!demo.contains("ledger") && !demo.contains("SUBCOMMANDS"), "{demo}");
     said(stock(&["man", "nope"])).fails(2);
 }
 
@@ -137,7 +144,31 @@ fn a_mistake_on_the_command_line_is_a_usage_error() {
     for args in [&["nope"][..], &["show"], &["list", "--limit", "x"], &["resume"], &["resume", "a", "--all"]]
     {
         let error = said(stock(args)).fails(2);
-        assert!(error.starts_with("error: "), "{error}");
+        assert!(error.starts_with("error[HX0060]: ") && error.contains("\n  cure: "), "{error}");
     }
     assert_eq!(said(stock(&["--version"])).ok(), format!("hapax {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn a_program_gets_a_usage_error_as_json() {
+    for args in [
+        &["--json"][..],
+        &["nope", "--json"],
+        &["--json", "show"],
+        &["list", "--json", "--limit", "x"],
+        &["key", "--json"],
+        &["key", "seed", "--json"],
+        &["graph", "--json", "--store", "memory:"],
+        &["demo", "--json", "--kills", "0"],
+        &["--json", "list"],
+    ] {
+        let error = said(stock(args)).fails(2);
+        let error: serde_json::Value = serde_json::from_str(&error).unwrap();
+        assert_eq!((&error["v"], &error["error"]["code"]), (&1.into(), &"HX0060".into()), "{args:?}");
+        for field in ["message", "cure", "page"] {
+            assert!(error["error"][field].as_str().is_some_and(|text| !text.is_empty()), "{args:?}: {error}");
+        }
+        assert_eq!(error["error"]["message"].as_str().unwrap().lines().count(), 1, "{error}");
+    }
+    assert!(said(stock(&["list", "--json", "--help"])).ok().starts_with("List runs"));
 }

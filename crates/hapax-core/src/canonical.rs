@@ -24,6 +24,12 @@ use self::writer::Writer;
 pub const MAX_DEPTH: usize = 128;
 
 /// Why a value or text has no canonical form.
+///
+/// ```
+/// use hapax_core::canonical::{CanonicalError, from_text};
+/// assert_eq!(from_text(r#"{"a":1,"a":2}"#), Err(CanonicalError::DuplicateKey { key: "a".into() }));
+/// assert!(matches!(from_text("[1,]"), Err(CanonicalError::Syntax { at: 3, .. })));
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum CanonicalError {
@@ -123,6 +129,12 @@ pub fn from_text(text: &str) -> Result<String, CanonicalError> {
 /// # Errors
 ///
 /// As [`from_text`]; a byte that is not UTF-8 is a [`CanonicalError::Syntax`].
+///
+/// ```
+/// use hapax_core::canonical::from_slice;
+/// assert_eq!(from_slice(b"[ 1.0 ]").unwrap(), "[1]");
+/// assert!(from_slice(b"\xff").is_err());
+/// ```
 pub fn from_slice(bytes: &[u8]) -> Result<String, CanonicalError> {
     let text = std::str::from_utf8(bytes)
         .map_err(|error| CanonicalError::Syntax { at: error.valid_up_to(), reason: "invalid UTF-8" })?;

@@ -14,6 +14,8 @@ use crate::{
 use std::sync::Arc;
 
 /// A step as it is committed and as it is read back.
+///
+/// See [`Draft`] for an example.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checkpoint {
     /// The step.
@@ -45,6 +47,27 @@ pub struct Checkpoint {
 }
 
 /// What goes into a checkpoint.
+///
+/// ```
+/// use hapax_core::{checkpoint::{Draft, IoDigest, outbox_digest}, frontier::Barriers, id::RunId};
+/// let draft = Draft {
+///     step: 1,
+///     state: br#"{"counter":5}"#.to_vec().into(),
+///     state_version: 1,
+///     frontier: vec![],
+///     barriers: Barriers::default(),
+///     seed: 7,
+///     io: IoDigest::default().finish(),
+///     outbox: outbox_digest(&[]),
+///     label: None,
+/// };
+/// let run = RunId::new("run-001")?;
+/// let mut checkpoint = draft.seal(&run);
+/// assert!(checkpoint.is_intact(&run, &checkpoint.frontier));
+/// checkpoint.seed = 8;
+/// assert!(!checkpoint.is_intact(&run, &checkpoint.frontier));
+/// # Ok::<(), hapax_core::id::InvalidId>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Draft {
     /// The step.
@@ -125,6 +148,8 @@ fn digest(
 }
 
 /// Binds what the items of a step recorded: the last word on each call, in item and call order.
+///
+/// See [`Draft`] for an example.
 #[derive(Debug)]
 pub struct IoDigest(DigestBuilder);
 
@@ -156,6 +181,13 @@ impl IoDigest {
 }
 
 /// Binds the messages of a step.
+///
+/// ```
+/// use hapax_core::{checkpoint::outbox_digest, json::Json, outbox::Message};
+/// let mail = Message { topic: "mail".into(), key: "order-42".into(), payload: Json::of("shipped")? };
+/// assert_ne!(outbox_digest(&[mail.clone()]), outbox_digest(&[mail.clone(), mail]));
+/// # Ok::<(), hapax_core::canonical::CanonicalError>(())
+/// ```
 pub fn outbox_digest(messages: &[Message]) -> Digest {
     let mut digest = DigestBuilder::new("hapax.outbox.v1");
     for message in messages {

@@ -9,6 +9,13 @@ use std::{collections::BTreeSet, fmt, sync::Arc};
 
 /// The fencing token of a run's lease. A counter alone would repeat after a restored backup, so each claim
 /// draws a nonce as well.
+///
+/// ```
+/// use hapax_core::commit::Epoch;
+/// let (older, newer) = (Epoch { counter: 1, nonce: 9 }, Epoch { counter: 2, nonce: 3 });
+/// assert!(older < newer);
+/// assert_eq!(newer.to_string(), "2-00000000");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Epoch {
     /// Counts the claims.
@@ -24,6 +31,18 @@ impl fmt::Display for Epoch {
 }
 
 /// A write to a run. All writes of a run become durable in the order in which they were submitted.
+///
+/// ```
+/// use hapax_core::{commit::{Append, Epoch, Status, StatusChange, Write}, id::{Namespace, RunId, RunKey}};
+/// let run = RunKey { namespace: Namespace::default(), run: RunId::new("order-42")? };
+/// let epoch = Epoch { counter: 1, nonce: 9 };
+/// let rows = Append { run: run.clone(), epoch, first_seq: 0, rows: vec![], unless_cancelled: true };
+/// assert_eq!(Write::Append(rows).run(), &run);
+/// let change = StatusChange { run, epoch, status: Status::Cancelled, release: true, used_us: 0 };
+/// let write = Write::Status(change);
+/// assert_eq!((write.run().run.as_str(), write.epoch()), ("order-42", epoch));
+/// # Ok::<(), hapax_core::id::InvalidId>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Write {
@@ -36,6 +55,42 @@ pub enum Write {
 }
 
 /// Everything one step changes. Written whole or not at all.
+///
+/// ```
+/// use hapax_core::{
+///     checkpoint::{Draft, IoDigest, outbox_digest},
+///     commit::{Epoch, StepCommit, Write},
+///     frontier::Barriers,
+///     id::{Namespace, RunId, RunKey},
+/// };
+/// let run = RunKey { namespace: Namespace::default(), run: RunId::new("order-42")? };
+/// let draft = |step, state: &str| Draft {
+///     step,
+///     state: state.as_bytes().into(),
+///     state_version: 1,
+///     frontier: vec![],
+///     barriers: Barriers::default(),
+///     seed: 7,
+///     io: IoDigest::default().finish(),
+///     outbox: outbox_digest(&[]),
+///     label: None,
+/// };
+/// let before = draft(0, r#"{"paid":false}"#).seal(&run.run);
+/// let step = StepCommit {
+///     epoch: Epoch { counter: 1, nonce: 9 },
+///     follows: before.step,
+///     base: before.digest, // a step demands the very one before it
+///     checkpoint: draft(1, r#"{"paid":true}"#).seal(&run.run),
+///     first_seq: 0,
+///     journal: vec![],
+///     outbox: vec![],
+///     ends: true,
+///     used_us: 250,
+///     run,
+/// };
+/// assert_eq!(Write::Step(Box::new(step)).run().run.as_str(), "order-42");
+/// # Ok::<(), hapax_core::id::InvalidId>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepCommit {
     /// The run.
@@ -61,6 +116,8 @@ pub struct StepCommit {
 }
 
 /// Journal rows of a run.
+///
+/// See [`Write`] for an example.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Append {
     /// The run.
@@ -76,6 +133,8 @@ pub struct Append {
 }
 
 /// A run's new status.
+///
+/// See [`Write`] for an example.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StatusChange {
     /// The run.
@@ -147,6 +206,15 @@ fn row_weight(row: &JournalRow) -> usize {
 }
 
 /// What became of a write that took effect.
+///
+/// ```
+/// use hapax_core::commit::Written;
+/// let told = |written| match written {
+///     Written::Committed => "it is ours",
+///     Written::AlreadyCommitted => "it was there",
+/// };
+/// assert_eq!(told(Written::AlreadyCommitted), "it was there");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Written {
     /// Ours, durable.
@@ -156,6 +224,14 @@ pub enum Written {
 }
 
 /// Where a run stands.
+///
+/// ```
+/// use hapax_core::commit::{Status, WaitsOn};
+/// let status = Status::Waiting { on: WaitsOn::Timer };
+/// assert!(!status.is_final() && Status::Succeeded.is_final());
+/// assert_eq!(serde_json::to_string(&status)?, r#"{"status":"waiting","on":"timer"}"#);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "status", rename_all = "snake_case")]
 #[non_exhaustive]
@@ -188,6 +264,8 @@ pub enum Status {
 }
 
 /// What a parked run waits for.
+///
+/// See [`Status`] for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -203,6 +281,12 @@ pub enum WaitsOn {
 }
 
 /// Who paused a run.
+///
+/// ```
+/// use hapax_core::commit::{PausedBy, Status};
+/// let status = Status::Paused { by: PausedBy::Backpressure };
+/// assert!(!status.is_final());
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -214,6 +298,14 @@ pub enum PausedBy {
 }
 
 /// Why a run failed, as it is stored.
+///
+/// ```
+/// use hapax_core::commit::{RunFailure, Status};
+/// let (code, message) = ("HX0024".to_owned(), "the run took 10 steps, as many as it may".to_owned());
+/// let error = RunFailure { code, message, step: 10, node: None };
+/// assert_eq!(error.to_string(), "the run took 10 steps, as many as it may");
+/// assert!(Status::Failed { error }.is_final());
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
 pub struct RunFailure {

@@ -6,6 +6,13 @@ use crate::{
 };
 
 /// An error code, such as `HX0001`.
+///
+/// ```
+/// use hapax_core::error::{Code, code};
+/// let code: Code = code::RUN_NOT_FOUND;
+/// assert_eq!(code, "HX0028"); // docs/errors/HX0028.md
+/// assert!(code::ALL.contains(&code));
+/// ```
 pub type Code = &'static str;
 
 macro_rules! codes {
@@ -47,6 +54,8 @@ pub mod code {
         STATE_SHAPE = "HX0012";
         /// A value has no JSON form.
         NOT_SERIALISABLE = "HX0013";
+        /// A node is its own error handler.
+        OWN_HANDLER = "HX0014";
         /// A node returned an error.
         NODE_FAILED = "HX0020";
         /// A node took too long.
@@ -109,10 +118,19 @@ pub mod code {
         READ_ONLY = "HX0049";
         /// The store's address isn't understood.
         BAD_URL = "HX0050";
+        /// The command line isn't understood.
+        USAGE = "HX0060";
+        /// The operating system refused what a command needs.
+        SYSTEM = "HX0061";
     }
 }
 
 /// Errors that have a code.
+///
+/// ```
+/// use hapax_core::{error::Coded, id::RunId};
+/// assert_eq!(RunId::new("").unwrap_err().code(), "HX0001");
+/// ```
 pub trait Coded {
     /// The code; its page says cause and cure.
     fn code(&self) -> Code;
@@ -144,6 +162,7 @@ impl Coded for GraphError {
             GraphError::UnknownNode { .. } => code::UNKNOWN_NODE,
             GraphError::Duplicate { .. } => code::DUPLICATE,
             GraphError::Unreachable { .. } => code::UNREACHABLE,
+            GraphError::OwnHandler { .. } => code::OWN_HANDLER,
             GraphError::JoinCannotFill { .. } | GraphError::EmptyJoin { .. } => code::JOIN_CANNOT_FILL,
         }
     }

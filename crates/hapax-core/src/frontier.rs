@@ -14,6 +14,14 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 
 /// One node to run in one step.
+///
+/// ```
+/// use hapax_core::{frontier::WorkItem, id::NodeId, order::PathHash};
+/// let plan = WorkItem::child(PathHash::ROOT, 0, NodeId::new("plan")?, None);
+/// let [left, right] = [0, 1].map(|edge| WorkItem::child(plan.path_hash, edge, plan.node.clone(), None));
+/// assert!(left.sort_key() < right.sort_key());
+/// # Ok::<(), hapax_core::id::InvalidId>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkItem {
     /// Sorts the items of a step.
@@ -46,6 +54,8 @@ impl WorkItem {
 }
 
 /// A producer that reached a join.
+///
+/// See [`Barriers`] for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Arrival {
     /// The producer's order key.
@@ -57,6 +67,15 @@ pub struct Arrival {
 }
 
 /// Joins that wait: by join number, one queue for each source.
+///
+/// ```
+/// use hapax_core::{frontier::{Arrival, Barriers, barriers_digest}, order::{OrderKey, PathHash}};
+/// let waits = Arrival { order_key: OrderKey(1), path_hash: PathHash(7), edge_index: 0 };
+/// // Join 0 has two sources; the first has arrived.
+/// let barriers = Barriers([(0, vec![[waits].into(), [].into()])].into());
+/// assert!(!barriers.is_empty());
+/// assert_ne!(barriers_digest(&barriers), barriers_digest(&Barriers::default()));
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Barriers(pub BTreeMap<u32, Vec<VecDeque<Arrival>>>);
@@ -69,6 +88,8 @@ impl Barriers {
 }
 
 /// A page of the frontier, hashed on its own so that it can be checked on its own.
+///
+/// See [`page_digests`] for an example.
 pub fn page_digest(items: &[WorkItem]) -> Digest {
     let mut digest = DigestBuilder::new("hapax.frontier.v1");
     digest.u64(items.len() as u64);
@@ -81,11 +102,21 @@ pub fn page_digest(items: &[WorkItem]) -> Digest {
 }
 
 /// The digests of all pages of a frontier.
+///
+/// ```
+/// use hapax_core::{frontier::{WorkItem, page_digest, page_digests}, id::NodeId, order::PathHash};
+/// let items = vec![WorkItem::child(PathHash::ROOT, 0, NodeId::new("plan")?, None)];
+/// assert_eq!(page_digests(&items), [page_digest(&items)]);
+/// assert!(page_digests(&[]).is_empty());
+/// # Ok::<(), hapax_core::id::InvalidId>(())
+/// ```
 pub fn page_digests(items: &[WorkItem]) -> Vec<Digest> {
     items.chunks(FRONTIER_PAGE).map(page_digest).collect()
 }
 
 /// Binds the waiting barriers.
+///
+/// See [`Barriers`] for an example.
 pub fn barriers_digest(barriers: &Barriers) -> Digest {
     let mut digest = DigestBuilder::new("hapax.barriers.v1");
     for (join, queues) in &barriers.0 {

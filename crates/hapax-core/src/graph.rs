@@ -14,9 +14,13 @@ use std::{
 };
 
 /// A pure question about the merged state.
+///
+/// See [`GraphBuilder`] for an example.
 pub type Predicate<S> = Arc<dyn Fn(&S) -> bool + Send + Sync>;
 
 /// A graph that passed its checks.
+///
+/// See [`GraphBuilder`] for an example.
 pub struct Graph<S> {
     name: Arc<str>,
     version: u32,
@@ -28,6 +32,8 @@ pub struct Graph<S> {
 }
 
 /// A node and what leaves it.
+///
+/// See [`GraphBuilder`] for an example.
 pub struct NodeSpec<S> {
     /// Its name.
     pub id: NodeId,
@@ -46,6 +52,8 @@ pub struct NodeSpec<S> {
 }
 
 /// A declared edge.
+///
+/// See [`GraphBuilder`] for an example.
 pub struct Edge<S> {
     /// Where it leads.
     pub to: NodeId,
@@ -56,6 +64,8 @@ pub struct Edge<S> {
 }
 
 /// A barrier: one firing takes one arrival of each source.
+///
+/// See [`GraphBuilder`] for an example.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Join {
     /// The producers it waits for.
@@ -65,6 +75,12 @@ pub struct Join {
 }
 
 /// What is wrong with a graph, and how to mend it.
+///
+/// ```
+/// use hapax_core::graph::{GraphBuilder, GraphError};
+/// let broken = GraphBuilder::<u64>::new("sums", 1, "add").build();
+/// assert!(matches!(broken, Err(GraphError::NoStart { .. })));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GraphError {
@@ -120,6 +136,16 @@ pub enum GraphError {
         to: String,
         /// The sources that can't arrive.
         missing: String,
+    },
+    /// A node that is to handle its own failures.
+    #[error(
+        "graph `{graph}`: `{node}` is its own error handler, so a failure that stays would repeat it without end; give it a `Retry`, or another node as its handler"
+    )]
+    OwnHandler {
+        /// The graph.
+        graph: String,
+        /// The node.
+        node: String,
     },
     /// A join without producers.
     #[error(
@@ -186,6 +212,20 @@ impl<S> fmt::Debug for Graph<S> {
 type DeclaredEdge<S> = (String, String, Option<String>, Option<Predicate<S>>);
 
 /// Collects declarations; [`GraphBuilder::build`] checks them all at once.
+///
+/// ```
+/// use hapax_core::graph::GraphBuilder;
+/// use std::sync::Arc;
+/// let graph = GraphBuilder::<u64>::new("sums", 1, "add")
+///     .node("add", false, false)
+///     .node("report", false, false)
+///     .edge_if("add", "report", "large", Arc::new(|sum: &u64| *sum > 9))
+///     .end("add")
+///     .build()?;
+/// assert_eq!(graph.start().as_str(), "add");
+/// assert_eq!(graph.nodes()[0].edges[0].to.as_str(), "report");
+/// # Ok::<(), hapax_core::graph::GraphError>(())
+/// ```
 pub struct GraphBuilder<S> {
     name: String,
     version: u32,
@@ -324,9 +364,13 @@ impl<S> GraphBuilder<S> {
             }
         }
         let mut handlers = BTreeSet::new();
-        for (node, _) in &self.handlers {
+        for (node, handler) in &self.handlers {
             if !handlers.insert(node) {
                 return Err(self.duplicate(format!("on_error of {node}")));
+            }
+            // A longer circle of handlers is a loop like any other: each of them may end it, and the run's limits do.
+            if node == handler {
+                return Err(GraphError::OwnHandler { graph: self.name.clone(), node: node.clone() });
             }
         }
         Ok(())

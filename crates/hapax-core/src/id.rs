@@ -8,6 +8,12 @@ use serde::{Deserialize, Serialize};
 use std::{fmt, sync::Arc};
 
 /// Why a name was refused.
+///
+/// ```
+/// use hapax_core::id::NodeId;
+/// let refused = NodeId::new("").unwrap_err();
+/// assert_eq!((refused.what, refused.why), ("node id", "is empty"));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what} {shown:?} {why}; use 1 to {MAX_ID_BYTES} bytes of UTF-8 without control characters")]
 pub struct InvalidId {
@@ -111,6 +117,13 @@ impl Default for Namespace {
 }
 
 /// Names a run in a store: the tenant and the run.
+///
+/// ```
+/// use hapax_core::id::{Namespace, RunId, RunKey};
+/// let key = RunKey { namespace: Namespace::new("shop")?, run: RunId::new("order-42")? };
+/// assert_eq!(key.to_string(), "shop/order-42");
+/// # Ok::<(), hapax_core::id::InvalidId>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct RunKey {
     /// The tenant.
@@ -130,11 +143,21 @@ impl fmt::Display for RunKey {
 }
 
 /// Checks a name that is not kept as a type of its own.
+///
+/// ```
+/// assert!(hapax_core::id::check_name("label", "before the sale").is_ok());
+/// assert!(hapax_core::id::check_name("label", "").is_err());
+/// ```
 pub fn check_name(what: &'static str, name: &str) -> Result<(), InvalidId> {
     check(what, name)
 }
 
 /// Checks one tag: key and value are names like any other.
+///
+/// ```
+/// assert!(hapax_core::id::check_tag("customer", "42").is_ok());
+/// assert!(hapax_core::id::check_tag("customer", "4\n2").is_err());
+/// ```
 pub fn check_tag(key: &str, value: &str) -> Result<(), InvalidId> {
     check("tag key", key)?;
     check("tag value", value)

@@ -11,6 +11,8 @@ use std::{
 };
 
 /// One row.
+///
+/// See [`by_item`] for an example.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JournalRow {
     /// Its place in the run's journal.
@@ -26,6 +28,8 @@ pub struct JournalRow {
 }
 
 /// What a row says.
+///
+/// See [`by_item`] for an example.
 // Tagged from outside: an inner tag makes serde buffer the entry, and a buffered [`Json`] can't be read back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -68,6 +72,8 @@ pub enum Entry {
 }
 
 /// A call that is about to leave.
+///
+/// See [`by_item`] for an example.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Intent {
     /// The call's scope.
@@ -108,6 +114,8 @@ pub struct Seen {
 }
 
 /// What a call does to the world.
+///
+/// See [`by_item`] for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -122,6 +130,8 @@ pub enum EffectKind {
 }
 
 /// How a call ended. An error is a result like any other.
+///
+/// See [`by_item`] for an example.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EffectOutcome {
@@ -145,6 +155,8 @@ pub enum EffectOutcome {
 }
 
 /// How an item ended.
+///
+/// See [`by_item`] for an example.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Done {
@@ -163,6 +175,8 @@ pub enum Done {
 }
 
 /// What is known of one call.
+///
+/// See [`by_item`] for an example.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordedCall {
     /// What the user calls it.
@@ -180,6 +194,8 @@ pub struct RecordedCall {
 }
 
 /// Everything an item recorded so far.
+///
+/// See [`by_item`] for an example.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Recorded {
     calls: BTreeMap<(Arc<str>, u32), RecordedCall>,
@@ -248,6 +264,8 @@ impl Recorded {
 }
 
 /// What the journal says about one item of the current step.
+///
+/// See [`by_item`] for an example.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ItemRecord {
     /// Its calls.
@@ -263,6 +281,33 @@ pub struct ItemRecord {
 }
 
 /// Sorts the journal's tail by item, leaving out the rows of any other base.
+///
+/// ```
+/// use hapax_core::{
+///     journal::{EffectKind, EffectOutcome, Entry, Intent, JournalRow, by_item},
+///     json::Json,
+///     key::sha256,
+///     order::PathHash,
+/// };
+/// let (base, item) = (sha256(b"checkpoint"), PathHash(7));
+/// let intent = Intent {
+///     scope: "".into(),
+///     index: 0,
+///     attempt: 1,
+///     name: "charge".into(),
+///     kind: EffectKind::Write,
+///     request: sha256(b"4200"),
+///     key: "fx:1".into(),
+///     at_us: 0,
+/// };
+/// let outcome = EffectOutcome::Ok { response: Json::of("paid")? };
+/// let result = Entry::Result { scope: "".into(), index: 0, attempt: 1, outcome: outcome.clone(), at_us: 5 };
+/// let row = |seq, entry| JournalRow { seq, base, step: 0, path_hash: item, entry };
+/// let items = by_item(base, [row(0, Entry::Intent(intent)), row(1, result)]);
+/// let call = items[&item].recorded.call(&"".into(), 0).unwrap();
+/// assert_eq!((call.name.as_str(), &call.outcome), ("charge", &Some(outcome)));
+/// # Ok::<(), hapax_core::canonical::CanonicalError>(())
+/// ```
 pub fn by_item(base: Digest, rows: impl IntoIterator<Item = JournalRow>) -> HashMap<PathHash, ItemRecord> {
     let mut items: HashMap<PathHash, ItemRecord> = HashMap::new();
     for row in rows.into_iter().filter(|row| row.base == base) {

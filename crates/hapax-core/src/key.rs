@@ -15,6 +15,12 @@ use thiserror::Error;
 use crate::order::{OrderKey, PathHash, update_prefixed};
 
 /// Why a key could not be made or read.
+///
+/// ```
+/// use hapax_core::key::{KeyError, StepKey, command_key};
+/// assert!(matches!(command_key("a\n", "t", "s", b"{}", b"[]"), Err(KeyError::Newline { field: "action" })));
+/// assert!(matches!("sha256:7".parse::<StepKey>(), Err(KeyError::Form { .. })));
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum KeyError {
@@ -36,6 +42,8 @@ pub enum KeyError {
 /// The v1 key of a committed step. The database's unique index on it makes a repeated commit visible.
 ///
 /// Its fields are not length-delimited, so distinct steps can share one; a [`Digest`] stands beside it.
+///
+/// See [`step_key`] for an example.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct StepKey(pub [u8; 32]);
 
@@ -77,6 +85,12 @@ pub fn step_key<'a>(
 /// [`step_key`] for a frontier in any order: sorts a copy by order key.
 ///
 /// Items of one order key stay as given, because what breaks the tie (the path hash) is not part of the key.
+///
+/// ```
+/// use hapax_core::{key::{step_key, step_key_unsorted}, order::OrderKey};
+/// let [a, b] = [("node-a", OrderKey(100)), ("node-b", OrderKey(200))];
+/// assert_eq!(step_key_unsorted("r", 1, &[b, a], b"{}"), step_key("r", 1, [a, b], b"{}"));
+/// ```
 #[must_use]
 pub fn step_key_unsorted(
     run_id: &str,
@@ -90,10 +104,14 @@ pub fn step_key_unsorted(
 }
 
 /// The key that a foreign call carries on every attempt: `fx:` and 64 hex digits.
+///
+/// See [`effect_key`] for an example.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct EffectKey(String);
 
 /// Which call of which item an effect is: everything in its key but the request.
+///
+/// See [`effect_key`] for an example.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct EffectSite<'a> {
     /// The tenant.
@@ -137,6 +155,14 @@ pub fn effect_key(site: &EffectSite<'_>, request_canonical: &[u8]) -> EffectKey 
 }
 
 /// [`effect_key`] for a caller that keeps the request's digest anyway, so that a large one is hashed once.
+///
+/// ```
+/// use hapax_core::{key::{EffectSite, effect_key, effect_key_of_digest, sha256}, order::PathHash};
+/// let site = EffectSite {
+///     namespace: "default", run_id: "r", step: 0, path_hash: PathHash(7), scope: "", index: 0, name: "charge",
+/// };
+/// assert_eq!(effect_key_of_digest(&site, &sha256(b"{}")), effect_key(&site, b"{}"));
+/// ```
 #[must_use]
 pub fn effect_key_of_digest(site: &EffectSite<'_>, request: &Digest) -> EffectKey {
     let mut hash = Sha256::new_with_prefix(b"hapax.fx.v1");
@@ -152,6 +178,8 @@ pub fn effect_key_of_digest(site: &EffectSite<'_>, request: &Digest) -> EffectKe
 }
 
 /// The key of an agent's command: `ik:` and 64 hex digits.
+///
+/// See [`command_key`] for an example.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct CommandKey(String);
 
@@ -191,6 +219,8 @@ pub fn command_key(
 }
 
 /// A SHA-256 hash; 64 lowercase hex digits as text and in JSON.
+///
+/// See [`sha256`] for an example.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Digest(pub [u8; 32]);
 

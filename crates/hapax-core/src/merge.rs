@@ -13,11 +13,13 @@ use crate::{
     limits::MAX_FAN_OUT,
     order::{OrderKey, PathHash},
     route::SettledRoute,
-    state::{Claims, Conflict, ConflictPolicy, State},
+    state::{Claims, Conflict, ConflictPolicy, Reducer, State},
 };
 use std::collections::{HashMap, HashSet, VecDeque};
 
 /// What became of one item.
+///
+/// See [`Merger`] for an example.
 #[derive(Debug, Clone)]
 pub enum ItemResult<S: State> {
     /// It returned.
@@ -32,6 +34,8 @@ pub enum ItemResult<S: State> {
 }
 
 /// A step that can't be committed.
+///
+/// See [`Merger`] for an example.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MergeError {
@@ -120,6 +124,8 @@ pub enum MergeError {
 }
 
 /// What a step leads to.
+///
+/// See [`Merger`] for an example.
 #[derive(Debug, Clone)]
 pub struct Merged<S> {
     /// The state after the step.
@@ -131,12 +137,41 @@ pub struct Merged<S> {
 }
 
 /// Folds the results of one step, one after the other, in order-key order.
+///
+/// ```
+/// use hapax_core::{
+///     frontier::{Barriers, WorkItem},
+///     graph::GraphBuilder,
+///     merge::{ItemResult, Merger},
+///     route::SettledRoute,
+///     state::{ConflictPolicy, State},
+/// };
+/// # use hapax_core as hapax;
+/// # use serde::{Deserialize, Serialize};
+/// # #[derive(hapax_macros::State, Clone, Default, Serialize, Deserialize)]
+/// # #[state(crate = hapax)]
+/// # struct Sum { #[state(sum)] total: u64 }
+/// let graph = GraphBuilder::<Sum>::new("sums", 1, "add")
+///     .node("add", false, false)
+///     .node("report", false, false)
+///     .edge("add", "report")
+///     .build()?;
+/// let add = WorkItem::start(&graph);
+/// let mut merger = Merger::new(&graph, 0, Sum::default(), Barriers::default(), ConflictPolicy::Fail, 1);
+/// let (delta, route) = (Sum::delta().total(3u64), SettledRoute::Edges);
+/// merger.push(&add, ItemResult::Done { delta, route })?;
+/// let merged = merger.finish()?;
+/// assert_eq!((merged.state.total, merged.frontier[0].node.as_str()), (3, "report"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Merger<'g, S: State> {
     graph: &'g Graph<S>,
     step: u64,
     state: S,
     barriers: Barriers,
     claims: Option<Claims>,
+    /// What the last writer of a contested field starts from, where it wins.
+    before: Option<S>,
     names: HashMap<PathHash, NodeId>,
     last: Option<(OrderKey, PathHash)>,
     routed: Vec<Routed>,
@@ -164,8 +199,12 @@ impl<'g, S: State> Merger<'g, S> {
         policy: ConflictPolicy,
         items: usize,
     ) -> Self {
-        let watched = items > 1 && policy != ConflictPolicy::LastWriterWins;
+        // Any other field that can be contested takes its last writer's value by itself.
+        let custom = || S::fields().iter().any(|field| field.reducer == Reducer::Custom);
+        let last_wins = policy == ConflictPolicy::LastWriterWins;
+        let watched = items > 1 && (!last_wins || custom());
         Self {
+            before: (watched && last_wins).then(|| state.clone()),
             graph,
             step,
             state,
@@ -215,7 +254,12 @@ impl<'g, S: State> Merger<'g, S> {
     fn claim(&mut self, item: &WorkItem, delta: &S::Delta) -> Result<(), MergeError> {
         let Some(claims) = &mut self.claims else { return Ok(()) };
         let found = claims.check((item.order_key, item.path_hash), delta);
-        match found.map_err(|source| self.unwritable(&item.node, source))? {
+        let found = found.map_err(|source| self.unwritable(&item.node, source))?;
+        if let (Some(before), Some(claims)) = (&self.before, &self.claims) {
+            claims.overruled().iter().for_each(|field| self.state.restore(before, field));
+            return Ok(());
+        }
+        match found {
             None => {
                 self.names.insert(item.path_hash, item.node.clone());
                 Ok(())

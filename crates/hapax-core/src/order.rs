@@ -91,6 +91,11 @@ impl OrderKey {
 }
 
 /// A text that is not the decimal form of a [`PathHash`] or an [`OrderKey`].
+///
+/// ```
+/// use hapax_core::order::{OrderKey, ParseDecimalError};
+/// assert_eq!("007".parse::<OrderKey>(), Err(ParseDecimalError));
+/// ```
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Error)]
 #[error("expected a decimal number from 0 to 18446744073709551615, without sign or leading zeros")]
 pub struct ParseDecimalError;

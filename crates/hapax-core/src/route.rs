@@ -55,6 +55,8 @@ impl<I: Serialize> Node<I> {
 }
 
 /// One branch of a fork. An input that can't be written is reported when the node returns.
+///
+/// See [`RouteExt`] for an example.
 #[derive(Debug, Clone)]
 pub struct Branch {
     pub(crate) to: String,
@@ -62,6 +64,8 @@ pub struct Branch {
 }
 
 /// Where a finished node leads.
+///
+/// See [`RouteExt`] for an example.
 #[derive(Debug, Clone)]
 pub enum Route {
     /// Along the declared edges.
@@ -75,6 +79,8 @@ pub enum Route {
 }
 
 /// What a node returns: what it wrote, and where to go.
+///
+/// See [`RouteExt`] for an example.
 #[derive(Debug, Clone)]
 pub struct Outcome<S: State> {
     /// The fields it wrote.
@@ -84,6 +90,21 @@ pub struct Outcome<S: State> {
 }
 
 /// Adds routes to deltas.
+///
+/// ```
+/// use hapax_core::{route::{Node, Route, RouteExt}, state::State};
+/// # use hapax_core as hapax;
+/// # use serde::{Deserialize, Serialize};
+/// # #[derive(hapax_macros::State, Clone, Default, Serialize, Deserialize)]
+/// # #[state(crate = hapax)]
+/// # struct Sum { #[state(sum)] total: u64 }
+/// const ADD: Node<u64> = Node::new("add");
+/// const REPORT: Node = Node::new("report");
+/// assert!(matches!(Sum::delta().goto(REPORT).route, Route::Goto(to) if to == "report"));
+/// assert!(matches!(Sum::delta().total(3u64).stop().route, Route::Stop));
+/// let forked = Sum::delta().fork([ADD.with(1), ADD.with(2)]);
+/// assert!(matches!(forked.route, Route::Fork(branches) if branches.len() == 2));
+/// ```
 pub trait RouteExt: Delta {
     /// Goes to `to`, whatever the edges say.
     fn goto(self, to: Node) -> Outcome<Self::State> {
@@ -104,6 +125,17 @@ pub trait RouteExt: Delta {
 impl<D: Delta> RouteExt for D {}
 
 /// What a node may return: a delta, an outcome, `()`, or a `Result` of one.
+///
+/// ```
+/// use hapax_core::{route::{IntoOutcome, Route}, state::State};
+/// # use hapax_core as hapax;
+/// # use serde::{Deserialize, Serialize};
+/// # #[derive(hapax_macros::State, Clone, Default, Serialize, Deserialize)]
+/// # #[state(crate = hapax)]
+/// # struct Sum { #[state(sum)] total: u64 }
+/// let Ok(outcome) = Sum::delta().total(3u64).into_outcome();
+/// assert!(matches!(outcome.route, Route::Edges));
+/// ```
 #[diagnostic::on_unimplemented(
     message = "a node cannot return `{Self}`",
     label = "expected a delta, an `Outcome`, `()`, or a `Result` of one",
@@ -152,6 +184,12 @@ impl<S: State, T: IntoOutcome<S, Error = Infallible>, E> IntoOutcome<S> for Resu
 }
 
 /// A route as the journal keeps it: names checked, inputs written.
+///
+/// ```
+/// use hapax_core::{id::NodeId, route::{Route, SettledRoute}};
+/// let settled = Route::Goto("report".into()).settle();
+/// assert_eq!(settled, Ok(SettledRoute::Goto(NodeId::new("report").unwrap())));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SettledRoute {
@@ -166,6 +204,11 @@ pub enum SettledRoute {
 }
 
 /// A node asked for something that can't be routed.
+///
+/// ```
+/// use hapax_core::route::{Route, RouteError};
+/// assert!(matches!(Route::Goto(String::new()).settle(), Err(RouteError::Name(_))));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RouteError {
     /// The input of a branch can't be written as JSON.

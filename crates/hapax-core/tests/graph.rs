@@ -74,6 +74,17 @@ fn nothing_is_declared_twice() {
 }
 
 #[test]
+fn no_node_handles_its_own_failures() {
+    let own = graph(&["a", "h"]).on_error("a", "h").on_error("h", "h");
+    assert_eq!(
+        refused(own),
+        "graph `g`: `h` is its own error handler, so a failure that stays would repeat it without end; \
+         give it a `Retry`, or another node as its handler"
+    );
+    assert!(graph(&["a", "h", "i"]).on_error("a", "h").on_error("h", "i").on_error("i", "h").build().is_ok());
+}
+
+#[test]
 fn every_node_must_be_reachable() {
     let error = refused(graph(&["a", "b", "c", "d"]).edge("a", "b").edge("c", "d"));
     assert_eq!(error, "graph `g`: nothing leads to `c`, `d`; add an edge to it, or remove it");

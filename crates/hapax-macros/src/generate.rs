@@ -172,6 +172,7 @@ fn state_impl(input: &Input, delta: &Ident) -> TokenStream {
     let Input { ident, hapax, .. } = input;
     let folds = input.fields.iter().map(|field| apply(hapax, field));
     let fields = input.fields.iter().map(|field| describe(hapax, field));
+    let restore = restore(input);
     let version = input.version.map(|version| quote!(const VERSION: u32 = #version;));
     let upgrade = input.upgrade.as_ref().map(|path| {
         quote! {
@@ -191,12 +192,36 @@ fn state_impl(input: &Input, delta: &Ident) -> TokenStream {
             fn apply(&mut self, delta: #delta) {
                 #(#folds)*
             }
+            #restore
             fn fields() -> &'static [#hapax::state::Field] {
                 const { &[#(#fields),*] }
             }
             #upgrade
         }
     }
+}
+
+/// Only a reducer of the user's can leave a trace of a writer that lost; without one the trait's own will do.
+fn restore(input: &Input) -> Option<TokenStream> {
+    let custom = |field: &&Field| matches!(field.reducer, Reducer::Custom { ordered: false, .. });
+    let arms: Vec<_> = input
+        .fields
+        .iter()
+        .filter(custom)
+        .map(|Field { ident, name, .. }| {
+            quote!(#name => self.#ident = ::core::clone::Clone::clone(&before.#ident),)
+        })
+        .collect();
+    (!arms.is_empty()).then(|| {
+        quote! {
+            fn restore(&mut self, before: &Self, field: &str) {
+                match field {
+                    #(#arms)*
+                    _ => {}
+                }
+            }
+        }
+    })
 }
 
 fn apply(hapax: &Path, field: &Field) -> TokenStream {

@@ -15,6 +15,15 @@ use hapax_core::{
 };
 
 /// Refuses a write with a state or a payload over its limit.
+///
+/// ```
+/// use hapax_core::{commit::{Epoch, Status, StatusChange, Write}, id::{Namespace, RunId, RunKey}};
+/// let run = RunKey { namespace: Namespace::default(), run: RunId::new("order-42")? };
+/// let epoch = Epoch { counter: 1, nonce: 9 };
+/// let change = StatusChange { run, epoch, status: Status::Cancelled, release: true, used_us: 0 };
+/// assert!(hapax_store::check_limits(&Write::Status(change)).is_ok());
+/// # Ok::<(), hapax_core::id::InvalidId>(())
+/// ```
 pub fn check_limits(write: &Write) -> Result<(), StoreError> {
     match write {
         Write::Step(step) => {
@@ -28,6 +37,8 @@ pub fn check_limits(write: &Write) -> Result<(), StoreError> {
 }
 
 /// Refuses a run whose state, inputs or tags are over their limits, or whose tags aren't names.
+///
+/// See [`Store`](crate::Store) for an example.
 pub fn check_new_run(run: &NewRun) -> Result<(), StoreError> {
     check_checkpoint(&run.checkpoint)?;
     within("the number of tags", run.tags.len(), MAX_TAGS)?;
@@ -42,6 +53,13 @@ pub fn check_letter(letter: &NewLetter) -> Result<(), StoreError> {
 }
 
 /// Binds a journal row, so that a conflict can name both sides.
+///
+/// ```
+/// use hapax_core::{journal::{Entry, JournalRow}, key::sha256, order::PathHash};
+/// use hapax_store::check::row_digest;
+/// let row = JournalRow { seq: 0, base: sha256(b""), step: 0, path_hash: PathHash(7), entry: Entry::Retried };
+/// assert_ne!(row_digest(&row), row_digest(&JournalRow { seq: 1, ..row.clone() }));
+/// ```
 pub fn row_digest(row: &JournalRow) -> Digest {
     let entry = Json::of(&row.entry).expect("an entry is plain data");
     let mut digest = DigestBuilder::new("hapax.row.v1");

@@ -57,6 +57,10 @@ impl Clock {
 }
 
 /// Microseconds since 1970. A clock that is set before 1970 reads as 0.
+///
+/// ```
+/// assert!(hapax_store::clock::now_us() > 1_700_000_000_000_000);
+/// ```
 #[allow(
     clippy::disallowed_methods,
     reason = "leases and retention need the wall clock, and this is its door"

@@ -8,9 +8,19 @@ use hapax_core::{
 };
 
 /// The driver's own error, boxed behind ours.
+///
+/// See [`StoreError`] for an example.
 pub type Source = Box<dyn std::error::Error + Send + Sync>;
 
 /// A store's answer when it can't say yes.
+///
+/// ```
+/// use hapax_core::error::Coded;
+/// use hapax_store::StoreError;
+/// let busy = StoreError::Retry("locked".into());
+/// assert_eq!(busy.code(), "HX0040");
+/// assert_eq!(busy.to_string(), "the store is busy or out of reach, nothing was written: locked");
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {

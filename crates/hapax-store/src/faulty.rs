@@ -31,6 +31,8 @@ use std::{
 use tokio::sync::watch;
 
 /// What happens at the picked call.
+///
+/// See [`Faulty`] for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// The process dies before the call is applied.
@@ -42,6 +44,8 @@ pub enum Fault {
 }
 
 /// What kind of call was applied.
+///
+/// See [`Faulty`] for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// A run was created.
@@ -59,6 +63,8 @@ pub enum Kind {
 }
 
 /// A call that took effect.
+///
+/// See [`Faulty`] for an example.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Applied {
     /// The run.

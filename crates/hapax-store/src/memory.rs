@@ -227,6 +227,7 @@ impl Tables {
                 && filter.graph.as_ref().is_none_or(|graph| *graph == record.graph)
                 && stands(record)
                 && tagged(record)
+                && !filter.except.contains(&record.key.run)
         };
         let mut runs: Vec<&Run> = self.runs.values().filter(wanted).collect();
         runs.sort_by_key(|run| Reverse(run.number));

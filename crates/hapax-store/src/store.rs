@@ -8,7 +8,7 @@ use hapax_core::{
     checkpoint::Checkpoint,
     commit::{Epoch, Status, Wake, Write, Written},
     frontier::WorkItem,
-    id::{Namespace, RunKey},
+    id::{Namespace, RunId, RunKey},
     journal::JournalRow,
     key::Digest,
     mailbox::{Letter, NewLetter, Posted},
@@ -24,14 +24,53 @@ use std::{
 use tokio::sync::oneshot;
 
 /// A boxed future, so that `Store` can be a trait object.
+///
+/// See [`Store`] for an example.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// What most calls answer.
+///
+/// See [`Store`] for an example.
 pub type Answer<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 
 /// Where runs live: commits, journals, leases.
 ///
 /// Every store passes the suite in [`conformance`](crate::conformance). What each call makes durable stands in
 /// its own doc; "durable" means that it survives a crash of the process and of the machine.
+///
+/// ```
+/// # #[cfg(feature = "conformance")]
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), hapax_store::StoreError> {
+/// use hapax_store::{
+///     Claimant, Created, GcPolicy, ListFilter, MemoryStore, ReadyFilter, Renewal, Store, conformance::Sample,
+/// };
+/// use std::time::Duration;
+///
+/// let store = MemoryStore::shared();
+/// let run = Sample::run("order-42").build();
+/// let key = run.key.clone();
+/// assert!(matches!(store.create(run.clone()).await?, Created::New(_)));
+/// assert!(matches!(store.create(run).await?, Created::Exists(_)), "an id is taken once");
+///
+/// let engine = Claimant { owner: "engine-1".into(), ttl: Duration::from_secs(30) };
+/// let lease = store.claim(key.clone(), engine.clone()).await?;
+/// assert!(!lease.taken_over, "nobody held it");
+/// let renewed = store.renew(vec![(key.clone(), lease.epoch)], engine.clone()).await?;
+/// assert_eq!(renewed, [(key.clone(), Renewal::Kept)]);
+/// let filter = ReadyFilter { namespace: key.namespace.clone(), graphs: vec![], limit: 10 };
+/// assert!(store.claim_ready(filter, engine).await?.is_empty(), "of no graph, no run");
+///
+/// let namespace = key.namespace.clone();
+/// let loaded = store.load(key).await?;
+/// assert_eq!((loaded.record.step, loaded.checkpoint.step), (0, 0));
+/// assert_eq!(store.list(ListFilter::default()).await?.len(), 1);
+/// let policy = GcPolicy { namespace, older_than: None, keep_newest: 0, limit: 10, dry_run: false };
+/// assert!(store.gc(policy).await?.deleted.is_empty(), "a live run stays");
+/// # Ok(())
+/// # }
+/// # #[cfg(not(feature = "conformance"))]
+/// # fn main() {}
+/// ```
 pub trait Store: Send + Sync + 'static {
     /// Creates a run with its step 0, claimed by its creator when `claim` says so. Durable when it answers.
     ///
@@ -88,7 +127,8 @@ pub trait Store: Send + Sync + 'static {
     /// The run's row.
     fn run(&self, run: RunKey) -> Answer<'_, Option<RunRecord>>;
 
-    /// Runs, newest first.
+    /// Runs, newest first. [`StoreError::Corrupt`] names a run whose row can't be read; with it in
+    /// [`ListFilter::except`] the others can be listed all the same.
     fn list(&self, filter: ListFilter) -> Answer<'_, Vec<RunRecord>>;
 
     /// Asks for a cancel. Durable when it answers; whoever holds the run sees it through [`Store::cancels`].
@@ -135,6 +175,8 @@ pub trait Store: Send + Sync + 'static {
 }
 
 /// How whoever submits a write goes on.
+///
+/// See [`Store`] for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
     /// It doesn't wait for this write alone: others are queued with it, or come while it is on its way.
@@ -145,6 +187,8 @@ pub enum Pace {
 }
 
 /// A run to be.
+///
+/// See [`Store`] for an example.
 #[derive(Debug, Clone)]
 pub struct NewRun {
     /// Its name.
@@ -164,6 +208,8 @@ pub struct NewRun {
 }
 
 /// The answer to a start.
+///
+/// See [`Store`] for an example.
 #[derive(Debug, Clone)]
 pub enum Created {
     /// It is there now; the lease when it was claimed.
@@ -173,6 +219,8 @@ pub enum Created {
 }
 
 /// Who claims, and for how long.
+///
+/// See [`Store`] for an example.
 #[derive(Debug, Clone)]
 pub struct Claimant {
     /// The engine's name. On SQLite a store-wide lock file of that name proves that it lives.
@@ -182,6 +230,8 @@ pub struct Claimant {
 }
 
 /// A run that is ours until the lease ends.
+///
+/// See [`Store`] for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lease {
     /// The fencing token.
@@ -191,6 +241,8 @@ pub struct Lease {
 }
 
 /// The answer to a renewal.
+///
+/// See [`Store`] for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Renewal {
     /// Still ours.
@@ -200,6 +252,8 @@ pub enum Renewal {
 }
 
 /// Which runs a worker can execute.
+///
+/// See [`Store`] for an example.
 #[derive(Debug, Clone)]
 pub struct ReadyFilter {
     /// The tenant.
@@ -219,6 +273,8 @@ impl ReadyFilter {
 }
 
 /// A run's row.
+///
+/// See [`Store`] for an example.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunRecord {
     /// Its name.
@@ -256,6 +312,8 @@ pub struct RunRecord {
 }
 
 /// What a worker needs to go on.
+///
+/// See [`Store`] for an example.
 #[derive(Debug, Clone)]
 pub struct Loaded {
     /// The run's row.
@@ -267,6 +325,8 @@ pub struct Loaded {
 }
 
 /// Which runs to list.
+///
+/// See [`MemoryStore`](crate::MemoryStore) for an example.
 #[derive(Debug, Clone)]
 pub struct ListFilter {
     /// The tenant.
@@ -277,6 +337,8 @@ pub struct ListFilter {
     pub statuses: Vec<String>,
     /// Only of this graph.
     pub graph: Option<Arc<str>>,
+    /// None of these, not even looked at: the damaged runs that are known already.
+    pub except: Vec<RunId>,
     /// How many at the most.
     pub limit: usize,
 }
@@ -288,12 +350,15 @@ impl Default for ListFilter {
             tags: BTreeMap::new(),
             statuses: vec![],
             graph: None,
+            except: vec![],
             limit: 1000,
         }
     }
 }
 
 /// What may be deleted.
+///
+/// See [`Store`] for an example.
 #[derive(Debug, Clone)]
 pub struct GcPolicy {
     /// The tenant.
@@ -309,6 +374,16 @@ pub struct GcPolicy {
 }
 
 /// One fact of a store's health.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), hapax_store::StoreError> {
+/// use hapax_store::{MemoryStore, Store, Verdict};
+/// let facts = MemoryStore::shared().health().await?;
+/// assert!(facts.iter().any(|fact| fact.verdict == Verdict::Unsafe), "memory dies with its process");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fact {
     /// What was looked at.
@@ -322,6 +397,8 @@ pub struct Fact {
 }
 
 /// Whether a fact is as it must be.
+///
+/// See [`Fact`] for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
     /// As it must be.
@@ -333,6 +410,8 @@ pub enum Verdict {
 }
 
 /// What was deleted.
+///
+/// See [`Store`] for an example.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GcReport {
     /// The runs.
@@ -342,6 +421,11 @@ pub struct GcReport {
 }
 
 /// Counters since the store was opened. Batching is honest only when it is shown.
+///
+/// ```
+/// use hapax_store::{MemoryStore, Store, StoreStats};
+/// assert_eq!(MemoryStore::shared().stats(), StoreStats::default());
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StoreStats {
@@ -354,6 +438,18 @@ pub struct StoreStats {
 }
 
 /// The pending outcome of a write. Dropping it doesn't take the write back.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), hapax_store::StoreError> {
+/// use hapax_core::commit::Written;
+/// use hapax_store::Ticket;
+/// let (answer, ticket) = Ticket::new();
+/// answer.send(Ok(Written::Committed)).unwrap();
+/// assert_eq!(ticket.await?, Written::Committed);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Ticket(oneshot::Receiver<Result<Written, StoreError>>);
 

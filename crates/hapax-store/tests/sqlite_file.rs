@@ -475,3 +475,25 @@ async fn a_journal_that_was_tampered_with_is_damaged() {
         assert_eq!(error.code(), code::CORRUPT, "{what}: {error}");
     }
 }
+
+#[tokio::test]
+async fn a_damaged_row_is_named_by_the_list_and_hides_no_other() {
+    for (what, sql) in [
+        ("its status", "UPDATE hapax_runs SET status_json = '{' WHERE run_id = 'bad'"),
+        ("its digest", "UPDATE hapax_runs SET digest = x'00' WHERE run_id = 'bad'"),
+        ("its tags", "UPDATE hapax_tags SET tag_value = x'00' WHERE run_id = 'bad'"),
+    ] {
+        let (_folder, path) = folder();
+        let store = open(&path).await;
+        for name in ["old", "bad", "new"] {
+            Sample::run(name).tag("k", "v").create(&store).await;
+        }
+        assert_eq!(Connection::open(&path).unwrap().execute(sql, ()).unwrap(), 1, "{what}");
+        let error = store.list(hapax_store::ListFilter::default()).await.unwrap_err();
+        assert!(matches!(&error, StoreError::Corrupt { run, .. } if *run == key("bad")), "{what}: {error}");
+        let filter = hapax_store::ListFilter { except: vec![key("bad").run], ..Default::default() };
+        let rest = store.list(filter).await.unwrap();
+        let names: Vec<_> = rest.iter().map(|record| record.key.run.as_str()).collect();
+        assert_eq!(names, ["new", "old"], "{what}");
+    }
+}

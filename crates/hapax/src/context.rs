@@ -24,6 +24,32 @@ use uuid::Uuid;
 
 /// A node's view of its run. Every recorded call takes `&mut self`, so calls are numbered by the borrow checker;
 /// [`Ctx::scope`] makes lanes for concurrency.
+///
+/// ```
+/// use hapax::prelude::*;
+/// # use serde::{Deserialize, Serialize};
+/// # #[derive(State, Clone, Default, Serialize, Deserialize)]
+/// # struct Order { cents: u64, receipt: Option<String> }
+/// struct Shop { currency: String } // what nodes need and no checkpoint may hold
+///
+/// async fn charge(mut ctx: hapax::Ctx<Order, Shop>) -> hapax::Result<OrderDelta> {
+///     let (order, shop) = (ctx.state(), ctx.app());
+///     let request = (order.cents, &shop.currency);
+///     let call = async |call: hapax::Call| pay(call.key(), order.cents).await;
+///     let receipt = ctx.effect("charge", Write, &request, call).await?;
+///     Ok(Order::delta().receipt(receipt))
+/// }
+/// # async fn pay(key: &str, cents: u64) -> std::io::Result<String> { Ok(format!("{cents} for {key}")) }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> hapax::Result<()> {
+/// # const CHARGE: Node = Node::new("charge");
+/// # let (engine, shop) = (Engine::open("memory:").await?, Shop { currency: "EUR".into() });
+/// # let orders = engine.register(Graph::new("orders", 1, CHARGE).node(CHARGE, charge), shop).await?;
+/// # let order = orders.start("order-42", Order { cents: 4200, receipt: None }).await?.wait().await?;
+/// # assert!(order.receipt.is_some_and(|receipt| receipt.starts_with("4200 for fx:")));
+/// # Ok(())
+/// # }
+/// ```
 pub struct Ctx<S, A = ()> {
     state: Arc<S>,
     app: Arc<A>,
@@ -214,6 +240,8 @@ fn next_call<'a>(
 }
 
 /// What the closure of an effect gets.
+///
+/// See [`Ctx`] for an example.
 #[derive(Debug, Clone)]
 pub struct Call {
     key: Arc<str>,

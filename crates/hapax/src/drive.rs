@@ -116,7 +116,6 @@ impl<S: State, A: Send + Sync + 'static> Claimed<S, A> {
         Ok(Self {
             program,
             app,
-            shared,
             gate,
             key,
             epoch: lease.epoch,
@@ -124,7 +123,13 @@ impl<S: State, A: Send + Sync + 'static> Claimed<S, A> {
             step: checkpoint.step,
             digest: checkpoint.digest,
             state: Arc::new(state),
-            frontier: Frontier::new(checkpoint.step, checkpoint.frontier_len, checkpoint.frontier.into()),
+            frontier: Frontier::new(
+                checkpoint.step,
+                checkpoint.frontier_len,
+                shared.options.queue_depth,
+                checkpoint.frontier.into(),
+            ),
+            shared,
             barriers: checkpoint.barriers,
             record: HashMap::new(),
             mailbox,
@@ -150,7 +155,8 @@ impl<S: State, A> Claimed<S, A> {
         self.state = Arc::new(state);
         self.state_json = checkpoint.state.clone();
         self.barriers = checkpoint.barriers.clone();
-        self.frontier = Frontier::new(checkpoint.step, checkpoint.frontier_len, first_page);
+        let depth = self.shared.options.queue_depth;
+        self.frontier = Frontier::new(checkpoint.step, checkpoint.frontier_len, depth, first_page);
         self.record.clear();
         Ok(())
     }

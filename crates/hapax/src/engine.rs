@@ -21,19 +21,64 @@ use hapax_store::{GcPolicy, GcReport, ListFilter, RunRecord, Store, StoreError, 
 use std::{fmt, sync::Arc, time::Duration};
 use tokio::{sync::broadcast, task::AbortHandle};
 
-/// Executes runs over one store. Cheap to clone; all clones are one engine.
+/// Executes runs over one store. Cheap to clone; all clones are one engine, and each [`Flow`] and
+/// [`Run`](crate::Run) holds one.
+///
+/// **Dropping** the last of them stops nothing that is under way: the engine takes no new work, goes on with the runs
+/// in its hands until they are over, with their leases renewed and cancels heard, and then lets go of the store. This
+/// lasts as long as the runtime does. A runtime that ends stops the runs as a crash would: nothing is lost, and the
+/// next engine goes on with them. For an end within a given time there is [`Engine::shutdown`].
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> hapax::Result<()> {
+/// # use hapax::prelude::*;
+/// # use serde::{Serialize, Deserialize};
+/// # #[derive(State, Clone, Default, Debug, Serialize, Deserialize)]
+/// # struct Draft { text: String }
+/// # const WRITE: Node = Node::new("write");
+/// # async fn write(_: hapax::Ctx<Draft>) -> DraftDelta { Draft::delta().text("once") }
+/// # let engine = Engine::open("memory:").await?;
+/// # let graph = Graph::new("drafts", 1, WRITE).node(WRITE, write);
+/// let drafts = engine.register(graph, ()).await?;
+/// let draft = drafts.start("draft-1", Draft::default()).await?.wait().await?;
+/// assert_eq!(draft.text, "once");
+/// assert_eq!(engine.record("draft-1").await?.step, 1);
+/// engine.shutdown(std::time::Duration::from_secs(1)).await;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Engine {
     pub(crate) shared: Arc<Shared>,
     background: Arc<Background>,
 }
 
-/// Ends the engine's own tasks with its last handle.
-struct Background(Vec<AbortHandle>);
+/// The engine's own tasks. With its last handle they end too, but not before the runs that they look after.
+struct Background {
+    shared: Arc<Shared>,
+    tasks: [AbortHandle; 3],
+}
+
+impl Background {
+    fn start(shared: &Arc<Shared>) -> Arc<Self> {
+        let tasks = [
+            // It may hold runs that it has claimed and not started yet, so it counts as one of the runs.
+            shared.tasks.spawn(worker::find_work(shared.clone())).abort_handle(),
+            tokio::spawn(lease::renew(shared.clone())).abort_handle(),
+            tokio::spawn(lease::hear_cancels(shared.clone())).abort_handle(),
+        ];
+        Arc::new(Self { shared: shared.clone(), tasks })
+    }
+
+    fn abort(&self) {
+        self.tasks.iter().for_each(AbortHandle::abort);
+    }
+}
 
 impl Drop for Background {
     fn drop(&mut self) {
-        self.0.iter().for_each(AbortHandle::abort);
+        self.shared.desert();
     }
 }
 
@@ -75,12 +120,7 @@ impl Builder {
     /// Works on a store that is open already.
     pub fn with_store(self, store: Arc<dyn Store>) -> Engine {
         let shared = Shared::new(store, self.options);
-        let background = [
-            tokio::spawn(worker::find_work(shared.clone())).abort_handle(),
-            tokio::spawn(lease::renew(shared.clone())).abort_handle(),
-            tokio::spawn(lease::hear_cancels(shared.clone())).abort_handle(),
-        ];
-        Engine { shared, background: Arc::new(Background(background.into())) }
+        Engine { background: Background::start(&shared), shared }
     }
 }
 
@@ -251,7 +291,7 @@ impl Engine {
             // A node that blocks its thread can't be dropped; nobody waits for it.
             let _ = tokio::time::timeout(self.shared.options.cancel_grace, self.shared.tasks.wait()).await;
         }
-        self.background.0.iter().for_each(AbortHandle::abort);
+        self.background.abort();
         self.shared.store.close().await;
     }
 }

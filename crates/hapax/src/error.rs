@@ -16,6 +16,16 @@ use serde::{Deserialize, Serialize};
 use std::{any::Any, fmt, sync::Arc};
 
 /// What an engine answers when it can't say yes.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// use hapax::{Coded, Engine, Error};
+/// let error = Engine::open("orders.db").await.unwrap_err();
+/// assert!(matches!(error, Error::BadUrl { .. }));
+/// assert_eq!(error.code(), "HX0050"); // docs/errors/HX0050.md says what to do
+/// # }
+/// ```
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -150,6 +160,13 @@ pub struct NodeError {
 }
 
 /// What nodes and `main` return.
+///
+/// ```
+/// fn cents(text: &str) -> hapax::Result<u64> {
+///     Ok(text.parse()?) // any error can be returned
+/// }
+/// assert!(cents("many").is_err());
+/// ```
 pub type Result<T, E = NodeError> = std::result::Result<T, E>;
 
 impl NodeError {
@@ -231,6 +248,28 @@ impl fmt::Debug for NodeError {
 }
 
 /// What a failed effect gives, live and replayed alike: text, never the caller's own error type.
+///
+/// ```
+/// # use hapax::prelude::*;
+/// # use serde::{Serialize, Deserialize};
+/// # #[derive(State, Clone, Default, Serialize, Deserialize)]
+/// # struct Order { note: String }
+/// async fn charge(mut ctx: hapax::Ctx<Order>) -> OrderDelta {
+///     let declined = async |_: hapax::Call| Err::<(), _>("card declined");
+///     match ctx.effect("charge", Write, &4200, declined).await {
+///         Ok(()) => Order::delta().note("paid"),
+///         Err(error) => Order::delta().note(error.message), // recorded: the same after a crash
+///     }
+/// }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> hapax::Result<()> {
+/// # const CHARGE: Node = Node::new("charge");
+/// # let engine = Engine::open("memory:").await?;
+/// # let orders = engine.register(Graph::new("orders", 1, CHARGE).node(CHARGE, charge), ()).await?;
+/// # assert_eq!(orders.start("order-42", Order::default()).await?.wait().await?.note, "card declined");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{effect}: {message}")]
 pub struct EffectError {

@@ -23,6 +23,25 @@ use hapax_store::{Created, NewRun, RunRecord, StoreError};
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 /// A graph registered with an engine. Cheap to clone.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> hapax::Result<()> {
+/// # use hapax::prelude::*;
+/// # use serde::{Serialize, Deserialize};
+/// # #[derive(State, Clone, Default, Debug, Serialize, Deserialize)]
+/// # struct Draft { text: String }
+/// # const WRITE: Node = Node::new("write");
+/// # async fn write(_: hapax::Ctx<Draft>) -> DraftDelta { Draft::delta().text("once") }
+/// # let engine = Engine::open("memory:").await?;
+/// # let graph = Graph::new("drafts", 1, WRITE).node(WRITE, write);
+/// let drafts = engine.register(graph, ()).await?;
+/// let first = drafts.start("draft-1", Draft::default()).await?;
+/// let again = drafts.start("draft-1", Draft::default()).await?; // the same run
+/// assert_eq!(first.wait().await?.text, again.wait().await?.text);
+/// # Ok(())
+/// # }
+/// ```
 pub struct Flow<S: State, A = ()> {
     engine: Engine,
     code: Arc<Code<S, A>>,

@@ -117,6 +117,7 @@ impl<S: State, A: Send + Sync + 'static> Graph<S, A> {
     }
 
     /// Routes a node whose attempts are used up to a handler, which gets the failure as its input.
+    /// A node can't be its own handler: to try again is what [`Retry`](crate::Retry) is for.
     pub fn on_error<I>(mut self, node: Node<I>, handler: Node<NodeFailure>) -> Self {
         self.shape = self.shape.on_error(node.name(), handler.name());
         self
@@ -154,6 +155,14 @@ impl<S: State, A: Send + Sync + 'static> Graph<S, A> {
 }
 
 /// The producers of a join: an array of nodes, or a tuple of nodes with different inputs.
+///
+/// ```
+/// use hapax::{Node, Sources};
+/// const FRAUD: Node<String> = Node::new("fraud");
+/// const TAX: Node<u64> = Node::new("tax");
+/// assert_eq!((FRAUD, TAX).names(), ["fraud", "tax"]);
+/// assert_eq!([TAX, TAX].names(), ["tax", "tax"]);
+/// ```
 pub trait Sources {
     /// Their names.
     fn names(self) -> Vec<&'static str>;

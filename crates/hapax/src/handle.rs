@@ -12,7 +12,28 @@ use std::{fmt, marker::PhantomData, time::Duration};
 /// How often a run that another process executes is looked at.
 pub(crate) const LOOK: Duration = Duration::from_millis(50);
 
-/// A run, wherever it is executed. Dropping it doesn't stop the run.
+/// A run, wherever it is executed. Dropping it doesn't stop the run, even if nothing else holds the engine; see
+/// [`Engine`].
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> hapax::Result<()> {
+/// # use hapax::prelude::*;
+/// # use serde::{Serialize, Deserialize};
+/// # #[derive(State, Clone, Default, Debug, Serialize, Deserialize)]
+/// # struct Draft { text: String }
+/// # const WRITE: Node = Node::new("write");
+/// # async fn write(_: hapax::Ctx<Draft>) -> DraftDelta { Draft::delta().text("once") }
+/// # let engine = Engine::open("memory:").await?;
+/// # let graph = Graph::new("drafts", 1, WRITE).node(WRITE, write);
+/// # let drafts = engine.register(graph, ()).await?;
+/// let run = drafts.start("draft-1", Draft::default()).await?;
+/// assert_eq!(run.id().as_str(), "draft-1");
+/// assert_eq!(run.wait().await?.text, "once");
+/// assert_eq!(run.status().await?, hapax::Status::Succeeded);
+/// # Ok(())
+/// # }
+/// ```
 pub struct Run<S> {
     engine: Engine,
     key: RunKey,

@@ -15,7 +15,10 @@ pub(crate) async fn renew(shared: Arc<Shared>) {
     let mut ticks = tokio::time::interval(often);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
-        ticks.tick().await;
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = shared.over() => return,
+        }
         let held: Vec<_> = shared.holding().into_iter().map(|(run, lease)| (run, lease.epoch)).collect();
         if held.is_empty() {
             continue;
@@ -36,7 +39,10 @@ pub(crate) async fn hear_cancels(shared: Arc<Shared>) {
     let mut ticks = tokio::time::interval(HEAR_CANCELS);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
-        ticks.tick().await;
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = shared.over() => return,
+        }
         if shared.holding().is_empty() {
             continue;
         }

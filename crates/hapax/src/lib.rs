@@ -55,7 +55,46 @@ pub use hapax_core::{
     route::{Branch, IntoOutcome, Node, Outcome, Route, RouteExt},
     state::{self, ConflictPolicy, Delta, OldState, State},
 };
-pub use hapax_macros::{State, node};
+/// # Example
+///
+/// ```
+/// use hapax::prelude::*;
+/// use serde::{Deserialize, Serialize};
+///
+/// #[derive(State, Clone, Debug, Default, Serialize, Deserialize)]
+/// struct Order {
+///     sku: String, // the last writer's value
+///     #[state(sum)]
+///     tax: u64,
+///     #[state(append)]
+///     log: Vec<String>,
+///     #[state(secret)]
+///     card: String,
+/// }
+///
+/// let delta = Order::delta().sku("anvil").tax(840u64).log("reserved").card("4242");
+/// assert!(!format!("{delta:?}").contains("4242"));
+/// let mut order = Order { tax: 10, ..Order::default() };
+/// order.apply(delta);
+/// assert_eq!((order.tax, order.log.len()), (850, 1));
+/// ```
+pub use hapax_macros::State;
+/// # Example
+///
+/// ```
+/// # use hapax::prelude::*;
+/// # use serde::{Deserialize, Serialize};
+/// # #[derive(State, Clone, Default, Serialize, Deserialize)]
+/// # struct Order { #[state(append)] log: Vec<String> }
+/// #[hapax::node]
+/// async fn reserve(_: hapax::Ctx<Order>) -> OrderDelta {
+///     Order::delta().log("reserved")
+/// }
+///
+/// const RESERVE: Node = Node::new("reserve");
+/// assert!(Graph::new("orders", 1, RESERVE).node(RESERVE, reserve).check().is_ok());
+/// ```
+pub use hapax_macros::node;
 pub use hapax_store as store;
 pub use letters::NotInDoubt;
 pub use node::{Blocking, IntoNode, blocking};

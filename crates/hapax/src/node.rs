@@ -17,13 +17,35 @@ pub(crate) type BoxNode<S, A> =
     Arc<dyn Fn(Ctx<S, A>, Option<Json>) -> BoxFuture<Result<Outcome<S>>> + Send + Sync>;
 
 /// Marks nodes of the shape `(ctx)`.
+///
+/// See [`IntoNode`] for an example.
 #[derive(Debug)]
 pub struct NoInput;
 /// Marks nodes of the shape `(ctx, input)`.
+///
+/// See [`IntoNode`] for an example.
 #[derive(Debug)]
 pub struct WithInput;
 
 /// An `async fn(Ctx)` or `async fn(Ctx, Input)`: what `Graph::node` takes.
+///
+/// ```
+/// use hapax::prelude::*;
+/// # use serde::{Serialize, Deserialize};
+/// # #[derive(State, Clone, Default, Serialize, Deserialize)]
+/// # struct Sum { #[state(sum)] total: u64 }
+/// const SPLIT: Node = Node::new("split");
+/// const ADD: Node<u64> = Node::new("add");
+///
+/// async fn split(_: hapax::Ctx<Sum>) -> Outcome<Sum> {
+///     Sum::delta().fork([ADD.with(1), ADD.with(2)])
+/// }
+/// async fn add(_: hapax::Ctx<Sum>, amount: u64) -> SumDelta {
+///     Sum::delta().total(amount)
+/// }
+/// let graph = Graph::<Sum>::new("sums", 1, SPLIT).node(SPLIT, split).node(ADD, add);
+/// assert!(graph.check().is_ok());
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a node of this graph",
     label = "expected `async fn(Ctx<{S}, {A}>)` or `async fn(Ctx<{S}, {A}>, {I})`",
@@ -85,6 +107,8 @@ fn read_input<I: DeserializeOwned>(input: Option<&Json>) -> Result<I> {
 }
 
 /// A synchronous node, run where it may block.
+///
+/// See [`blocking`] for an example.
 #[derive(Debug, Clone, Copy)]
 pub struct Blocking<F>(F);
 

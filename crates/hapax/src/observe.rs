@@ -11,6 +11,30 @@ use std::sync::{Arc, OnceLock};
 use tokio::sync::broadcast;
 
 /// Something that happened in this engine.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> hapax::Result<()> {
+/// # use hapax::prelude::*;
+/// # use serde::{Serialize, Deserialize};
+/// # #[derive(State, Clone, Default, Debug, Serialize, Deserialize)]
+/// # struct Draft { text: String }
+/// # const WRITE: Node = Node::new("write");
+/// # async fn write(_: hapax::Ctx<Draft>) -> DraftDelta { Draft::delta().text("once") }
+/// # let engine = Engine::open("memory:").await?;
+/// # let graph = Graph::new("drafts", 1, WRITE).node(WRITE, write);
+/// # let drafts = engine.register(graph, ()).await?;
+/// let mut events = engine.events();
+/// drafts.start("draft-1", Draft::default()).await?.wait().await?;
+/// let committed = loop {
+///     if let hapax::Event::StepCommitted { step, .. } = events.recv().await? {
+///         break step;
+///     }
+/// };
+/// assert_eq!(committed, 1);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Event {

@@ -7,6 +7,8 @@ use hapax_core::{
 use std::{fmt, sync::Arc, time::Duration};
 
 /// How far a run may go before its steps are on disk.
+///
+/// See [`Options`] for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Durability {
     /// Steps run ahead of the disk and share its commits; nothing leaves the process before it is durable.
@@ -93,8 +95,9 @@ setters! {
     max_concurrent_nodes: usize;
     /// Items of one node of one run that execute at the same time. Default: no limit but the one above.
     max_per_node_concurrency: Option<usize>;
-    /// Results of one run that may wait in memory for an earlier item. Items themselves are read from the store in
-    /// pages of 1,024, whatever this says. Default: 1024.
+    /// Items of one run that wait in memory for their start, and results that wait there for an earlier item: at most
+    /// this many of each. The rest of the frontier stays in the store, which is read in pages of 1,024 items: below
+    /// that, a page is read several times. Default: 1024, and no more than a page of items is ever held.
     queue_depth: usize;
     /// Runs that execute at the same time. Default: 256.
     max_active_runs: usize;

@@ -45,6 +45,25 @@ pub struct GraphOutline {
 }
 
 /// A node and what leaves it.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> hapax::Result<()> {
+/// # use hapax::prelude::*;
+/// # use serde::{Serialize, Deserialize};
+/// # #[derive(State, Clone, Default, Debug, Serialize, Deserialize)]
+/// # struct Draft { text: String }
+/// # const WRITE: Node = Node::new("write");
+/// # async fn write(_: hapax::Ctx<Draft>) -> DraftDelta { Draft::delta().text("once") }
+/// # let engine = Engine::open("memory:").await?;
+/// # let graph = Graph::new("drafts", 1, WRITE).node(WRITE, write);
+/// engine.register(graph, ()).await?;
+/// let node = &engine.graphs()[0].nodes[0];
+/// assert_eq!(node.id.as_str(), "write");
+/// assert!(node.edges.is_empty() && !node.routes && !node.wants_input);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeOutline {
     /// Its name.
@@ -64,6 +83,26 @@ pub struct NodeOutline {
 }
 
 /// A declared edge.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> hapax::Result<()> {
+/// # use hapax::prelude::*;
+/// # use serde::{Serialize, Deserialize};
+/// # #[derive(State, Clone, Default, Serialize, Deserialize)]
+/// # struct Draft { words: u64 }
+/// # const WRITE: Node = Node::new("write");
+/// # const CUT: Node = Node::new("cut");
+/// # async fn node(_: hapax::Ctx<Draft>) {}
+/// # let engine = Engine::open("memory:").await?;
+/// let graph = Graph::new("drafts", 1, WRITE).node(WRITE, node).node(CUT, node);
+/// let graph = graph.edge_if(WRITE, CUT, "too long", |draft: &Draft| draft.words > 9).end(WRITE);
+/// engine.register(graph, ()).await?;
+/// let edge = &engine.graphs()[0].nodes[0].edges[0];
+/// assert_eq!((edge.to.as_str(), edge.label.as_deref()), ("cut", Some("too long")));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EdgeOutline {
     /// Where it leads.

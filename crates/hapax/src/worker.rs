@@ -70,6 +70,8 @@ pub(crate) struct Shared {
     pub(crate) clock: Clock,
     pub(crate) drain: CancellationToken,
     pub(crate) tasks: TaskTracker,
+    /// Nobody holds the engine any more.
+    deserted: CancellationToken,
     slots: Arc<Semaphore>,
     /// Cloned into each run's gate, so that a run can tell whether it is alone.
     crew: Arc<()>,
@@ -98,6 +100,7 @@ impl Shared {
             observer: Observer::default(),
             drain: CancellationToken::new(),
             tasks: TaskTracker::new(),
+            deserted: CancellationToken::new(),
             slots: Arc::new(Semaphore::new(options.max_active_runs.max(1))),
             crew: Arc::default(),
             held: Mutex::default(),
@@ -141,6 +144,18 @@ impl Shared {
         let mut outlines: Vec<_> = lock(&self.flows).iter().map(|(_, flow)| flow.outline()).collect();
         outlines.sort_by(|a, b| a.name.cmp(&b.name));
         outlines
+    }
+
+    /// The last handle is gone: no new work is taken.
+    pub(crate) fn desert(&self) {
+        self.tasks.close();
+        self.deserted.cancel();
+    }
+
+    /// Waits until nobody holds the engine and the runs in its hands are over.
+    pub(crate) async fn over(&self) {
+        self.deserted.cancelled().await;
+        self.tasks.wait().await;
     }
 
     /// Wakes the loop that looks for work.
@@ -323,6 +338,7 @@ pub(crate) async fn find_work(shared: Arc<Shared>) {
         let until = if more { Duration::ZERO } else { pause.min(next_wake(&shared).await) };
         tokio::select! {
             () = shared.drain.cancelled() => return,
+            () = shared.deserted.cancelled() => return,
             () = shared.work.notified() => pause = FIRST_LOOK,
             () = tokio::time::sleep(until) => pause = (pause * 2).min(shared.options.scan_interval),
         }

@@ -5,6 +5,7 @@
 
 mod dependencies;
 mod error_pages;
+mod examples;
 mod invariants;
 mod lex;
 mod markers;
@@ -43,6 +44,7 @@ const CHECKS: &[Check] = &[
     dependencies::direction,
     invariants::banned,
     error_pages::complete,
+    examples::shown,
     paths::machine,
 ];
 

@@ -6,7 +6,7 @@ use hapax::Status;
 use serde::Serialize;
 
 const AFTER_HELP: &str = "\
-A run that nobody holds is cancelled at once. One that an engine executes is stopped by that engine within a second,
+A run that nobody holds is cancelled at once. One that an engine executes is stopped by that engine within a second, \
 or by the one that takes it over.
 
 Examples:

@@ -3,11 +3,12 @@
 use crate::{
     failure::Failure,
     output::{BAD, FAINT, GOOD, STRONG, WARN, clean},
-    session::Session,
+    session::{Damaged, Session},
     table::wrapped,
 };
 use clap::Args;
 use hapax::Coded;
+use hapax_core::error::code;
 use hapax_store::{Fact, ListFilter, StoreError, Verdict};
 use serde::Serialize;
 
@@ -63,11 +64,13 @@ impl Doctor {
     /// Verifies the latest steps of the newest runs, and every run's row on the way.
     async fn digests(&self, session: &Session<'_>) -> Vec<Fact> {
         let limit = usize::try_from(self.checkpoints).unwrap_or(usize::MAX);
-        let runs = match session.engine.list(ListFilter { limit, ..ListFilter::default() }).await {
-            Ok(runs) => runs,
-            Err(error) => return vec![damaged("runs", error.to_string())],
+        let (runs, unread) = match session.list(ListFilter { limit, ..ListFilter::default() }).await {
+            Ok(listed) => listed,
+            Err(error) => return vec![damaged("runs", error.message())],
         };
-        let (store, mut verified, mut facts) = (session.engine.store(), 0, vec![]);
+        let (store, mut verified) = (session.engine.store(), 0);
+        let row = |run: &Damaged| damaged("run", format!("[{}] {}", code::CORRUPT, run.error));
+        let mut facts: Vec<Fact> = unread.iter().map(row).collect();
         for run in &runs {
             let mut step = Some(run.step);
             while let Some(at) = step.filter(|_| verified < self.checkpoints) {
@@ -138,8 +141,9 @@ fn human(facts: &[Fact], safe: bool, session: &Session<'_>) -> String {
         };
         let verdict = out.paint(style, &format!("{:<6}", word(fact.verdict)));
         let name = out.paint(STRONG, &format!("{:<12}", fact.name));
-        text.push_str(&format!("{verdict}  {name}  {}\n", clean(&fact.found)));
         let room = out.width().map_or(usize::MAX, |width| width.saturating_sub(INDENT));
+        let found = wrapped(&clean(&fact.found), room).join(&format!("\n{:INDENT$}", ""));
+        text.push_str(&format!("{verdict}  {name}  {found}\n"));
         for line in wrapped(&clean(&fact.meaning), room) {
             text.push_str(&format!("{:INDENT$}{}\n", "", out.paint(FAINT, &line)));
         }

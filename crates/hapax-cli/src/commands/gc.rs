@@ -13,7 +13,7 @@ use serde::Serialize;
 use std::time::Duration;
 
 const AFTER_HELP: &str = "\
-A run that is not over is never deleted, nor one with an unsent message. A failed run that is deleted can't be retried.
+A run that is not over is never deleted, nor one with an unsent message. A failed run that is deleted can't be retried. \
 A deleted run's id is free: starting it again does its work again.
 
 Examples:

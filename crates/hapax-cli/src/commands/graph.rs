@@ -12,13 +12,17 @@ use hapax_core::limits::FRONTIER_PAGE;
 use hapax_store::RunRecord;
 
 const AFTER_HELP: &str = "\
-The path is read from the run's checkpoints: visited nodes and edges are highlighted, what runs next and what failed
-is marked. Of a graph whose code this program doesn't hold, what the run visited is drawn.
+The path is read from the run's checkpoints: visited nodes and edges are highlighted, what runs next and what failed \
+is marked. Of a graph whose code this program doesn't hold, what the run visited is drawn; a dotted line marked \
+`perhaps` leads from a node that may have been one more source of a join, or may have ended there.
 
 Examples:
   orders graph orders
   hapax graph --run order-42 --format svg > order-42.svg
   hapax graph --run order-42 --format dot | dot -Tpng > order-42.png";
+
+/// Journal rows that are read at once.
+const ROWS: usize = 512;
 
 /// Draw a graph, or the path of a run
 #[derive(Debug, Args)]
@@ -30,7 +34,7 @@ pub(crate) struct Graph {
     /// A run, whose path is drawn in
     #[arg(long, value_name = "RUN")]
     run: Option<String>,
-    /// The drawing's language
+    /// The drawing's language: `mermaid` for Markdown, `dot` for Graphviz, `svg` for browsers
     #[arg(long, value_enum, default_value_t = Format::Mermaid)]
     format: Format,
     /// How many of the run's latest steps are read
@@ -41,11 +45,8 @@ pub(crate) struct Graph {
 /// A drawing's language.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Format {
-    /// For Markdown
     Mermaid,
-    /// For Graphviz
     Dot,
-    /// For browsers
     Svg,
 }
 
@@ -70,19 +71,23 @@ impl Graph {
         match <[GraphOutline; 1]>::try_from(graphs) {
             Ok([only]) => Ok(only),
             Err(graphs) if graphs.is_empty() => {
-                Err(Failure::Usage("this program holds no graph: name a run with --run".into()))
+                Err(Failure::usage("this program holds no graph: name a run with --run"))
             }
             Err(graphs) => {
                 let names: Vec<_> = graphs.iter().map(|graph| &*graph.name).collect();
-                Err(Failure::Usage(format!("which graph? there are {}", names.join(", "))))
+                Err(Failure::usage(format!("which graph? there are {}", names.join(", "))))
             }
         }
     }
 
     async fn of_run(&self, run: &str, session: &Session<'_>) -> Result<Drawing, Failure> {
         let record = session.record(run).await?;
-        let trace = self.trace(&record, session).await?;
         let shape = session.graph(&record.graph).filter(|graph| graph.fingerprint == record.fingerprint);
+        let mut trace = Trace::default();
+        if shape.is_none() {
+            tell_ends(&mut trace, &record, session).await?;
+        }
+        self.follow(&mut trace, &record, session).await?;
         let mut drawing = match &shape {
             Some(shape) => Drawing::of(shape),
             None => Drawing::empty(&record.graph),
@@ -94,8 +99,13 @@ impl Graph {
         Ok(drawing)
     }
 
-    async fn trace(&self, record: &RunRecord, session: &Session<'_>) -> Result<Trace, Failure> {
-        let (store, mut trace) = (session.engine.store(), Trace::default());
+    async fn follow(
+        &self,
+        trace: &mut Trace,
+        record: &RunRecord,
+        session: &Session<'_>,
+    ) -> Result<(), Failure> {
+        let store = session.engine.store();
         let first = (record.step + 1).saturating_sub(self.steps.max(1));
         if first > 0 {
             session.out.remark(&format!("only the latest {} steps are drawn: raise --steps", self.steps));
@@ -110,8 +120,20 @@ impl Graph {
                 let page = u32::try_from(page).unwrap_or(u32::MAX);
                 trace.add(&store.frontier_page(record.key.clone(), step, page).await?);
             }
+            trace.end_step(&checkpoint);
         }
         progress.finish_and_clear();
-        Ok(trace)
+        Ok(())
+    }
+}
+
+/// How items of larger steps ended is in the journal.
+async fn tell_ends(trace: &mut Trace, record: &RunRecord, session: &Session<'_>) -> Result<(), Failure> {
+    let (store, mut from) = (session.engine.store(), 0);
+    loop {
+        let rows = store.journal(record.key.clone(), from, ROWS).await?;
+        let Some(last) = rows.last() else { return Ok(()) };
+        from = last.seq + 1;
+        rows.into_iter().for_each(|row| trace.tell(row));
     }
 }

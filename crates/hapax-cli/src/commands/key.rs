@@ -150,7 +150,7 @@ struct Item {
 
 /// A u64 as a string, as everywhere; a number is exact here too.
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "an order key is a decimal number below 2^64, as a string or a number")]
 enum Decimal {
     Text(OrderKey),
     Number(u64),
@@ -202,7 +202,7 @@ impl Key {
                 let inputs = canon::argument("--inputs", &inputs)?;
                 let outputs = canon::argument("--expected-outputs", &expected_outputs)?;
                 let key = command_key(&action, &task, &snapshot, inputs.as_bytes(), outputs.as_bytes());
-                Answer::key(&key.map_err(|error| Failure::Usage(error.to_string()))?)
+                Answer::key(&key.map_err(|error| Failure::usage(error.to_string()))?)
             }
         };
         out.answer(&answer, || answer.human())
@@ -234,7 +234,7 @@ fn draw(mut rng: Rng, count: u64, out: &Output) -> Result<(), Failure> {
 
 fn step_key_of(run_id: &str, step: u64, frontier: &str, state_json: &OsStr) -> Result<String, Failure> {
     let items: Vec<Item> = serde_json::from_str(frontier)
-        .map_err(|error| Failure::Usage(format!("--frontier is not an array of items: {error}")))?;
+        .map_err(|error| Failure::usage(format!("--frontier is not an array of items: {error}")))?;
     let order_key = |item: &Item| match item.order_key {
         Decimal::Text(key) => key,
         Decimal::Number(number) => OrderKey(number),

@@ -2,15 +2,19 @@
 
 use crate::{
     failure::Failure,
-    session::Session,
+    output::BAD,
+    session::{Damaged, Session},
     table::{Cell, Table},
     view::{RunView, ago, standing, style, tags},
 };
 use clap::{Args, ValueEnum};
+use hapax_core::error::code;
 use hapax_store::{ListFilter, RunRecord, clock::now_us};
 use serde::Serialize;
 
 const AFTER_HELP: &str = "\
+A run whose row is damaged is named at the end, and the exit code is 3.
+
 Examples:
   hapax list
   hapax list --status failed --status in-doubt
@@ -76,6 +80,8 @@ struct Answer<'a> {
     runs: Vec<RunView<'a>>,
     /// The limit was reached, so there may be more.
     more: bool,
+    /// Runs that can't be read.
+    damaged: &'a [Damaged],
 }
 
 impl List {
@@ -87,22 +93,26 @@ impl List {
             limit: self.limit.saturating_add(1),
             ..ListFilter::default()
         };
-        let mut runs = session.engine.list(filter).await?;
+        let (mut runs, damaged) = session.list(filter).await?;
         let more = runs.len() > self.limit;
         runs.truncate(self.limit);
-        let answer = Answer { runs: runs.iter().map(RunView::of).collect(), more };
-        session.out.answer(&answer, || human(&runs, session))?;
+        let answer = Answer { runs: runs.iter().map(RunView::of).collect(), more, damaged: &damaged };
+        session.out.answer(&answer, || human(&runs, &damaged, session))?;
         if more {
             session
                 .out
                 .remark(&format!("the newest {} are shown; there are more: raise --limit", self.limit));
         }
-        Ok(())
+        if damaged.is_empty() {
+            return Ok(());
+        }
+        let errors: Vec<_> = damaged.iter().map(|run| run.error.as_str()).collect();
+        Err(Failure::coded(code::CORRUPT, errors.join("; ")))
     }
 }
 
-fn human(runs: &[RunRecord], session: &Session<'_>) -> String {
-    if runs.is_empty() {
+fn human(runs: &[RunRecord], damaged: &[Damaged], session: &Session<'_>) -> String {
+    if runs.is_empty() && damaged.is_empty() {
         return "no runs\n".into();
     }
     let now = now_us();
@@ -116,6 +126,11 @@ fn human(runs: &[RunRecord], session: &Session<'_>) -> String {
             Cell::new(ago(run.updated_at_us, now)),
             Cell::new(tags(&run.tags)),
         ]);
+    }
+    for run in damaged {
+        let mut row = vec![Cell::new(&run.run), Cell::styled("damaged", BAD)];
+        row.resize(6, Cell::new(""));
+        table.row(row);
     }
     table.render(session.out)
 }

@@ -40,7 +40,7 @@ impl Man {
             None => cli,
             Some(name) => {
                 let found = cli.find_subcommand(name).cloned();
-                found.ok_or_else(|| Failure::Usage(format!("there is no command `{name}`")))?
+                found.ok_or_else(|| Failure::usage(format!("there is no command `{name}`")))?
             }
         };
         let mut roff = vec![];

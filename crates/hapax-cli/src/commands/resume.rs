@@ -2,7 +2,8 @@
 
 use crate::{
     failure::Failure,
-    session::Session,
+    output::BAD,
+    session::{Damaged, Session},
     table::{Cell, Table},
     view::{self, standing},
 };
@@ -13,7 +14,7 @@ use hapax_store::{ListFilter, RunRecord};
 use serde::Serialize;
 
 const AFTER_HELP: &str = "\
-Only a program that holds the graph's code can go on with a run: build these commands into yours with
+Only a program that holds the graph's code can go on with a run: build these commands into yours with \
 `hapax_cli::run`. What was committed is never run again.
 
 Examples:
@@ -94,9 +95,9 @@ fn ended(run: &str, status: &Status, record: &RunRecord) -> Ended {
 }
 
 async fn resume_all(session: &Session<'_>) -> Result<(), Failure> {
-    let runs = unfinished(session).await?;
+    let (runs, damaged) = unfinished(session).await?;
     let progress = session.out.progress(Some(runs.len() as u64), "runs");
-    let mut all = vec![];
+    let mut all: Vec<Ended> = damaged.into_iter().map(unreadable).collect();
     for runs in runs.chunks(AT_ONCE) {
         let mut begun = vec![];
         for record in runs {
@@ -117,11 +118,11 @@ async fn resume_all(session: &Session<'_>) -> Result<(), Failure> {
     if all.iter().all(|ended| ended.well) { Ok(()) } else { Err(Failure::Told) }
 }
 
-/// The runs of registered graphs that are not over, oldest first.
-async fn unfinished(session: &Session<'_>) -> Result<Vec<RunRecord>, Failure> {
+/// The runs of registered graphs that are not over, oldest first; and those of any graph that can't be read.
+async fn unfinished(session: &Session<'_>) -> Result<(Vec<RunRecord>, Vec<Damaged>), Failure> {
     let statuses = ["pending", "running", "paused"].map(str::to_owned).to_vec();
     let filter = ListFilter { statuses, limit: usize::MAX, ..ListFilter::default() };
-    let mut runs = session.engine.list(filter).await?;
+    let (mut runs, damaged) = session.list(filter).await?;
     let graphs = session.engine.graphs();
     let foreign = runs.iter().find(|run| !graphs.iter().any(|graph| graph.name == run.graph));
     if let Some(foreign) = foreign.filter(|_| graphs.is_empty()) {
@@ -129,7 +130,12 @@ async fn unfinished(session: &Session<'_>) -> Result<Vec<RunRecord>, Failure> {
     }
     runs.retain(|run| graphs.iter().any(|graph| graph.name == run.graph));
     runs.reverse();
-    Ok(runs)
+    Ok((runs, damaged))
+}
+
+fn unreadable(Damaged { run, error }: Damaged) -> Ended {
+    let cell = Cell::styled("damaged", BAD);
+    Ended { run, status: "damaged", error: Some(error), cell, well: false }
 }
 
 /// A run that is in other hands is no failure; one that can't be gone on with is.

@@ -6,7 +6,7 @@ use clap::Args;
 use serde::Serialize;
 
 const AFTER_HELP: &str = "\
-What had finished in the failed step is not run again. With the graph's code in this program the run goes on at once;
+What had finished in the failed step is not run again. With the graph's code in this program the run goes on at once; \
 without, the request is durable and an engine that holds the code takes the run up within a second.
 
 Examples:

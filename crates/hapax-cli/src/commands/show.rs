@@ -30,7 +30,7 @@ Examples:
   hapax show order-42 --step 3
   hapax show order-42 --json | jq .state
 
-The stock `hapax` doesn't know which fields are secret and shows the state as it is stored; a program with
+The stock `hapax` doesn't know which fields are secret and shows the state as it is stored; a program with \
 `hapax_cli::run` hides the secret fields of its own graphs.";
 
 /// Journal rows are read this many at a time.

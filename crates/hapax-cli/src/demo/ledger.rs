@@ -48,6 +48,23 @@ pub(super) struct Entry {
     pub(super) charge: Charge,
     /// Money was moved: the key was new.
     pub(super) applied: bool,
+    /// The caller had seen the answer to this key, and asks for it again.
+    pub(super) seen: bool,
+}
+
+/// What a caller says when its code has seen the answer. Not an effect, and no order needs it: it tells the bank what
+/// it must never be asked for again.
+const SEEN: &str = "seen\n";
+
+/// The line to the bank on which a charge was answered.
+#[derive(Debug)]
+pub(super) struct Answered(UnixStream);
+
+impl Answered {
+    /// Tells that the answer is seen. It is the bank's as soon as this returns, even if the caller dies with it.
+    pub(super) fn seen(mut self) -> io::Result<()> {
+        self.0.write_all(SEEN.as_bytes())
+    }
 }
 
 /// A call on the wire, one line of JSON.
@@ -98,14 +115,14 @@ pub(super) struct Limits {
 }
 
 /// Asks the ledger for a charge. Blocks until it answers.
-pub(super) fn charge(ledger: &Path, life: u32, charge: Charge) -> io::Result<String> {
+pub(super) fn charge(ledger: &Path, life: u32, charge: Charge) -> io::Result<(String, Answered)> {
     let mut stream = UnixStream::connect(ledger)?;
     stream.write_all(format!("{}\n", serde_json::to_string(&Call { life, charge })?).as_bytes())?;
     let mut receipt = String::new();
-    if BufReader::new(stream).read_line(&mut receipt)? == 0 {
+    if BufReader::new(&stream).read_line(&mut receipt)? == 0 {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
-    Ok(receipt.trim_end().to_owned())
+    Ok((receipt.trim_end().to_owned(), Answered(stream)))
 }
 
 /// Every call that the ledger ever got, in order.
@@ -118,8 +135,8 @@ pub(super) fn read_log(log: &Path) -> io::Result<Vec<Entry>> {
 pub(super) fn run(args: Args) -> io::Result<()> {
     let log = File::options().create(true).append(true).open(args.log)?;
     let allowed = Allow { life: 0, limits: None };
-    let (receipts, answered) = (HashMap::new(), HashSet::new());
-    let books = Books { log: log.try_clone()?, receipts, answered, allowed };
+    let (receipts, answered, seen) = (HashMap::new(), HashSet::new(), HashSet::new());
+    let books = Books { log: log.try_clone()?, receipts, answered, seen, allowed };
     let ledger = Arc::new(Ledger { log, books: Mutex::new(books) });
     let listener = UnixListener::bind(args.socket)?;
     let hears = ledger.clone();
@@ -148,6 +165,8 @@ struct Books {
     log: File,
     receipts: HashMap<String, String>,
     answered: HashSet<String>,
+    /// The keys whose answers were seen by whoever asked.
+    seen: HashSet<String>,
     allowed: Allow,
 }
 
@@ -165,9 +184,10 @@ impl Ledger {
     }
 
     fn converse(&self, mut caller: UnixStream) -> io::Result<()> {
-        let mut line = String::new();
-        BufReader::new(caller.try_clone()?).read_line(&mut line)?;
+        let (mut line, mut hears) = (String::new(), BufReader::new(caller.try_clone()?));
+        hears.read_line(&mut line)?;
         let call: Call = serde_json::from_str(&line)?;
+        let key = call.charge.key.clone();
         let receipt = self.books().take(call)?;
         // Outside of the lock, so that calls which come together share the disk's time.
         self.log.sync_data()?;
@@ -177,7 +197,13 @@ impl Ledger {
             return Ok(());
         };
         thread::sleep(ANSWERS_AFTER);
-        caller.write_all(format!("{receipt}\n").as_bytes())
+        caller.write_all(format!("{receipt}\n").as_bytes())?;
+        line.clear();
+        hears.read_line(&mut line)?;
+        if line == SEEN {
+            self.books().seen.insert(key);
+        }
+        Ok(())
     }
 }
 
@@ -189,7 +215,9 @@ impl Books {
         let receipt = self.receipts.entry(charge.key.clone()).or_insert(next).clone();
         let (order, cents) = (charge.order.clone(), charge.cents);
         let answered = self.may_answer(life, &charge.key, applied);
-        self.log.write_all(format!("{}\n", serde_json::to_string(&Entry { charge, applied })?).as_bytes())?;
+        let seen = self.seen.contains(&charge.key);
+        let entry = serde_json::to_string(&Entry { charge, applied, seen })?;
+        self.log.write_all(format!("{entry}\n").as_bytes())?;
         // Told at once: whoever is to be killed now dies while everything is still on its way to some disk.
         tell(&Notice::Called { life, order, cents, applied, answered })?;
         Ok(answered.then_some(receipt))

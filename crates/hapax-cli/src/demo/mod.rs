@@ -23,7 +23,7 @@ mod tally;
 mod worker;
 
 use crate::{args::Global, failure::Failure, output::Output, session};
-use clap::{Args, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use hapax::{Engine, Options, Status, core::id::Namespace, store::ListFilter};
 use picture::Picture;
 use std::{
@@ -38,11 +38,11 @@ use supervisor::{Broken, Setup, supervise};
 use tally::Tally;
 
 const AFTER_HELP: &str = "\
-The worker and the bank are processes of their own. The numbers are counted from the bank's log,
-which is on its disk before any answer leaves. Exit code 0 means: no order was charged twice, none
+The worker and the bank are processes of their own. The numbers are counted from the bank's log, \
+which is on its disk before any answer leaves. Exit code 0 means: no order was charged twice, none \
 was lost, and calls had to be repeated.
 
-The orders live in a temporary file, or in the store that --store names, where they stay.
+The orders live in a temporary file, or in the store that --store names, where they stay. \
 $HAPAX_STORE is not used.
 
 Examples:
@@ -53,11 +53,8 @@ Examples:
 
 /// Pay orders while their worker is killed again and again, and count at the bank
 #[derive(Debug, Args)]
-#[command(after_help = AFTER_HELP, args_conflicts_with_subcommands = true)]
-#[command(disable_help_subcommand = true, override_usage = "hapax demo [OPTIONS]")]
+#[command(after_help = AFTER_HELP)]
 pub(crate) struct Demo {
-    #[command(subcommand)]
-    role: Option<Role>,
     /// Orders to pay
     #[arg(long, value_name = "N", default_value_t = 200)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
@@ -71,13 +68,42 @@ pub(crate) struct Demo {
     seed: Option<u64>,
 }
 
+/// The command line of a child: one of its own, so that neither help nor manual nor completions show what only the
+/// demo itself calls.
+#[derive(Debug, Parser)]
+#[command(name = "hapax demo")]
+pub(crate) struct Part {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    role: Role,
+}
+
 /// A part that the demo gives to a child.
 #[derive(Debug, Subcommand)]
 enum Role {
-    #[command(hide = true)]
     Worker(worker::Args),
-    #[command(hide = true)]
     Ledger(ledger::Args),
+}
+
+impl Part {
+    /// The part that these arguments give to this process, if they are those of a child.
+    pub(crate) fn from_args(args: &[OsString]) -> Option<Self> {
+        let demo = args.get(1..).filter(|args| args.first().is_some_and(|arg| arg == "demo"))?;
+        Role::has_subcommand(demo.get(1)?.to_str()?).then(|| Self::parse_from(demo))
+    }
+
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        match self.role {
+            Role::Worker(args) => worker::run(args, &Place::new(&self.global, Path::new(""))?),
+            Role::Ledger(args) => ledger::run(args).map_err(|error| Failure::io("ledger", &error)),
+        }
+    }
+
+    /// How it says that it failed.
+    pub(crate) fn output(&self) -> Output {
+        Output::new(&self.global)
+    }
 }
 
 /// Where the runs live.
@@ -90,10 +116,10 @@ struct Place {
 impl Place {
     fn new(global: &Global, fresh: &Path) -> Result<Self, Failure> {
         let told = global.store.clone().map(OsString::into_string).transpose();
-        let told = told.map_err(|_| Failure::Usage("the demo wants an address in UTF-8".into()))?;
+        let told = told.map_err(|_| Failure::usage("the demo wants an address in UTF-8"))?;
         if told.as_ref().is_some_and(|url| url.starts_with("memory:") || url.ends_with(":memory:")) {
             let why = "what is only in memory dies with the worker; use a file, as `--store sqlite:demo.db`";
-            return Err(Failure::Usage(why.into()));
+            return Err(Failure::usage(why));
         }
         let store = told.unwrap_or_else(|| format!("sqlite:{}", fresh.join("orders.db").display()));
         Ok(Self { store, namespace: session::namespace(global)? })
@@ -106,15 +132,7 @@ impl Place {
 }
 
 impl Demo {
-    pub(crate) fn run(self, global: &Global, out: &Output) -> Result<(), Failure> {
-        match self.role {
-            Some(Role::Worker(args)) => worker::run(args, &Place::new(global, Path::new(""))?),
-            Some(Role::Ledger(args)) => ledger::run(args).map_err(|error| Failure::io("ledger", &error)),
-            None => self.show(global, out),
-        }
-    }
-
-    fn show(&self, global: &Global, out: &Output) -> Result<(), Failure> {
+    pub(crate) fn run(&self, global: &Global, out: &Output) -> Result<(), Failure> {
         let cannot = |error: io::Error| Failure::io("cannot run the demo", &error);
         let folder = tempfile::Builder::new().prefix("hapax-demo-").tempdir().map_err(cannot)?;
         let setup = Setup {

@@ -3,12 +3,17 @@
 //! One thing is hard on purpose: every fraud check gives another case number, and the charge names it. So a charge
 //! that left before the check was durable would be made again, after a kill, as another charge with another key.
 //! That it never happens is the gate's doing, not the code's.
+//!
+//! And one thing is said that no order needs: when a node has seen an answer, it tells the bank so. An answer that was
+//! shown before it was durable would be asked for again, after a kill in that moment, and the bank would know.
 
-use super::ledger::{self, Charge};
+use super::ledger::{self, Answered, Charge};
 use hapax::prelude::*;
+use rustix::process::{Signal, getpid, kill_process};
 use serde::{Deserialize, Serialize};
 use std::{
     hash::{BuildHasher, Hasher, RandomState},
+    io,
     path::PathBuf,
     time::Duration,
 };
@@ -33,6 +38,8 @@ pub(super) struct Shop {
     pub(super) ledger: PathBuf,
     /// Which life of the worker this is.
     pub(super) life: u32,
+    /// This life ends when an answer is seen.
+    pub(super) dies_upon_answer: bool,
     /// Who looks for fraud.
     pub(super) desk: FraudDesk,
 }
@@ -133,11 +140,18 @@ async fn charge(mut ctx: Ctx) -> hapax::Result<OrderDelta> {
     let (order, shop) = (ctx.state(), ctx.app());
     let cents = order.cents + order.tax;
     let request = (&order.id, &order.case, cents);
+    let mut answered = None;
     let charge = async |call: hapax::Call| {
         let (key, order, case) = (call.key().to_owned(), order.id.clone(), order.case.clone());
-        shop.charge(Charge { key, order, case, cents }).await
+        let (receipt, line) = shop.charge(Charge { key, order, case, cents }).await?;
+        answered = Some(line);
+        Ok::<_, NodeError>(receipt)
     };
     let receipt = ctx.effect("charge", Write, &request, charge).await?;
+    // A recorded answer was not asked for, so there is no line.
+    if let Some(line) = answered {
+        shop.seen(line)?;
+    }
     Ok(Order::delta().receipt(receipt).log("charged"))
 }
 
@@ -147,9 +161,19 @@ async fn ship(mut ctx: Ctx) -> OrderDelta {
 }
 
 impl Shop {
-    async fn charge(&self, charge: Charge) -> hapax::Result<String> {
+    async fn charge(&self, charge: Charge) -> hapax::Result<(String, Answered)> {
         let (ledger, life) = (self.ledger.clone(), self.life);
         Ok(tokio::task::spawn_blocking(move || ledger::charge(&ledger, life, charge)).await??)
+    }
+
+    /// The code has an answer before it. No other process could be told and strike within this moment, so here the
+    /// worker is its own executioner: it gets the same signal, and as little time to put anything in order.
+    fn seen(&self, line: Answered) -> io::Result<()> {
+        line.seen()?;
+        if self.dies_upon_answer {
+            kill_process(getpid(), Signal::KILL)?;
+        }
+        Ok(())
     }
 }
 

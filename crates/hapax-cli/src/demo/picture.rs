@@ -3,7 +3,10 @@
 //! The picture goes to standard error, the result to standard output. `NO_COLOR` is honoured.
 
 use super::tally::Tally;
-use crate::output::{BAD, FAINT, GOOD, Output, STRONG, WARN, clean};
+use crate::{
+    output::{BAD, FAINT, GOOD, Output, STRONG, WARN, clean},
+    table::wrapped,
+};
 use anstyle::Style;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use std::{
@@ -15,6 +18,9 @@ use std::{
 
 /// Events that are shown at a time.
 const EVENTS: usize = 6;
+/// The columns of the bar, where there is room, and of what stands beside it.
+const BAR: usize = 40;
+const BESIDE_BAR: usize = 38;
 /// Kill marks that fit into a line.
 const MARKS: usize = 50;
 
@@ -28,6 +34,8 @@ pub(super) enum Kill {
     AnyMoment,
     /// After this order's charge was applied, before the answer.
     Between(String),
+    /// When a node had just seen an answer.
+    Upon,
 }
 
 /// What there is to see.
@@ -93,6 +101,7 @@ impl Scene {
         let text = match &kill {
             Kill::AnyMoment => format!("worker {worker}, at a random moment"),
             Kill::Between(order) => format!("worker {worker}: {order} is charged, the answer never arrives"),
+            Kill::Upon => format!("worker {worker}, as its code has just seen an answer"),
         };
         self.event("SIGKILL", BAD, text);
         self.kills.push(kill);
@@ -141,14 +150,15 @@ impl Scene {
         let struck = self.kills.iter().map(|kill| match kill {
             Kill::AnyMoment => paint.on(BAD, "✗"),
             Kill::Between(_) => paint.on(WARN, "◆"),
+            Kill::Upon => paint.on(WARN, "▲"),
         });
         let to_come = (self.planned as usize).saturating_sub(self.kills.len());
         struck.chain((0..to_come).map(|_| paint.on(FAINT, "·"))).collect()
     }
 
     fn kill_row(&self, paint: Paint) -> String {
-        let between = self.between();
-        let legend = format!("{between} of them ◆ between a charge and its answer");
+        let [between, upon] = self.aimed();
+        let legend = format!("{between} ◆ before, {upon} ▲ upon an answer");
         let counts = format!("{}/{}", self.kills.len(), self.planned);
         format!("  kills   {}  {counts}   {}", self.marks(paint), paint.on(FAINT, &legend))
     }
@@ -165,9 +175,10 @@ impl Scene {
         format!("  bank    pid {ledger}   {charges} charges in {calls} calls, {}", paint.on(WARN, &repeats))
     }
 
-    /// Kills between a charge and its answer.
-    pub(super) fn between(&self) -> usize {
-        self.kills.iter().filter(|kill| matches!(kill, Kill::Between(_))).count()
+    /// Kills between a charge and its answer, and upon an answer.
+    pub(super) fn aimed(&self) -> [usize; 2] {
+        let between = self.kills.iter().filter(|kill| matches!(kill, Kill::Between(_))).count();
+        [between, self.kills.iter().filter(|kill| matches!(kill, Kill::Upon)).count()]
     }
 
     fn recovery(&self) -> Option<String> {
@@ -205,6 +216,8 @@ pub(super) enum Picture {
 /// The rows of a live picture.
 pub(super) struct Live {
     paint: Paint,
+    /// The columns of the bar.
+    bar: usize,
     head: ProgressBar,
     orders: ProgressBar,
     facts: Vec<ProgressBar>,
@@ -217,7 +230,7 @@ impl Picture {
         match (out.is_json(), io::stderr().is_terminal()) {
             (true, _) => Self::Nothing,
             (false, false) => Self::Lines,
-            (false, true) => Self::Live(Box::new(Live::new(Paint(out.paints_remarks())))),
+            (false, true) => Self::Live(Box::new(Live::new(out))),
         }
     }
 
@@ -248,7 +261,9 @@ impl Picture {
 }
 
 impl Live {
-    fn new(paint: Paint) -> Self {
+    fn new(out: &Output) -> Self {
+        let paint = Paint(out.paints_remarks());
+        let bar = out.error_width().map_or(BAR, |width| width.saturating_sub(BESIDE_BAR).clamp(1, BAR));
         let all = MultiProgress::new();
         let row = || {
             let bar = ProgressBar::new(0).with_style(style("{wide_msg}"));
@@ -258,13 +273,14 @@ impl Live {
         let orders = all.add(ProgressBar::new(0));
         let facts = (0..4).map(|_| row()).collect();
         let events = (0..EVENTS).map(|_| row()).collect();
-        Self { paint, head, orders, facts, events }
+        Self { paint, bar, head, orders, facts, events }
     }
 
     fn begin(&mut self, scene: &Scene) {
         self.head.set_message(self.paint.on(STRONG, &scene.headline()));
         self.orders.set_length(scene.orders.into());
-        let bar = if self.paint.0 { "{bar:40.green/dim}" } else { "{bar:40}" };
+        let (width, colors) = (self.bar, if self.paint.0 { ".green/dim" } else { "" });
+        let bar = format!("{{bar:{width}{colors}}}");
         let template = format!("  orders  {bar}  {{pos}}/{{len}} shipped   {{elapsed}}");
         self.orders.set_style(style(&template).progress_chars("█▌░"));
         self.orders.enable_steady_tick(Duration::from_millis(100));
@@ -305,24 +321,33 @@ fn style(template: &str) -> ProgressStyle {
 
 /// The table, and what it proves.
 pub(super) fn result(tally: &Tally, scene: &Scene, out: &Output) -> String {
-    let (names, values) = table(tally);
+    let room = out.width().unwrap_or(usize::MAX);
     let style = if tally.holds() { GOOD } else { BAD };
-    let verdict = tally.verdict(scene.between());
-    let mut lines = vec![out.paint(FAINT, &names), out.paint(STRONG, &values), String::new()];
-    lines.extend(verdict.lines().map(|line| out.paint(style, line)));
-    lines.extend(
-        scene.recovery().map(|recovery| format!("{recovery} The kills were drawn from seed {}.", scene.seed)),
-    );
+    let verdict = tally.verdict(scene.aimed());
+    let mut lines = table(tally, room, out);
+    lines.push(String::new());
+    let verdict = verdict.lines().flat_map(|line| wrapped(line, room));
+    lines.extend(verdict.map(|line| out.paint(style, &line)));
+    let recovery = scene.recovery();
+    let recovery = recovery.map(|took| format!("{took} The kills were drawn from seed {}.", scene.seed));
+    lines.extend(recovery.into_iter().flat_map(|line| wrapped(&line, room)));
     lines.extend(scene.failures.iter().map(|failure| out.paint(BAD, &clean(failure))));
     lines.join("\n") + "\n"
 }
 
-fn table(tally: &Tally) -> (String, String) {
+/// Side by side, or one below the other where that is too wide.
+fn table(tally: &Tally, room: usize, out: &Output) -> Vec<String> {
     let (mut names, mut values) = (String::new(), String::new());
     for (name, value) in tally.columns() {
         let width = name.len().max(value.len()) + 3;
         names.push_str(&format!("{name:>width$}"));
         values.push_str(&format!("{value:>width$}"));
     }
-    (names, values)
+    if names.len() <= room {
+        return vec![out.paint(FAINT, &names), out.paint(STRONG, &values)];
+    }
+    let row = |(name, value): (_, String)| {
+        format!("{} {}", out.paint(FAINT, &format!("{name:>13}")), out.paint(STRONG, &value))
+    };
+    tally.columns().into_iter().map(row).collect()
 }

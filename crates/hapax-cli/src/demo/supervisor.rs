@@ -4,7 +4,7 @@ use super::{
     Place, clock,
     ledger::{Allow, Limits, Notice},
     picture::{Kill, Picture, Scene},
-    plan::{Aim, plan},
+    plan::{Aim, Moment, plan},
     process::Process,
     tally::Done,
     worker::Report,
@@ -123,7 +123,8 @@ impl<'s> Supervisor<'s> {
     fn live(&mut self, life: u32, aim: Option<Aim>) -> Result<(), Broken> {
         self.life = life;
         let worker = self.start_worker(life, aim)?;
-        let due = aim.and_then(|aim| aim.after).map(|after| clock::now() + after);
+        let due = aim.and_then(|aim| aim.after()).map(|after| clock::now() + after);
+        let dies_upon_answer = dies_upon_answer(aim);
         loop {
             match self.hear(due)? {
                 None => return self.kill(worker, Kill::AnyMoment),
@@ -131,6 +132,9 @@ impl<'s> Supervisor<'s> {
                     if of == life =>
                 {
                     return self.kill(worker, Kill::Between(order));
+                }
+                Some(Heard::Worker(of, None)) if of == life && dies_upon_answer => {
+                    return self.kill(worker, Kill::Upon);
                 }
                 Some(Heard::Worker(of, None)) if of == life => return self.ended(worker, aim),
                 Some(_) => {}
@@ -141,16 +145,19 @@ impl<'s> Supervisor<'s> {
     fn start_worker(&mut self, life: u32, aim: Option<Aim>) -> Result<Process, Broken> {
         // One order stays without its answer until the last kill has struck: so none comes too late.
         let keys = self.setup.orders as usize - 1;
-        let limits = aim.map(|aim| Limits { charges: aim.charges, keys });
+        // Who is to die upon an answer must get one, unless all are given but that one.
+        let charges = |aim: Aim| if dies_upon_answer(Some(aim)) { usize::MAX } else { aim.charges };
+        let limits = aim.map(|aim| Limits { charges: charges(aim), keys });
         self.ledger.tell(&Allow { life, limits })?;
         self.wait_for(|heard| matches!(heard, Heard::Ledger(Some(Notice::Allowed(of))) if *of == life))?;
-        let args: [(&str, OsString); 6] = [
+        let args: [(&str, OsString); 7] = [
             ("--store", self.setup.place.store.clone().into()),
             ("--namespace", self.setup.place.namespace.to_string().into()),
             ("--ledger", self.setup.socket().into()),
             ("--batch", self.setup.batch.clone().into()),
             ("--orders", self.setup.orders.to_string().into()),
             ("--life", life.to_string().into()),
+            ("--dies-upon-answer", dies_upon_answer(aim).to_string().into()),
         ];
         let hears = self.outbox.clone();
         let worker = Process::start("worker", args, move |report| {
@@ -223,6 +230,10 @@ impl<'s> Supervisor<'s> {
         }
         self.picture.draw(&self.scene);
     }
+}
+
+fn dies_upon_answer(aim: Option<Aim>) -> bool {
+    aim.is_some_and(|aim| aim.moment == Moment::UponAnAnswer)
 }
 
 /// Passes Ctrl-C, a request to end and the loss of the terminal on, so that the children are ended and the folder is

@@ -26,13 +26,15 @@ struct Account<'l> {
     keys: BTreeSet<&'l str>,
     applied: usize,
     cents: u64,
+    needless: usize,
 }
 
 impl Account<'_> {
-    /// Charges beyond the first, by whichever measure sees more of them: keys, or money.
+    /// Charges beyond the first, by whichever measure sees more of them, keys or money; and calls for an answer that
+    /// the caller had seen already.
     fn extra(&self, due: u64) -> usize {
         let charges = self.keys.len().max(self.applied);
-        charges.saturating_sub(1).max(usize::from(self.cents > due))
+        charges.saturating_sub(1).max(usize::from(self.cents > due)) + self.needless
     }
 }
 
@@ -84,12 +86,16 @@ impl Tally {
     }
 
     /// What it proves, or that it failed to.
-    pub(super) fn verdict(&self, between: usize) -> String {
+    pub(super) fn verdict(&self, [between, upon]: [usize; 2]) -> String {
         let Self { orders, kills, charges, raw_calls, duplicates, lost, .. } = self;
         if self.holds() {
+            let upon = match upon {
+                0 => ".".to_owned(),
+                _ => format!(",\n{upon} in the moment in which its answer was seen."),
+            };
             return format!(
                 "Every order was charged exactly once and shipped, though its worker was killed {kills} times:\n\
-                 {between} of these kills struck after the bank had moved money and before its answer arrived.\n\
+                 {between} of these kills struck after the bank had moved money and before its answer arrived{upon}\n\
                  The bank was asked {raw_calls} times and moved money {charges} times: repeated calls had their first key.\n\
                  All this is counted from the bank's own log."
             );
@@ -97,15 +103,18 @@ impl Tally {
         if raw_calls <= charges && *duplicates == 0 && *lost == 0 {
             return "No call had to be repeated, so this proves nothing: more kills are needed.".into();
         }
-        format!("BROKEN: of {orders} orders, {lost} were lost, and {duplicates} charges were made twice.")
+        format!(
+            "BROKEN: of {orders} orders, {lost} were lost, and {duplicates} charges were made or asked for twice."
+        )
     }
 }
 
 fn accounts(log: &[Entry]) -> BTreeMap<&str, Account<'_>> {
     let mut accounts = BTreeMap::<_, Account<'_>>::new();
-    for Entry { charge, applied } in log {
+    for Entry { charge, applied, seen } in log {
         let account = accounts.entry(charge.order.as_str()).or_default();
         account.keys.insert(&charge.key);
+        account.needless += usize::from(*seen);
         if *applied {
             account.applied += 1;
             account.cents += charge.cents;
@@ -125,7 +134,8 @@ mod tests {
 
     fn call(number: u32, key: &str, applied: bool) -> Entry {
         let (order, cents) = (orders::id("o", number), orders::due(number));
-        Entry { charge: Charge { key: key.into(), order, case: String::new(), cents }, applied }
+        let charge = Charge { key: key.into(), order, case: String::new(), cents };
+        Entry { charge, applied, seen: false }
     }
 
     fn tally(log: &[Entry], finished: &[u32]) -> Tally {
@@ -150,6 +160,13 @@ mod tests {
     #[test]
     fn a_second_key_is_a_duplicate_charge() {
         let tally = tally(&[call(1, "a", true), call(1, "b", true), call(2, "c", true)], &[1, 2]);
+        assert_eq!((tally.duplicates, tally.lost, tally.holds()), (1, 0, false));
+    }
+
+    #[test]
+    fn an_answer_that_was_seen_and_is_asked_for_again_is_a_duplicate() {
+        let again = Entry { seen: true, ..call(1, "a", false) };
+        let tally = tally(&[call(1, "a", true), again, call(2, "c", true)], &[1, 2]);
         assert_eq!((tally.duplicates, tally.lost, tally.holds()), (1, 0, false));
     }
 

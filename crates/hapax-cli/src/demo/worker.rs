@@ -30,6 +30,9 @@ pub(super) struct Args {
     /// Which life of the worker this is.
     #[arg(long)]
     life: u32,
+    /// Whether it ends when an answer is seen.
+    #[arg(long, action = clap::ArgAction::Set)]
+    dies_upon_answer: bool,
 }
 
 /// What the supervisor is told, one line of JSON for each thing.
@@ -60,10 +63,12 @@ pub(super) fn run(args: Args, place: &Place) -> Result<(), Failure> {
     Ok(runtime.block_on(work(args, place))?)
 }
 
-async fn work(Args { ledger, batch, orders, life }: Args, place: &Place) -> Result<(), hapax::Error> {
+async fn work(args: Args, place: &Place) -> Result<(), hapax::Error> {
+    let Args { ledger, batch, orders, life, dies_upon_answer } = args;
     let engine = place.open().await?;
     tokio::spawn(report_claims(engine.events()));
-    let flow = engine.register(orders::graph(), Shop { ledger, life, desk: FraudDesk::open() }).await?;
+    let shop = Shop { ledger, life, dies_upon_answer, desk: FraudDesk::open() };
+    let flow = engine.register(orders::graph(), shop).await?;
     let paid = stream::iter(1..=orders).map(|number| pay(&flow, &batch, number));
     paid.buffer_unordered(AT_ONCE).for_each(async |report| say(&report)).await;
     engine.shutdown(Duration::from_secs(5)).await;

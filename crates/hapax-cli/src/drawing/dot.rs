@@ -47,6 +47,9 @@ fn attributes(edge: &Edge) -> String {
     if matches!(edge.kind, Kind::OnError | Kind::Routed) {
         all.push("style=dashed".into());
     }
+    if edge.kind == Kind::Presumed {
+        all.push("style=dotted".into());
+    }
     if edge.taken {
         all.push(format!("color=\"{GREEN}\", penwidth=2"));
     }

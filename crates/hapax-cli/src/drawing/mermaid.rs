@@ -24,7 +24,7 @@ pub(crate) fn render(drawing: &Drawing) -> String {
 
 fn arrow(edge: &Edge) -> String {
     let line = match edge.kind {
-        Kind::OnError | Kind::Routed => "-.->",
+        Kind::OnError | Kind::Routed | Kind::Presumed => "-.->",
         _ => "-->",
     };
     edge.label.as_ref().map_or_else(|| line.to_owned(), |label| format!("{line}|\"{}\"|", escaped(label)))

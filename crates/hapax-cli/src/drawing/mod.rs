@@ -1,6 +1,7 @@
 //! A graph as nodes and lines, with the path of a run drawn in; one file per language.
 
 pub(crate) mod dot;
+mod joins;
 pub(crate) mod mermaid;
 pub(crate) mod svg;
 mod trace;
@@ -72,6 +73,8 @@ pub(crate) enum Kind {
     OnError,
     /// A route that a node chose.
     Routed,
+    /// A way that the store doesn't rule out: the node ran, and left nothing that says where it led.
+    Presumed,
 }
 
 impl Drawing {
@@ -150,7 +153,15 @@ impl Drawing {
             let at = self.node(start);
             self.nodes[at].start = true;
         }
+        let [joined, presumed] = if shape.is_none() { trace.joined() } else { Default::default() };
+        for (from, to) in &joined {
+            let at = self.line(from.as_str(), to.as_str(), Kind::Join, Some("join".into()));
+            self.edges[at].taken = true;
+        }
         trace.hops().for_each(|hop| self.take(hop, shape));
+        for (from, to) in &presumed {
+            self.line(from.as_str(), to.as_str(), Kind::Presumed, Some("perhaps".into()));
+        }
         if let Some(shape) = shape {
             self.take_coalesced(trace, shape);
         }
@@ -181,7 +192,8 @@ impl Drawing {
                 return;
             }
         }
-        let known = |edge: &Edge| edge.from == from && edge.to == to && edge.kind == Kind::Routed;
+        let drawn = |edge: &Edge| edge.kind == Kind::Routed || (edge.kind == Kind::Join && shape.is_none());
+        let known = |edge: &Edge| edge.from == from && edge.to == to && drawn(edge);
         if !self.edges.iter().any(known) {
             let kind = Kind::Routed;
             self.edges.push(Edge { from, to, label: None, kind, taken: true, join: None });

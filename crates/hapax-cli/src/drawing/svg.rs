@@ -76,7 +76,7 @@ fn ranks(drawing: &Drawing) -> Vec<usize> {
 /// A join stands below all of its sources. Bounded, since a loop could go on forever.
 fn lowered(drawing: &Drawing, mut ranks: Vec<usize>) -> Vec<usize> {
     for _ in 0..drawing.nodes.len() {
-        let joins = drawing.edges.iter().filter(|edge| edge.kind == Kind::Join);
+        let joins = drawing.edges.iter().filter(|edge| matches!(edge.kind, Kind::Join | Kind::Presumed));
         let low: Vec<_> = joins.filter(|edge| ranks[edge.to] <= ranks[edge.from]).collect();
         for edge in &low {
             ranks[edge.to] = ranks[edge.from] + 1;
@@ -139,6 +139,7 @@ fn line(edge: &Edge, places: &[Place], ranks: &[usize], at: usize) -> String {
     let (name, color, width) = if edge.taken { ("taken", "#2b8a3e", 2.5) } else { ("plain", "#868e96", 1.2) };
     let dashes = match edge.kind {
         Kind::OnError | Kind::Routed => " stroke-dasharray=\"6 4\"",
+        Kind::Presumed => " stroke-dasharray=\"2 4\"",
         _ => "",
     };
     let mut text = format!(

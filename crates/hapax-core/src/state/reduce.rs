@@ -17,6 +17,13 @@ use std::time::Duration;
 /// total.add(10);
 /// assert_eq!(total, 255);
 /// ```
+///
+/// ```
+/// use hapax_core::state::reduce;
+/// let mut value = 1u8;
+/// reduce::sum(&mut value, 2);
+/// assert_eq!(value, 3);
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be summed",
     label = "`#[state(sum)]` needs a number, a `Duration`, or a type that implements `Sum`"
@@ -69,21 +76,49 @@ impl<K, V> Pair for (K, V) {
 }
 
 /// The new value replaces the old.
+///
+/// ```
+/// use hapax_core::state::reduce;
+/// let mut value = 1;
+/// reduce::last(&mut value, 2);
+/// assert_eq!(value, 2);
+/// ```
 pub fn last<T>(value: &mut T, new: T) {
     *value = new;
 }
 
 /// The new elements follow the old: lists grow, sets unite, and a map's equal keys take the new value.
+///
+/// ```
+/// use hapax_core::state::reduce;
+/// let mut value = vec![1];
+/// reduce::extend(&mut value, vec![2, 3]);
+/// assert_eq!(value, [1, 2, 3]);
+/// ```
 pub fn extend<T: IntoIterator + Extend<T::Item>>(value: &mut T, new: T) {
     value.extend(new);
 }
 
 /// The new value is added.
+///
+/// ```
+/// use hapax_core::state::reduce;
+/// let mut value = 1u8;
+/// reduce::sum(&mut value, 2);
+/// assert_eq!(value, 3);
+/// ```
 pub fn sum<T: Sum>(value: &mut T, new: T) {
     value.add(new);
 }
 
 /// The smaller value stays; one that doesn't compare (NaN) changes nothing.
+///
+/// ```
+/// use hapax_core::state::reduce;
+/// let mut value = 3;
+/// reduce::min(&mut value, 2);
+/// assert_eq!(value, 2);
+/// ```
 pub fn min<T: PartialOrd>(value: &mut T, new: T) {
     if new < *value {
         *value = new;
@@ -91,6 +126,13 @@ pub fn min<T: PartialOrd>(value: &mut T, new: T) {
 }
 
 /// The larger value stays; one that doesn't compare (NaN) changes nothing.
+///
+/// ```
+/// use hapax_core::state::reduce;
+/// let mut value = 2;
+/// reduce::max(&mut value, 3);
+/// assert_eq!(value, 3);
+/// ```
 pub fn max<T: PartialOrd>(value: &mut T, new: T) {
     if new > *value {
         *value = new;
@@ -98,11 +140,25 @@ pub fn max<T: PartialOrd>(value: &mut T, new: T) {
 }
 
 /// [`min`] where `None` means "not yet": any value takes its place.
+///
+/// ```
+/// use hapax_core::state::reduce;
+/// let mut value = None;
+/// reduce::min_some(&mut value, Some(2));
+/// assert_eq!(value, Some(2));
+/// ```
 pub fn min_some<T: PartialOrd>(value: &mut Option<T>, new: Option<T>) {
     some(value, new, min);
 }
 
 /// [`max`] where `None` means "not yet": any value takes its place.
+///
+/// ```
+/// use hapax_core::state::reduce;
+/// let mut value = Some(2);
+/// reduce::max_some(&mut value, None);
+/// assert_eq!(value, Some(2));
+/// ```
 pub fn max_some<T: PartialOrd>(value: &mut Option<T>, new: Option<T>) {
     some(value, new, max);
 }
@@ -116,6 +172,8 @@ fn some<T>(value: &mut Option<T>, new: Option<T>, reduce: fn(&mut T, T)) {
 }
 
 /// The type's own CRDT merge.
+///
+/// See [`Crdt`] for an example.
 pub fn crdt<T: Crdt>(value: &mut T, new: T) {
     value.merge(new);
 }

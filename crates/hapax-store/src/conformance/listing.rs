@@ -30,7 +30,7 @@ pub async fn runs_are_listed_newest_first(fixture: Fixture) {
     assert_eq!(listed.last().cloned(), store.run(key("b")).await.unwrap());
 }
 
-/// All of the tags, one of the status words, the graph.
+/// All of the tags, one of the status words, the graph; without those that are excepted.
 pub async fn tags_status_and_graph_filter_the_list(fixture: Fixture) {
     let store = &fixture.store;
     Sample::run("both").tag("k", "v").tag("l", "w").create(store).await;
@@ -54,6 +54,9 @@ pub async fn tags_status_and_graph_filter_the_list(fixture: Fixture) {
     assert_eq!(names(store, statuses(&["running"])).await, [""; 0]);
     let graph = ListFilter { graph: Some("another".into()), ..tags(&[("k", "v")]) };
     assert_eq!(names(store, graph).await, ["one"]);
+    let except = ["one", "nobody"].map(|name| key(name).run).to_vec();
+    let rest = ListFilter { except, limit: 2, ..ListFilter::default() };
+    assert_eq!(names(store, rest).await, ["none", "other"]);
     let listed = store.list(tags(&[("l", "w")])).await.unwrap();
     assert_eq!(listed[0].tags.len(), 2, "a listed run has all of its tags");
 }

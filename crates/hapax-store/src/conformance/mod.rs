@@ -39,15 +39,25 @@ use hapax_core::id::RunKey;
 use std::{any::Any, fmt, sync::Arc};
 
 /// A second handle on the same data; the first one stays open.
+///
+/// See [`Fixture`] for an example.
 pub type Reopen = Box<dyn Fn() -> Arc<dyn Store> + Send + Sync>;
 /// Damages a run behind the store's back; false: this store has nothing to damage there.
+///
+/// See [`Fixture`] for an example.
 pub type Corrupt = Box<dyn Fn(&RunKey, Damage) -> bool + Send + Sync>;
 /// Makes the n-th statement (from 0) of the next write fail; the answer disarms it and tells whether it fired.
+///
+/// See [`Fixture`] for an example.
 pub type FailAt = Box<dyn Fn(u64) -> Fired + Send + Sync>;
 /// Disarms a fail point and tells whether it fired.
+///
+/// See [`Fixture`] for an example.
 pub type Fired = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// What to damage of a run.
+///
+/// See [`Fixture`] for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Damage {
     /// The bytes of the latest checkpoint's state.
@@ -68,6 +78,13 @@ pub enum Damage {
 ///
 /// A promise that needs a hook says nothing about a store without it: leave one out only where there is nothing to
 /// hook into, as in memory, where no statement can fail.
+///
+/// ```
+/// use hapax_store::{MemoryStore, conformance::Fixture};
+/// let store = MemoryStore::shared();
+/// let fixture = Fixture::new(store.clone()).reopen(move || store.clone());
+/// assert!(fixture.reopen.is_some() && fixture.corrupt.is_none());
+/// ```
 pub struct Fixture {
     /// The store.
     pub store: Arc<dyn Store>,
@@ -128,6 +145,13 @@ impl fmt::Debug for Fixture {
 
 /// Runs the whole suite: a module of that name with one test per promise. The factory is a function or closure
 /// that answers a fresh [`Fixture`](crate::conformance::Fixture).
+///
+/// ```
+/// use hapax_store::{MemoryStore, conformance::Fixture, store_conformance};
+///
+/// store_conformance!(memory, || Fixture::new(MemoryStore::shared()));
+/// # fn main() {}
+/// ```
 #[macro_export]
 macro_rules! store_conformance {
     ($name:ident, $factory:expr) => {

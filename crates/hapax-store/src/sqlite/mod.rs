@@ -323,10 +323,9 @@ impl Store for SqliteStore {
 
     fn list(&self, filter: ListFilter) -> Answer<'_, Vec<RunRecord>> {
         Box::pin(async move {
-            let read = move |connection: &_, _: &_, about: &_| {
-                runs::list(connection, &filter).map_err(|error| unreadable(error, about))
-            };
-            self.read(all_runs(&Namespace::default()), read).await
+            let about = all_runs(&filter.namespace);
+            let read = move |connection: &_, _: &_, about: &_| runs::list(connection, &filter, about);
+            self.read(about, read).await
         })
     }
 

@@ -4,6 +4,7 @@
 
 use super::{
     commit::insert_checkpoint,
+    error::unreadable,
     journal,
     lease::{first_term, new_nonce},
     prepare::{CheckpointParts, pack},
@@ -81,39 +82,56 @@ fn insert_run(tx: &Tx<'_>, new: &NewRun, lease: Option<&Lease>) -> rusqlite::Res
     Ok(inserted == 1)
 }
 
-/// Runs, newest first.
-pub(super) fn list(connection: &Connection, filter: &ListFilter) -> rusqlite::Result<Vec<RunRecord>> {
-    let mut sql = format!("SELECT {RECORD} FROM hapax_runs AS r WHERE namespace = ?");
-    let mut values: Vec<&dyn ToSql> = vec![];
-    let namespace = filter.namespace.as_str();
-    values.push(&namespace);
-    let graph = filter.graph.as_deref();
-    if graph.is_some() {
-        sql.push_str(" AND graph = ?");
-        values.push(&graph);
+/// Runs, newest first. Damage is reported with the run whose row or tags it is in.
+pub(super) fn list(
+    connection: &Connection,
+    filter: &ListFilter,
+    about: &RunKey,
+) -> Result<Vec<RunRecord>, StoreError> {
+    let unknown = |error| unreadable(error, about);
+    let (sql, values) = list_query(filter);
+    let mut statement = connection.prepare_cached(&sql).map_err(unknown)?;
+    let mut rows = statement.query(params_from_iter(values)).map_err(unknown)?;
+    let mut runs = vec![];
+    while let Some(row) = rows.next().map_err(unknown)? {
+        let name = row.get_ref(0).ok().and_then(|name| RunId::new(name.as_str().ok()?).ok());
+        let key =
+            name.map_or_else(|| about.clone(), |run| RunKey { namespace: filter.namespace.clone(), run });
+        let blame = |error| unreadable(error, &key);
+        let mut run = read::record(row, &filter.namespace).map_err(blame)?;
+        run.tags = read::tags(connection, &key).map_err(blame)?;
+        runs.push(run);
     }
+    Ok(runs)
+}
+
+/// The question that a filter asks, and its values.
+fn list_query(filter: &ListFilter) -> (String, Vec<Box<dyn ToSql + '_>>) {
+    let mut sql = format!("SELECT {RECORD} FROM hapax_runs AS r WHERE namespace = ?");
+    let mut values: Vec<Box<dyn ToSql + '_>> = vec![Box::new(filter.namespace.as_str())];
+    if let Some(graph) = filter.graph.as_deref() {
+        sql.push_str(" AND graph = ?");
+        values.push(Box::new(graph));
+    }
+    let places = |count| vec!["?"; count].join(", ");
     if !filter.statuses.is_empty() {
-        let places = vec!["?"; filter.statuses.len()].join(", ");
-        sql.push_str(&format!(" AND status IN ({places})"));
-        values.extend(filter.statuses.iter().map(|status| status as &dyn ToSql));
+        sql.push_str(&format!(" AND status IN ({})", places(filter.statuses.len())));
+        values.extend(filter.statuses.iter().map(|status| Box::new(status) as Box<dyn ToSql>));
+    }
+    if !filter.except.is_empty() {
+        sql.push_str(&format!(" AND run_id NOT IN ({})", places(filter.except.len())));
+        values.extend(filter.except.iter().map(|run| Box::new(run.as_str()) as Box<dyn ToSql>));
     }
     for (key, value) in &filter.tags {
         sql.push_str(
             " AND EXISTS (SELECT 1 FROM hapax_tags AS t WHERE t.namespace = r.namespace AND t.tag_key = ? \
              AND t.tag_value = ? AND t.run_id = r.run_id)",
         );
-        values.extend([key as &dyn ToSql, value]);
+        values.extend([Box::new(key) as Box<dyn ToSql>, Box::new(value)]);
     }
-    let limit = i64::try_from(filter.limit).unwrap_or(i64::MAX);
     sql.push_str(" ORDER BY created_at DESC LIMIT ?");
-    values.push(&limit);
-    let mut statement = connection.prepare_cached(&sql)?;
-    let runs = statement.query_map(params_from_iter(values), |row| read::record(row, &filter.namespace))?;
-    let mut runs = runs.collect::<rusqlite::Result<Vec<_>>>()?;
-    for run in &mut runs {
-        run.tags = read::tags(connection, &run.key)?;
-    }
-    Ok(runs)
+    values.push(Box::new(i64::try_from(filter.limit).unwrap_or(i64::MAX)));
+    (sql, values)
 }
 
 pub(super) fn found(tx: &Tx<'_>, key: &RunKey) -> Result<RunRecord, Missing> {

@@ -52,13 +52,20 @@ const RIGHT: Node = Node::new("right");
 
 /// Two nodes write in one step.
 async fn write_both(policy: ConflictPolicy, left: FieldsDelta, right: FieldsDelta) -> Result<Fields, Error> {
+    write_all(policy, Fields::delta(), [(LEFT, left), (RIGHT, right)]).await
+}
+
+/// A node writes, and after it others in one step.
+async fn write_all(
+    policy: ConflictPolicy,
+    first: FieldsDelta,
+    others: impl IntoIterator<Item = (Node, FieldsDelta)>,
+) -> Result<Fields, Error> {
     let writing = |delta: FieldsDelta| move |_: hapax::Ctx<Fields>| std::future::ready(delta.clone());
-    let graph = Graph::new("both", 1, START)
-        .node(START, writing(Fields::delta()))
-        .node(LEFT, writing(left))
-        .node(RIGHT, writing(right))
-        .edge(START, LEFT)
-        .edge(START, RIGHT);
+    let mut graph = Graph::new("all", 1, START).node(START, writing(first));
+    for (node, delta) in others {
+        graph = graph.node(node, writing(delta)).edge(START, node);
+    }
     let flow = engine(Options::default().conflict_policy(policy)).register(graph, ()).await?;
     flow.start("run", Fields::default()).await?.wait().await
 }
@@ -84,6 +91,25 @@ async fn the_last_writer_is_the_one_with_the_highest_order_key() {
     let (left, right) = (Fields::delta().last("a".to_owned()), Fields::delta().last("b".to_owned()));
     let fields = write_both(ConflictPolicy::LastWriterWins, left, right).await.unwrap();
     assert_eq!(fields.last.as_deref(), Some("b"));
+}
+
+#[tokio::test]
+async fn the_last_writer_wins_over_what_a_custom_reducer_would_combine() {
+    let custom = |text: &str| Fields::delta().custom(text).ordered(text);
+    let third = Node::new("third");
+    for (texts, expected) in [
+        (["a", "b", "c"], "0c"),
+        (["a", "b", "a"], "0a"),
+        (["a", "a", "b"], "0b"),
+        (["b", "a", "a"], "0a"),
+        // Identical values don't conflict, so no policy keeps them from the reducer.
+        (["a", "a", "a"], "0aaa"),
+    ] {
+        let writers = [LEFT, RIGHT, third].into_iter().zip(texts.map(custom));
+        let fields = write_all(ConflictPolicy::LastWriterWins, custom("0"), writers).await.unwrap();
+        assert_eq!(fields.custom, expected, "{texts:?}");
+        assert_eq!(fields.ordered, format!("0{}", texts.concat()), "an ordered one wants every delta");
+    }
 }
 
 #[tokio::test]

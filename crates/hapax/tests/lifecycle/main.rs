@@ -103,6 +103,54 @@ async fn a_shutdown_drops_what_is_not_done_by_its_deadline_and_loses_nothing() {
     assert_eq!(flow.attach("run").await.unwrap().wait().await.unwrap().total, 11);
 }
 
+/// A run that waits inside its first node, of an engine that nobody holds any more.
+async fn deserted(engine: Engine) -> Signal {
+    let (flow, reached, signal) = registered(&engine).await;
+    flow.start("run", Board::default()).await.unwrap();
+    reached.take().await;
+    signal
+}
+
+#[tokio::test]
+async fn a_run_whose_engine_is_dropped_goes_on_to_its_end() {
+    let store = memory();
+    let first = Engine::builder().with_store(store.clone());
+    let mut events = first.events();
+    let signal = deserted(first).await;
+    signal.give();
+    let heard = hear(&mut events, |event| matches!(event, Event::RunEnded { .. })).await;
+    assert_eq!(heard.last().map(word).as_deref(), Some("succeeded"));
+    let end = async { while events.recv().await.is_ok() {} };
+    tokio::time::timeout(Duration::from_secs(60), end).await.expect("the engine ends after its last run");
+    assert_eq!(Arc::strong_count(&store), 1, "and lets go of the store");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_lease_of_a_run_whose_engine_is_dropped_is_renewed() {
+    let store = memory();
+    // A lease that has ended at once can be taken by anybody; a renewal notices that.
+    let options = Options::default().lease_ttl(Duration::ZERO).finds_work(false);
+    let first = Engine::builder().options(options).with_store(store.clone());
+    let (mut events, begun) = (first.events(), tokio::time::Instant::now());
+    let _signal = deserted(first).await;
+    let thief = hapax::store::Claimant { owner: "thief".into(), ttl: Duration::from_secs(600) };
+    store.claim(key("run"), thief).await.unwrap();
+    hear(&mut events, |event| matches!(event, Event::RunEnded { status: Status::Running, .. })).await;
+    assert!(begun.elapsed() < Duration::from_secs(5), "not by its node's timeout");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_whose_engine_is_dropped_hears_of_a_cancel() {
+    let store = memory();
+    let first = Engine::builder().with_store(store.clone());
+    let begun = tokio::time::Instant::now();
+    let _signal = deserted(first).await;
+    let second = Engine::builder().options(Options::default().finds_work(false)).with_store(store);
+    second.cancel("run").await.unwrap();
+    assert_eq!(second.wait("run").await.unwrap(), Status::Cancelled);
+    assert!(begun.elapsed() < Duration::from_secs(5), "not by its node's timeout");
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_engine_that_claims_its_own_run_again_stops_the_execution_before() {
     let work = node!(
