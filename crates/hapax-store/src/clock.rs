@@ -65,7 +65,7 @@ impl Clock {
     clippy::disallowed_methods,
     reason = "leases and retention need the wall clock, and this is its door"
 )]
-pub(crate) fn now_us() -> i64 {
+pub fn now_us() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
 }

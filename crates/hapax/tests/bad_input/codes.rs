@@ -7,7 +7,7 @@ use futures::future::BoxFuture;
 use hapax::{
     Coded, Error, NodePolicy, Run,
     core::{
-        commit::{Append, StatusChange, StepCommit, Write as StoreWrite},
+        commit::{Append, StatusChange, StepCommit, Wake, Write as StoreWrite},
         error::{Code, code},
     },
     prelude::*,
@@ -73,6 +73,17 @@ const PROVOCATIONS: &[(Code, Provocation)] = provocations! {
     NOT_REGISTERED => async { followed_by(Graph::new("another", 1, WORK).node(WORK, idle)).await },
     NOT_FAILED => async { retried_while_it_runs().await },
     EFFECT_FAILED => async { failed(graph(calls_in_vain)).await },
+    UNDECLARED_EFFECT => async {
+        let policy = NodePolicy::default().effects(hapax::Effects::None);
+        failed(graph(calls_in_vain).policy(WORK, policy)).await
+    },
+    NOT_IN_DOUBT => async {
+        let engine = engine(Options::default());
+        let listens = graph(node!([] |ctx| { ctx.signal::<()>("never").await }));
+        engine.register(listens, ()).await.unwrap().start("run", Board::default()).await.unwrap();
+        engine.resolve("run", "call", hapax::Resolution::Retry).await.unwrap_err().code()
+    },
+    BAD_DURATION => async { failed(graph(node!([] |ctx| { ctx.sleep(Duration::MAX).await }))).await },
     STORE_RETRY => async { after_a_gap().await },
     STORE_UNKNOWN => async { unanswered().await },
     FENCED => async { of_a_stale_holder().await },
