@@ -127,6 +127,8 @@ pub enum EffectKind {
     /// Changes something outside that doesn't honour keys: never sent twice. When only a person can tell whether it
     /// took effect, the run is parked as in doubt.
     WriteAtMostOnce,
+    /// Starts a run, once, and waits for its end.
+    Child,
 }
 
 /// How a call ended. An error is a result like any other.

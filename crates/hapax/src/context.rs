@@ -1,6 +1,7 @@
 //! What a node sees: its state, its resources, and the recorded way to the outside.
 
 use crate::{
+    child::Child,
     effects::{Attempt, Begun, EffectFuture},
     error::EffectError,
 };
@@ -219,6 +220,15 @@ impl<S: State, A: Send + Sync + 'static> Ctx<S, A> {
     /// order in which they came, each once; one that came before it was asked for isn't lost.
     pub async fn signal<T: DeserializeOwned>(&mut self, name: &str) -> Result<T, EffectError> {
         self.seen("hapax.signal").letter(mailbox::signal(name)).await
+    }
+
+    /// Starts a run of another graph, once, and waits for its end, parked: its final state, or its failure. The graph
+    /// must be registered with the same engine. When this run is cancelled, so is the child.
+    ///
+    /// See [`Child`] for an example.
+    pub async fn child<C: State>(&mut self, child: Child<C>, run: &str, state: &C) -> Result<C, EffectError> {
+        let site = next_call(&self.attempt, &self.scope, &mut self.calls, "hapax.child", EffectKind::Child);
+        site.child(child, run, state).await
     }
 
     fn seen(&mut self, name: &'static str) -> EffectFuture<'_> {

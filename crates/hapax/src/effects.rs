@@ -9,6 +9,7 @@ use crate::{
     observe::Observer,
     options::CallRules,
     wait::{Busy, Mailbox, Wait, Waits},
+    worker::Shared,
 };
 use hapax_core::{
     canary, canonical,
@@ -23,7 +24,7 @@ use hapax_core::{
     mailbox::{self, Letter},
     order::{OrderKey, PathHash},
 };
-use hapax_store::{Clock, Pace};
+use hapax_store::{Clock, Pace, StoreError};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
     any::Any,
@@ -53,6 +54,7 @@ pub(crate) struct Item {
     pub(crate) gate: Arc<Gate>,
     pub(crate) observer: Observer,
     pub(crate) clock: Clock,
+    pub(crate) shared: Arc<Shared>,
     pub(crate) mailbox: Arc<Mailbox>,
     pub(crate) rules: CallRules,
     pub(crate) recorded: Mutex<Recorded>,
@@ -97,7 +99,7 @@ impl Item {
     }
 
     /// Takes note of what the item saw, to be journaled with its next row.
-    fn see(&self, entries: impl IntoIterator<Item = Entry>) {
+    pub(crate) fn see(&self, entries: impl IntoIterator<Item = Entry>) {
         let (mut tail, mut recorded) = (lock(&self.tail), lock(&self.recorded));
         for entry in entries {
             recorded.take(&entry);
@@ -180,7 +182,7 @@ impl Attempt {
     }
 }
 
-fn failed(code: &str, message: String, retryable: bool) -> EffectOutcome {
+pub(crate) fn failed(code: &str, message: String, retryable: bool) -> EffectOutcome {
     EffectOutcome::Err { code: code.into(), message, retryable, unsent: false }
 }
 
@@ -273,7 +275,7 @@ pub(crate) enum Begun<'a> {
 }
 
 impl<'a> EffectFuture<'a> {
-    fn error(&self, code: &str, message: String, retryable: bool) -> EffectError {
+    pub(crate) fn error(&self, code: &str, message: String, retryable: bool) -> EffectError {
         EffectError { effect: self.name.into(), code: code.into(), message, retryable }
     }
 
@@ -358,7 +360,9 @@ impl<'a> EffectFuture<'a> {
         }
         let intent = Entry::Intent(self.intent(&asked));
         if !self.in_doubt() {
-            self.record(&[intent], true, canary::on("gate_open")).await;
+            if !self.is_waited_for() {
+                self.record(&[intent], true, canary::on("gate_open")).await;
+            }
             return Begun::Go(asked.key.clone(), asked, busy);
         }
         let subject = mailbox::resolution(&asked.key);
@@ -388,13 +392,24 @@ impl<'a> EffectFuture<'a> {
         }
     }
 
+    /// A child whose end the run waited for: it was begun before the run was parked.
+    fn is_waited_for(&self) -> bool {
+        let recorded = lock(&self.attempt.item.recorded);
+        let begun = recorded.call(self.scope, self.index).is_some_and(|call| call.outcome.is_none());
+        self.kind == EffectKind::Child && begun
+    }
+
     /// Whether an earlier attempt may have reached the other side, and another must not.
     fn in_doubt(&self) -> bool {
         let recorded = lock(&self.attempt.item.recorded);
         let Some(call) = recorded.call(self.scope, self.index) else { return false };
         let unsent = matches!(call.outcome, Some(EffectOutcome::Err { unsent: true, .. }));
         let forgotten = self.attempt.item.now_us() - call.since_us > limits::KEY_TTL.as_micros() as i64;
-        !unsent && (forgotten || self.kind == EffectKind::WriteAtMostOnce)
+        match self.kind {
+            EffectKind::Write => !unsent && forgotten,
+            EffectKind::WriteAtMostOnce => !unsent,
+            _ => false,
+        }
     }
 
     /// Records an operator's word with the letter that brought it; `None`: the call is to be made.
@@ -432,6 +447,15 @@ impl<'a> EffectFuture<'a> {
             },
             Err(error) => outcome_of(&error),
         };
+        self.finish(asked, outcome).await
+    }
+
+    /// Records an outcome, then shows it to the node.
+    pub(crate) async fn finish<T: DeserializeOwned>(
+        &self,
+        asked: Asked,
+        outcome: EffectOutcome,
+    ) -> Result<T, EffectError> {
         if self.kind == EffectKind::Read {
             self.unless_stopped().await;
             self.see(asked.request, outcome.clone(), None);
@@ -504,6 +528,20 @@ impl<'a> EffectFuture<'a> {
                 self.attempt.waits.wait(Wait::Letter(subject)).await
             }
             Err(_stopped) => std::future::pending().await,
+        }
+    }
+
+    /// Bears an error of the store, or never returns: then the run stops.
+    pub(crate) async fn bear(&self, error: StoreError) {
+        let borne = self.attempt.item.gate.bear(error).await;
+        self.unless_halted(borne).await;
+    }
+
+    /// Never returns when the run stops: the node's future is dropped where it stands.
+    pub(crate) async fn unless_halted<T>(&self, outcome: Result<T, Halt>) -> T {
+        match outcome {
+            Ok(value) => value,
+            Err(_) => std::future::pending().await,
         }
     }
 

@@ -13,6 +13,7 @@
 //! | [`testing`] | a clock that skips, for tests of your own |
 //! | [`core`], [`store`] | the pure heart, and the stores |
 
+mod child;
 mod clock;
 mod context;
 mod drive;
@@ -36,6 +37,7 @@ pub mod testing;
 mod wait;
 mod worker;
 
+pub use child::Child;
 pub use context::{Call, Ctx};
 pub use effects::{Resolution, Unsent};
 pub use engine::{Builder, Engine};

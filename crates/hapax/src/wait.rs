@@ -27,6 +27,8 @@ pub(crate) enum Wait {
     Word(Arc<str>),
     /// A letter of this subject.
     Letter(Arc<str>),
+    /// The end of a child, of which a letter of this subject tells.
+    Child(Arc<str>),
     /// A time, in microseconds since 1970.
     Until(i64),
 }
@@ -34,21 +36,24 @@ pub(crate) enum Wait {
 /// The run that waits for all of these.
 pub(crate) fn parking(waits: &[Wait]) -> Halt {
     let mut wake = Wake::default();
-    let (mut word, mut letter) = (false, false);
+    let (mut word, mut letter, mut child) = (false, false, false);
     for wait in waits {
         match wait {
-            Wait::Word(subject) | Wait::Letter(subject) => {
+            Wait::Word(subject) | Wait::Letter(subject) | Wait::Child(subject) => {
                 wake.letters.insert(subject.clone());
                 word |= matches!(wait, Wait::Word(_));
                 letter |= matches!(wait, Wait::Letter(_));
+                child |= matches!(wait, Wait::Child(_));
             }
             Wait::Until(at_us) => wake.at_us = wake.at_us.into_iter().chain([*at_us]).min(),
         }
     }
-    let status = match (word, letter) {
-        (true, _) => Status::InDoubt,
-        (false, true) => Status::Waiting { on: WaitsOn::Signal },
-        (false, false) => Status::Waiting { on: WaitsOn::Timer },
+    // Of several, the one that needs a person most.
+    let status = match (word, letter, child) {
+        (true, ..) => Status::InDoubt,
+        (_, true, _) => Status::Waiting { on: WaitsOn::Signal },
+        (_, _, true) => Status::Waiting { on: WaitsOn::Child },
+        _ => Status::Waiting { on: WaitsOn::Timer },
     };
     Halt::Parked(Box::new(Parking { status, wake }))
 }

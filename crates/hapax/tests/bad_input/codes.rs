@@ -336,8 +336,16 @@ async fn tampered_with() -> Code {
     let claim = Some(Claimant { owner: "nobody".into(), ttl: Duration::ZERO });
     let (fingerprint, input) = (checkpoint.digest, checkpoint.digest);
     let tags = BTreeMap::new();
-    let new =
-        NewRun { key: key("forged"), graph: "graph".into(), fingerprint, input, checkpoint, tags, claim };
+    let new = NewRun {
+        key: key("forged"),
+        graph: "graph".into(),
+        fingerprint,
+        input,
+        checkpoint,
+        tags,
+        claim,
+        parent: None,
+    };
     assert!(matches!(store.create(new).await, Ok(Created::New(_))));
     let error: Error = store.load(key("forged")).await.unwrap_err().into();
     error.code()
