@@ -49,6 +49,15 @@ pub fn resolution(key: &str) -> Arc<str> {
     format!("resolve:{key}").into()
 }
 
+/// The subject of a person's answer to a question.
+///
+/// ```
+/// assert_eq!(&*hapax_core::mailbox::answer("refund"), "answer:refund");
+/// ```
+pub fn answer(question: &str) -> Arc<str> {
+    format!("answer:{question}").into()
+}
+
 /// The subject of a child's end: its parent then looks how it ended.
 ///
 /// ```

@@ -84,6 +84,7 @@ fn check_rows(rows: &[JournalRow]) -> Result<(), StoreError> {
         | Entry::Seen(Seen { outcome: EffectOutcome::Ok { response }, .. }) => {
             payload("a response", response)
         }
+        Entry::Question(question) => within("a question", question.text.len(), MAX_PAYLOAD_BYTES),
         Entry::ItemDone { done: Done::Ok { delta, .. } } => payload("a delta", delta),
         _ => Ok(()),
     })

@@ -4,11 +4,12 @@ use crate::{
     child::Child,
     effects::{Attempt, Begun, EffectFuture},
     error::EffectError,
+    question::Question,
 };
 use hapax_core::{
     error::code,
     id::{NodeId, RunId},
-    journal::EffectKind,
+    journal::{ASK, EffectKind},
     limits, mailbox,
     order::{OrderKey, PathHash},
     rng::Rng,
@@ -220,6 +221,18 @@ impl<S: State, A: Send + Sync + 'static> Ctx<S, A> {
     /// order in which they came, each once; one that came before it was asked for isn't lost.
     pub async fn signal<T: DeserializeOwned>(&mut self, name: &str) -> Result<T, EffectError> {
         self.seen("hapax.signal").letter(mailbox::signal(name)).await
+    }
+
+    /// Asks a person, and waits for the answer, parked: see [`Engine::inbox`](crate::Engine::inbox) and
+    /// [`Engine::answer`](crate::Engine::answer).
+    ///
+    /// See [`Question`] for an example.
+    pub async fn ask<T: DeserializeOwned>(
+        &mut self,
+        name: &str,
+        question: Question,
+    ) -> Result<T, EffectError> {
+        self.seen(ASK).question(name, question).await
     }
 
     /// Starts a run of another graph, once, and waits for its end, parked: its final state, or its failure. The graph

@@ -17,7 +17,7 @@ use hapax_core::{
     error::{Coded, code},
     failure::clip,
     id::{NodeId, RunKey, check_name},
-    journal::{EffectKind, EffectOutcome, Entry, Intent, JournalRow, Recorded, Seen},
+    journal::{EffectKind, EffectOutcome, Entry, Intent, JournalRow, Question, Recorded, Seen},
     json::Json,
     key::{Digest, EffectSite, effect_key_of_digest, sha256},
     limits,
@@ -360,7 +360,8 @@ impl<'a> EffectFuture<'a> {
         }
         let intent = Entry::Intent(self.intent(&asked));
         if !self.in_doubt() {
-            if !self.is_waited_for() {
+            // A child whose end the run waited for was begun before the run was parked.
+            if !(self.kind == EffectKind::Child && self.is_begun()) {
                 self.record(&[intent], true, canary::on("gate_open")).await;
             }
             return Begun::Go(asked.key.clone(), asked, busy);
@@ -392,11 +393,24 @@ impl<'a> EffectFuture<'a> {
         }
     }
 
-    /// A child whose end the run waited for: it was begun before the run was parked.
-    fn is_waited_for(&self) -> bool {
+    /// Whether the call was begun before, and hasn't ended.
+    pub(crate) fn is_begun(&self) -> bool {
         let recorded = lock(&self.attempt.item.recorded);
-        let begun = recorded.call(self.scope, self.index).is_some_and(|call| call.outcome.is_none());
-        self.kind == EffectKind::Child && begun
+        recorded.call(self.scope, self.index).is_some_and(|call| call.outcome.is_none())
+    }
+
+    /// Takes note of a question, to be durable before the run is parked.
+    pub(crate) fn see_question(&self, name: &str, text: String, schema: Option<Json>, asked: &Asked) {
+        self.attempt.item.see([Entry::Question(Question {
+            scope: self.scope.clone(),
+            index: self.index,
+            attempt: self.attempt.number,
+            request: asked.request,
+            name: name.into(),
+            text,
+            schema,
+            at_us: self.attempt.item.now_us(),
+        })]);
     }
 
     /// Whether an earlier attempt may have reached the other side, and another must not.
@@ -428,7 +442,7 @@ impl<'a> EffectFuture<'a> {
         Some(outcome)
     }
 
-    fn result(&self, outcome: EffectOutcome) -> Entry {
+    pub(crate) fn result(&self, outcome: EffectOutcome) -> Entry {
         let (scope, index, attempt) = (self.scope.clone(), self.index, self.attempt.number);
         Entry::Result { scope, index, attempt, outcome, at_us: self.attempt.item.now_us() }
     }

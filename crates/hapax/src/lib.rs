@@ -31,6 +31,7 @@ mod node;
 mod observe;
 mod options;
 mod outline;
+mod question;
 mod run_items;
 mod step;
 pub mod testing;
@@ -103,6 +104,7 @@ pub use node::{Blocking, IntoNode, blocking};
 pub use observe::Event;
 pub use options::{CallSite, Durability, Effects, NodePolicy, Options, Retry};
 pub use outline::{EdgeOutline, GraphOutline, NodeOutline};
+pub use question::{AnswerError, OpenQuestion, Question};
 
 #[doc(hidden)]
 pub use hapax_core::__private;
