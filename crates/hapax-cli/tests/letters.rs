@@ -44,9 +44,9 @@ impl Desk {
         let flow = self.engine.register(graph, ()).await.unwrap();
         let run = flow.start("note-1", Note::default()).await.unwrap();
         loop {
-            match events.recv().await.unwrap() {
-                Event::RunEnded { status: Status::Waiting { .. } | Status::InDoubt, .. } => return run,
-                _ => {}
+            let event = events.recv().await.unwrap();
+            if matches!(event, Event::RunEnded { status: Status::Waiting { .. } | Status::InDoubt, .. }) {
+                return run;
             }
         }
     }

@@ -152,6 +152,12 @@ pub struct StatusChange {
 }
 
 /// What wakes a parked run: the first of these that happens.
+///
+/// ```
+/// use hapax_core::{commit::Wake, mailbox::signal};
+/// let wake = Wake { at_us: None, letters: [signal("approved")].into() };
+/// assert!(wake.letters.contains(&signal("approved")));
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Wake {
     /// A time, in microseconds since 1970 by the store's clock.

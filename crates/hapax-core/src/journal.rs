@@ -97,6 +97,8 @@ pub struct Intent {
 }
 
 /// A call that asked for nothing: it has no intent, only an end.
+///
+/// See [`by_item`] for an example.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seen {
     /// The call's scope.
@@ -117,7 +119,7 @@ pub struct Seen {
 
 /// A question to a person, until it is answered.
 ///
-/// See [`Entry`] for an example.
+/// See [`by_item`] for an example.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Question {
     /// The call's scope.

@@ -7,6 +7,13 @@ use crate::json::Json;
 use std::sync::Arc;
 
 /// A letter as its sender hands it in.
+///
+/// ```
+/// use hapax_core::{json::Json, mailbox::{NewLetter, signal}};
+/// let payload = Json::from_text("\"Ada\"").unwrap();
+/// let letter = NewLetter { id: "webhook-7".into(), subject: signal("approved"), payload };
+/// assert_eq!(&*letter.subject, "signal:approved");
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewLetter {
     /// The sender's own id: a letter that is sent again under the same id arrives once.
@@ -18,6 +25,8 @@ pub struct NewLetter {
 }
 
 /// A letter in a run's mailbox.
+///
+/// See [`NewLetter`] for an example.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Letter {
     /// Its place in the mailbox: letters of one subject are taken in this order.
@@ -27,6 +36,8 @@ pub struct Letter {
 }
 
 /// What became of a letter.
+///
+/// See [`NewLetter`] for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Posted {
     /// It lies in the mailbox.
@@ -45,6 +56,11 @@ pub fn signal(name: &str) -> Arc<str> {
 }
 
 /// The subject of an operator's word on a call in doubt, by the call's key.
+///
+/// ```
+/// use hapax_core::mailbox::{call_in_doubt, resolution};
+/// assert_eq!(call_in_doubt(&resolution("fx:3b0f")), Some("fx:3b0f"));
+/// ```
 pub fn resolution(key: &str) -> Arc<str> {
     format!("resolve:{key}").into()
 }
@@ -68,6 +84,8 @@ pub fn end_of(child: &str) -> Arc<str> {
 }
 
 /// The key of the call that a subject is about, when it is a resolution.
+///
+/// See [`resolution`] for an example.
 pub fn call_in_doubt(subject: &str) -> Option<&str> {
     subject.strip_prefix("resolve:")
 }

@@ -45,7 +45,14 @@ pub fn check_new_run(run: &NewRun) -> Result<(), StoreError> {
     run.tags.iter().try_for_each(|(key, value)| check_tag(key, value)).map_err(StoreError::Name)
 }
 
-/// Refuses a letter over its limit, or whose id or subject is no name.
+/// Refuses a letter over its limit, or whose id is no name.
+///
+/// ```
+/// use hapax_core::{json::Json, mailbox::{NewLetter, signal}};
+/// let payload = Json::from_text("null").unwrap();
+/// let letter = NewLetter { id: String::new(), subject: signal("approved"), payload };
+/// assert!(hapax_store::check::check_letter(&letter).is_err());
+/// ```
 pub fn check_letter(letter: &NewLetter) -> Result<(), StoreError> {
     check_name("letter id", &letter.id).map_err(StoreError::Name)?;
     payload("a letter", &letter.payload)

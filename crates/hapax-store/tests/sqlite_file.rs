@@ -4,7 +4,9 @@ use hapax_core::{
     commit::{Epoch, StepCommit, Write, Written},
     error::{Code, Coded, code},
     id::RunKey,
+    json::Json,
     key::Digest,
+    mailbox::{NewLetter, Posted},
 };
 use hapax_store::{
     Created, Pace, Store, StoreError,
@@ -496,4 +498,20 @@ async fn a_damaged_row_is_named_by_the_list_and_hides_no_other() {
         let names: Vec<_> = rest.iter().map(|record| record.key.run.as_str()).collect();
         assert_eq!(names, ["new", "old"], "{what}");
     }
+}
+
+/// Nor is anybody told of a letter that a crash could still take back.
+#[tokio::test]
+async fn a_letter_is_durable_before_its_sender_is_answered() {
+    let (_folder, path) = folder();
+    let store = open(&path).await;
+    Sample::run("r").hold(&store).await;
+    let other = Connection::open(&path).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let letter = NewLetter { id: "1".into(), subject: "go".into(), payload: Json::of(&1).unwrap() };
+    let mut posted = store.post(key("r"), letter);
+    assert!(futures::poll!(&mut posted).is_pending(), "the file is another's, so nothing can be durable");
+    other.execute_batch("ROLLBACK").unwrap();
+    assert_eq!(posted.await.unwrap(), Posted::New);
+    assert!(store.letter(key("r"), "go".into(), 0).await.unwrap().is_some());
 }

@@ -234,11 +234,22 @@ fn outcome_of(error: &(impl fmt::Display + 'static)) -> EffectOutcome {
         code: code::EFFECT_FAILED.into(),
         message: clip(error.to_string()),
         retryable: node.is_none_or(NodeError::is_retryable),
-        unsent: any.is::<Unsent>() || node.is_some_and(|error| error.is_from::<Unsent>()),
+        unsent: any.is::<Unsent>() || node.is_some_and(NodeError::is_from::<Unsent>),
     }
 }
 
-/// An operator's word on a call in doubt.
+/// An operator's word on a call in doubt: see [`Engine::resolve`](crate::Engine::resolve).
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> hapax::Result<()> {
+/// use hapax::{Engine, Resolution};
+/// let engine = Engine::open("memory:").await?;
+/// let told = engine.resolve("order-42", "charge", Resolution::Retry).await;
+/// assert!(told.is_err(), "there is no such run");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Resolution {

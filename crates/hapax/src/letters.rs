@@ -15,6 +15,8 @@ use serde::Serialize;
 use std::sync::Arc;
 
 /// No call of that name or key waits for a person's word.
+///
+/// See [`Resolution`] for an example.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("run `{run}` has no call `{effect}` in doubt{}", in_doubt(open))]
 pub struct NotInDoubt {

@@ -222,6 +222,12 @@ pub struct NodePolicy {
 }
 
 /// Which calls a node may make.
+///
+/// ```
+/// use hapax::{Effects, NodePolicy};
+/// let policy = NodePolicy::default().effects(Effects::None); // it only computes
+/// # drop(policy);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Effects {
     /// All kinds.
@@ -234,6 +240,12 @@ pub enum Effects {
 }
 
 /// A call that is about to get its key.
+///
+/// ```
+/// use hapax::NodePolicy;
+/// let policy = NodePolicy::default().idempotency(|call| format!("{}-{}", call.run_id, call.name));
+/// # drop(policy);
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct CallSite<'a> {
     /// The run.

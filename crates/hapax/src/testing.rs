@@ -5,8 +5,11 @@
 
 use crate::{Engine, Error, Options, Run, handle::LOOK};
 use hapax_core::{commit::Status, state::State};
-use hapax_store::{Clock, MemoryStore};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use hapax_store::{Clock, MemoryStore, Store};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 /// An engine in memory with a clock of its own.
 ///
@@ -54,9 +57,13 @@ impl Lab {
 
     /// With options of its own.
     pub fn with(options: Options) -> Self {
-        let clock = Clock::manual();
-        let engine = Engine::builder().options(options).with_store(MemoryStore::with_clock(clock.clone()));
-        Self { engine, clock }
+        Self::on(MemoryStore::with_clock(Clock::manual()), options)
+    }
+
+    /// On a store whose clock is a manual one.
+    pub fn on(store: Arc<dyn Store>, options: Options) -> Self {
+        let clock = store.clock();
+        Self { engine: Engine::builder().options(options).with_store(store), clock }
     }
 
     /// The engine.

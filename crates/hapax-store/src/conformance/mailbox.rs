@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     error::StoreError,
-    store::{GcPolicy, ReadyFilter, Store},
+    store::{GcPolicy, ListFilter, ReadyFilter, Store},
 };
 use hapax_core::{
     commit::{Append, Status, StatusChange, WaitsOn, Wake, Write, Written},
@@ -169,6 +169,9 @@ pub async fn a_parked_run_is_ready_when_its_time_comes(fixture: Fixture) {
     assert!(!names.contains(&"late"));
     assert_eq!(store.next_wake(filter("sample")).await.unwrap(), Some(far));
     assert_eq!(status(store, &key("due")).await, Status::Running);
+    // Its timer is gone, so a claim that is lost with its process must leave it ready.
+    let running = ListFilter { statuses: vec!["running".into()], ..ListFilter::default() };
+    assert_eq!(store.list(running).await.unwrap().len(), 2);
 }
 
 /// However it ends, and again when it is retried and ends anew.

@@ -12,6 +12,7 @@ use crate::{
     store::{Claimant, Lease, ReadyFilter, Renewal},
 };
 use hapax_core::{
+    canary,
     commit::{Epoch, Status},
     id::{RunId, RunKey},
 };
@@ -98,9 +99,10 @@ pub(super) fn claim(tx: &Tx<'_>, leases: &Leases, key: &RunKey, by: &Claimant) -
 
 fn take(tx: &Tx<'_>, key: &RunKey, by: &Claimant, taken_over: bool) -> rusqlite::Result<Lease> {
     let nonce = new_nonce();
+    let status = if canary::on("timer_lost") { "waiting" } else { "running" };
     let counter = tx.one(
         "UPDATE hapax_runs SET epoch = epoch + 1, nonce = ?3, owner = ?4, lease_until = ?5, lease_ttl = ?6, \
-         status = 'running', status_json = ?7, updated_at = ?8, wake_at = NULL, wake_letters = NULL WHERE namespace = ?1 AND run_id = ?2 RETURNING epoch",
+         status = ?9, status_json = ?7, updated_at = ?8, wake_at = NULL, wake_letters = NULL WHERE namespace = ?1 AND run_id = ?2 RETURNING epoch",
         params![
             key.namespace.as_str(),
             key.run.as_str(),
@@ -110,6 +112,7 @@ fn take(tx: &Tx<'_>, key: &RunKey, by: &Claimant, taken_over: bool) -> rusqlite:
             micros(by.ttl),
             Status::Running.to_json().as_str(),
             tx.now,
+            status,
         ],
         |row| row.get::<_, i64>(0),
     )?;

@@ -27,6 +27,7 @@ mod writer;
 
 use crate::{
     check::{check_letter, check_limits, check_new_run},
+    clock::Clock,
     codec::{Codec, Encoders, PayloadCodec},
     error::StoreError,
     store::{
@@ -60,6 +61,7 @@ use writer::{Shared, Writer};
 #[derive(Clone, Default)]
 pub struct SqliteOptions {
     allow_network_fs: bool,
+    clock: Clock,
     codec: Codec,
 }
 
@@ -69,6 +71,13 @@ impl SqliteOptions {
     #[must_use]
     pub fn allow_network_fs(mut self, allow: bool) -> Self {
         self.allow_network_fs = allow;
+        self
+    }
+
+    /// The clock by which leases end and parked runs wake: for tests, which move it on and wait for nothing.
+    #[must_use]
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
         self
     }
 
@@ -122,6 +131,7 @@ pub struct SqliteStore {
     leases: Arc<Leases>,
     encoders: Arc<Encoders>,
     codec: Codec,
+    clock: Clock,
     shared: Arc<Shared>,
 }
 
@@ -139,7 +149,7 @@ impl SqliteStore {
     fn open_blocking(path: &Path, options: SqliteOptions) -> Result<Arc<Self>, StoreError> {
         let place = Place::new(path);
         let connection = connection::open(&place, options.allow_network_fs)?;
-        let SqliteOptions { codec, .. } = options;
+        let SqliteOptions { codec, clock, .. } = options;
         let shared = Arc::<Shared>::default();
         let encoders = Arc::new(Encoders::new(codec.clone()));
         let writer = Writer {
@@ -148,6 +158,7 @@ impl SqliteStore {
             shared: shared.clone(),
             encoders: encoders.clone(),
             codec: codec.clone(),
+            clock: clock.clone(),
             broken: std::collections::HashMap::new(),
         };
         Ok(Arc::new(Self {
@@ -157,6 +168,7 @@ impl SqliteStore {
             place,
             encoders,
             codec,
+            clock,
             shared,
         }))
     }
@@ -390,6 +402,10 @@ impl Store for SqliteStore {
             facts.push(self.read(about, pages).await?);
             Ok(facts)
         })
+    }
+
+    fn clock(&self) -> Clock {
+        self.clock.clone()
     }
 
     fn stats(&self) -> StoreStats {

@@ -11,7 +11,7 @@ use super::{
     prepare::Prepared,
 };
 use crate::{
-    clock::now_us,
+    clock::{Clock, now_us},
     codec::{Codec, Encoders},
     error::StoreError,
     store::StoreStats,
@@ -293,6 +293,7 @@ pub(super) struct Writer {
     pub(super) shared: Arc<Shared>,
     pub(super) encoders: Arc<Encoders>,
     pub(super) codec: Codec,
+    pub(super) clock: Clock,
     pub(super) broken: Broken,
 }
 
@@ -363,7 +364,7 @@ impl Writer {
             .prepare_cached("BEGIN IMMEDIATE")
             .and_then(|mut begin| begin.execute(()))
             .map_err(abort(Stage::Begin))?;
-        let tx = Tx { connection, now: now_us(), codec: &self.codec, faults: &self.shared.faults };
+        let tx = Tx { connection, now: self.clock.now_us(), codec: &self.codec, faults: &self.shared.faults };
         let outcome = attempt_all(&tx, batch, &self.broken, &self.shared)
             .map_err(abort(Stage::Jobs))
             .and_then(|ending| match ending {
