@@ -234,6 +234,11 @@ fn cure(code: Code) -> &'static str {
         }
         code::NOT_FAILED => "only a failed run can be retried; `resume` goes on with one that is under way",
         code::EFFECT_FAILED => "see the other side's answer in `show`, then `retry`",
+        code::UNDECLARED_EFFECT => "declare the call in the node's policy, or move it to another node",
+        code::NOT_IN_DOUBT => "`show` names the calls of a run in doubt; use one of their names or keys",
+        code::BAD_DURATION => "compute the duration from two times that you check first",
+        code::ANSWER_REJECTED => "`inbox` shows the question with its schema: answer again",
+        code::NO_QUESTION => "`inbox` lists the open questions with their names",
         code::STORE_RETRY => "try again; if it stays, look for a process that holds the file",
         code::STORE_UNKNOWN => "look with `show` whether it took effect",
         code::FENCED => "nothing: another engine goes on with it",

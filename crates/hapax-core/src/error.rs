@@ -118,6 +118,10 @@ pub mod code {
         READ_ONLY = "HX0049";
         /// The store's address isn't understood.
         BAD_URL = "HX0050";
+        /// An answer doesn't fit what was asked for.
+        ANSWER_REJECTED = "HX0051";
+        /// The run asks no such question.
+        NO_QUESTION = "HX0052";
         /// The command line isn't understood.
         USAGE = "HX0060";
         /// The operating system refused what a command needs.

@@ -59,6 +59,8 @@ pub enum Entry {
     },
     /// Something the item saw of the outside, or of the clock, that asked for nothing.
     Seen(Seen),
+    /// The item asks a person something.
+    Question(Question),
     /// The item took a letter out of the run's mailbox; the entry that follows says what it made of it.
     Took {
         /// The letter's number.
@@ -115,6 +117,30 @@ pub struct Seen {
     pub at_us: i64,
 }
 
+/// A question to a person, until it is answered.
+///
+/// See [`Entry`] for an example.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Question {
+    /// The call's scope.
+    pub scope: Arc<str>,
+    /// Its number in that scope.
+    pub index: u32,
+    /// The attempt that asked first.
+    pub attempt: u32,
+    /// The hash of question and schema.
+    pub request: Digest,
+    /// What the answer is addressed to.
+    pub name: String,
+    /// What is asked.
+    pub text: String,
+    /// The JSON schema of the answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schema: Option<Json>,
+    /// When, in microseconds since 1970.
+    pub at_us: i64,
+}
+
 /// What a call does to the world.
 ///
 /// See [`by_item`] for an example.
@@ -129,6 +155,8 @@ pub enum EffectKind {
     /// Changes something outside that doesn't honour keys: never sent twice. When only a person can tell whether it
     /// took effect, the run is parked as in doubt.
     WriteAtMostOnce,
+    /// Starts a run, once, and waits for its end.
+    Child,
 }
 
 /// How a call ended. An error is a result like any other.
@@ -178,6 +206,9 @@ pub enum Done {
         failure: NodeFailure,
     },
 }
+
+/// The name of a question among an item's calls.
+pub const ASK: &str = "hapax.ask";
 
 /// What is known of one call.
 ///
@@ -255,6 +286,19 @@ impl Recorded {
                 };
                 self.calls.insert((seen.scope.clone(), seen.index), call);
                 self.last_calls.insert(seen.attempt, self.rows);
+                self.rows += 1;
+            }
+            Entry::Question(question) => {
+                let call = RecordedCall {
+                    name: ASK.into(),
+                    request: question.request,
+                    outcome: None,
+                    attempt: question.attempt,
+                    since_us: question.at_us,
+                    order: self.rows,
+                };
+                self.calls.insert((question.scope.clone(), question.index), call);
+                self.last_calls.insert(question.attempt, self.rows);
                 self.rows += 1;
             }
             Entry::Result { scope, index, attempt, outcome, .. } => {

@@ -49,6 +49,24 @@ pub fn resolution(key: &str) -> Arc<str> {
     format!("resolve:{key}").into()
 }
 
+/// The subject of a person's answer to a question.
+///
+/// ```
+/// assert_eq!(&*hapax_core::mailbox::answer("refund"), "answer:refund");
+/// ```
+pub fn answer(question: &str) -> Arc<str> {
+    format!("answer:{question}").into()
+}
+
+/// The subject of a child's end: its parent then looks how it ended.
+///
+/// ```
+/// assert_eq!(&*hapax_core::mailbox::end_of("payment-7"), "end:payment-7");
+/// ```
+pub fn end_of(child: &str) -> Arc<str> {
+    format!("end:{child}").into()
+}
+
 /// The key of the call that a subject is about, when it is a resolution.
 pub fn call_in_doubt(subject: &str) -> Option<&str> {
     subject.strip_prefix("resolve:")

@@ -5,13 +5,13 @@
 use crate::{error::StoreError, store::NewRun};
 use hapax_core::{
     checkpoint::Checkpoint,
-    commit::Write,
-    id::{check_name, check_tag},
+    commit::{Status, Write},
+    id::{RunId, check_name, check_tag},
     journal::{Done, EffectOutcome, Entry, JournalRow, Seen},
     json::Json,
-    key::{Digest, DigestBuilder},
+    key::{Digest, DigestBuilder, sha256},
     limits::{MAX_MESSAGE_BYTES, MAX_PAYLOAD_BYTES, MAX_STATE_BYTES, MAX_TAGS},
-    mailbox::NewLetter,
+    mailbox::{self, NewLetter},
     outbox::Message,
 };
 
@@ -49,8 +49,13 @@ pub fn check_new_run(run: &NewRun) -> Result<(), StoreError> {
 /// Refuses a letter over its limit, or whose id or subject is no name.
 pub fn check_letter(letter: &NewLetter) -> Result<(), StoreError> {
     check_name("letter id", &letter.id).map_err(StoreError::Name)?;
-    check_name("subject", &letter.subject).map_err(StoreError::Name)?;
     payload("a letter", &letter.payload)
+}
+
+/// The letter by which a run's parent hears of its end. A run that is retried ends again, under another epoch.
+pub(crate) fn end_letter(run: &RunId, epoch: u64, status: &Status) -> NewLetter {
+    let id = sha256(format!("{epoch} {run}").as_bytes()).to_string();
+    NewLetter { id, subject: mailbox::end_of(run.as_str()), payload: status.to_json() }
 }
 
 /// Binds a journal row, so that a conflict can name both sides.
@@ -85,6 +90,7 @@ fn check_rows(rows: &[JournalRow]) -> Result<(), StoreError> {
         | Entry::Seen(Seen { outcome: EffectOutcome::Ok { response }, .. }) => {
             payload("a response", response)
         }
+        Entry::Question(question) => within("a question", question.text.len(), MAX_PAYLOAD_BYTES),
         Entry::ItemDone { done: Done::Ok { delta, messages, .. } } => {
             payload("a delta", delta)?;
             let size = messages.iter().map(Message::weight).sum();

@@ -8,7 +8,7 @@ mod outbox;
 mod run;
 
 use crate::{
-    check::{check_letter, check_limits, check_new_run},
+    check::{check_letter, check_limits, check_new_run, end_letter},
     clock::Clock,
     error::StoreError,
     outbox::Outbox,
@@ -21,7 +21,7 @@ use hapax_core::{
     checkpoint::Checkpoint,
     commit::{Epoch, Status, Write, Written},
     frontier::{WorkItem, page_digest},
-    id::RunKey,
+    id::{RunId, RunKey},
     journal::JournalRow,
     limits::FRONTIER_PAGE,
     mailbox::{Letter, NewLetter, Posted},
@@ -151,11 +151,32 @@ impl Tables {
         if run.record.status.is_final() {
             let number = run.number;
             self.live.remove(&number);
+            self.over(write.run(), now);
         }
         self.stats.steps += u64::from(matches!(write, Write::Step(_)));
         self.stats.writes += 1;
         self.stats.transactions += 1;
         Ok(Written::Committed)
+    }
+
+    /// A run is over: its parent is told, and a cancel is its children's too.
+    fn over(&mut self, key: &RunKey, now_us: i64) {
+        let RunRecord { parent, epoch, status, .. } = self.runs[key].record.clone();
+        let beside = |run: RunId| RunKey { namespace: key.namespace.clone(), run };
+        if let Some(parent) = parent.map(beside)
+            && let Some(parent) = self.runs.get_mut(&parent)
+        {
+            // A parent that is over needs no word.
+            let _ = parent.post(end_letter(&key.run, epoch.counter, &status), now_us);
+        }
+        if status == Status::Cancelled {
+            let theirs = |run: &&mut Run| {
+                run.record.parent.as_ref() == Some(&key.run) && run.record.key.namespace == key.namespace
+            };
+            for child in self.runs.values_mut().filter(theirs).filter(|run| !run.record.status.is_final()) {
+                child.record.cancel_requested = true;
+            }
+        }
     }
 
     fn retry(&mut self, key: &RunKey) -> Result<(), StoreError> {
@@ -201,7 +222,14 @@ impl Tables {
     }
 
     fn gc(&mut self, policy: &GcPolicy) -> GcReport {
-        let ours = |run: &&Run| run.record.key.namespace == policy.namespace && run.record.status.is_final();
+        let live = |parent: &RunId| {
+            let key = RunKey { namespace: policy.namespace.clone(), run: parent.clone() };
+            self.runs.get(&key).is_some_and(|run| !run.record.status.is_final())
+        };
+        let ours = |run: &&Run| {
+            let RunRecord { key, status, parent, .. } = &run.record;
+            key.namespace == policy.namespace && status.is_final() && !parent.as_ref().is_some_and(live)
+        };
         let mut finished: Vec<&Run> = self.runs.values().filter(ours).collect();
         finished.sort_by_key(|run| Reverse((run.record.updated_at_us, run.number)));
         let age = policy.older_than.map_or(0, |age| i64::try_from(age.as_micros()).unwrap_or(i64::MAX));

@@ -103,6 +103,9 @@ pub trait Store: Send + Sync + 'static {
     /// `Retry`, `Full`: nothing was written, nor will be a write that
     /// was submitted after it · `Unknown`: call [`Store::settle`].
     ///
+    /// The transaction that ends a run tells its parent, by a letter about [`end_of`](hapax_core::mailbox::end_of) it;
+    /// the one that cancels it asks for the cancel of its children.
+    ///
     /// With [`Pace::Alone`] the store may write on the caller's thread before it answers: the ticket is ready then.
     fn submit(&self, write: Arc<Write>, pace: Pace) -> Answer<'_, Ticket>;
 
@@ -153,7 +156,7 @@ pub trait Store: Send + Sync + 'static {
     /// run or one with unsent messages.
     fn delete(&self, run: RunKey) -> Answer<'_, ()>;
 
-    /// Deletes finished runs by age and count, never a live one or one with an unsent message.
+    /// Deletes finished runs by age and count, never a live one, a live one's child, or one with an unsent message.
     fn gc(&self, policy: GcPolicy) -> Answer<'_, GcReport>;
 
     /// The messages that steps have written, until they are delivered.
@@ -208,6 +211,8 @@ pub struct NewRun {
     pub tags: BTreeMap<String, String>,
     /// Claimed by its creator at once.
     pub claim: Option<Claimant>,
+    /// The run, in the same namespace, that is told of its end and whose cancel is its own.
+    pub parent: Option<RunId>,
 }
 
 /// The answer to a start.
@@ -304,6 +309,8 @@ pub struct RunRecord {
     pub cancel_requested: bool,
     /// What it waits for while it is parked.
     pub wake: Wake,
+    /// The run that started it.
+    pub parent: Option<RunId>,
     /// The run's time used so far, in microseconds.
     pub used_us: u64,
     /// For finding it again.

@@ -1,13 +1,15 @@
 //! What a node sees: its state, its resources, and the recorded way to the outside.
 
 use crate::{
+    child::Child,
     effects::{Attempt, Begun, EffectFuture},
     error::EffectError,
+    question::Question,
 };
 use hapax_core::{
     error::code,
     id::{NodeId, RunId},
-    journal::EffectKind,
+    journal::{ASK, EffectKind},
     limits, mailbox,
     order::{OrderKey, PathHash},
     rng::Rng,
@@ -235,6 +237,27 @@ impl<S: State, A: Send + Sync + 'static> Ctx<S, A> {
         payload: &T,
     ) -> Result<(), EffectError> {
         self.attempt.emit(&self.scope, topic, key, payload)
+    }
+
+    /// Asks a person, and waits for the answer, parked: see [`Engine::inbox`](crate::Engine::inbox) and
+    /// [`Engine::answer`](crate::Engine::answer).
+    ///
+    /// See [`Question`] for an example.
+    pub async fn ask<T: DeserializeOwned>(
+        &mut self,
+        name: &str,
+        question: Question,
+    ) -> Result<T, EffectError> {
+        self.seen(ASK).question(name, question).await
+    }
+
+    /// Starts a run of another graph, once, and waits for its end, parked: its final state, or its failure. The graph
+    /// must be registered with the same engine. When this run is cancelled, so is the child.
+    ///
+    /// See [`Child`] for an example.
+    pub async fn child<C: State>(&mut self, child: Child<C>, run: &str, state: &C) -> Result<C, EffectError> {
+        let site = next_call(&self.attempt, &self.scope, &mut self.calls, "hapax.child", EffectKind::Child);
+        site.child(child, run, state).await
     }
 
     fn seen(&mut self, name: &'static str) -> EffectFuture<'_> {

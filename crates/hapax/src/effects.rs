@@ -10,6 +10,7 @@ use crate::{
     observe::Observer,
     options::CallRules,
     wait::{Busy, Mailbox, Wait, Waits},
+    worker::Shared,
 };
 use hapax_core::{
     canary, canonical,
@@ -17,14 +18,14 @@ use hapax_core::{
     error::{Coded, code},
     failure::clip,
     id::{NodeId, RunKey, check_name},
-    journal::{EffectKind, EffectOutcome, Entry, Intent, JournalRow, Recorded, Seen},
+    journal::{EffectKind, EffectOutcome, Entry, Intent, JournalRow, Question, Recorded, Seen},
     json::Json,
     key::{Digest, EffectSite, effect_key_of_digest, sha256},
     limits,
     mailbox::{self, Letter},
     order::{OrderKey, PathHash},
 };
-use hapax_store::{Clock, Pace};
+use hapax_store::{Clock, Pace, StoreError};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
     any::Any,
@@ -54,6 +55,7 @@ pub(crate) struct Item {
     pub(crate) gate: Arc<Gate>,
     pub(crate) observer: Observer,
     pub(crate) clock: Clock,
+    pub(crate) shared: Arc<Shared>,
     pub(crate) mailbox: Arc<Mailbox>,
     pub(crate) rules: CallRules,
     pub(crate) recorded: Mutex<Recorded>,
@@ -98,7 +100,7 @@ impl Item {
     }
 
     /// Takes note of what the item saw, to be journaled with its next row.
-    fn see(&self, entries: impl IntoIterator<Item = Entry>) {
+    pub(crate) fn see(&self, entries: impl IntoIterator<Item = Entry>) {
         let (mut tail, mut recorded) = (lock(&self.tail), lock(&self.recorded));
         for entry in entries {
             recorded.take(&entry);
@@ -184,7 +186,7 @@ impl Attempt {
     }
 }
 
-fn failed(code: &str, message: String, retryable: bool) -> EffectOutcome {
+pub(crate) fn failed(code: &str, message: String, retryable: bool) -> EffectOutcome {
     EffectOutcome::Err { code: code.into(), message, retryable, unsent: false }
 }
 
@@ -277,7 +279,7 @@ pub(crate) enum Begun<'a> {
 }
 
 impl<'a> EffectFuture<'a> {
-    fn error(&self, code: &str, message: String, retryable: bool) -> EffectError {
+    pub(crate) fn error(&self, code: &str, message: String, retryable: bool) -> EffectError {
         EffectError { effect: self.name.into(), code: code.into(), message, retryable }
     }
 
@@ -362,7 +364,10 @@ impl<'a> EffectFuture<'a> {
         }
         let intent = Entry::Intent(self.intent(&asked));
         if !self.in_doubt() {
-            self.record(&[intent], true, canary::on("gate_open")).await;
+            // A child whose end the run waited for was begun before the run was parked.
+            if !(self.kind == EffectKind::Child && self.is_begun()) {
+                self.record(&[intent], true, canary::on("gate_open")).await;
+            }
             return Begun::Go(asked.key.clone(), asked, busy);
         }
         let subject = mailbox::resolution(&asked.key);
@@ -392,13 +397,37 @@ impl<'a> EffectFuture<'a> {
         }
     }
 
+    /// Whether the call was begun before, and hasn't ended.
+    pub(crate) fn is_begun(&self) -> bool {
+        let recorded = lock(&self.attempt.item.recorded);
+        recorded.call(self.scope, self.index).is_some_and(|call| call.outcome.is_none())
+    }
+
+    /// Takes note of a question, to be durable before the run is parked.
+    pub(crate) fn see_question(&self, name: &str, text: String, schema: Option<Json>, asked: &Asked) {
+        self.attempt.item.see([Entry::Question(Question {
+            scope: self.scope.clone(),
+            index: self.index,
+            attempt: self.attempt.number,
+            request: asked.request,
+            name: name.into(),
+            text,
+            schema,
+            at_us: self.attempt.item.now_us(),
+        })]);
+    }
+
     /// Whether an earlier attempt may have reached the other side, and another must not.
     fn in_doubt(&self) -> bool {
         let recorded = lock(&self.attempt.item.recorded);
         let Some(call) = recorded.call(self.scope, self.index) else { return false };
         let unsent = matches!(call.outcome, Some(EffectOutcome::Err { unsent: true, .. }));
         let forgotten = self.attempt.item.now_us() - call.since_us > limits::KEY_TTL.as_micros() as i64;
-        !unsent && (forgotten || self.kind == EffectKind::WriteAtMostOnce)
+        match self.kind {
+            EffectKind::Write => !unsent && forgotten,
+            EffectKind::WriteAtMostOnce => !unsent,
+            _ => false,
+        }
     }
 
     /// Records an operator's word with the letter that brought it; `None`: the call is to be made.
@@ -417,7 +446,7 @@ impl<'a> EffectFuture<'a> {
         Some(outcome)
     }
 
-    fn result(&self, outcome: EffectOutcome) -> Entry {
+    pub(crate) fn result(&self, outcome: EffectOutcome) -> Entry {
         let (scope, index, attempt) = (self.scope.clone(), self.index, self.attempt.number);
         Entry::Result { scope, index, attempt, outcome, at_us: self.attempt.item.now_us() }
     }
@@ -436,6 +465,15 @@ impl<'a> EffectFuture<'a> {
             },
             Err(error) => outcome_of(&error),
         };
+        self.finish(asked, outcome).await
+    }
+
+    /// Records an outcome, then shows it to the node.
+    pub(crate) async fn finish<T: DeserializeOwned>(
+        &self,
+        asked: Asked,
+        outcome: EffectOutcome,
+    ) -> Result<T, EffectError> {
         if self.kind == EffectKind::Read {
             self.unless_stopped().await;
             self.see(asked.request, outcome.clone(), None);
@@ -508,6 +546,20 @@ impl<'a> EffectFuture<'a> {
                 self.attempt.waits.wait(Wait::Letter(subject)).await
             }
             Err(_stopped) => std::future::pending().await,
+        }
+    }
+
+    /// Bears an error of the store, or never returns: then the run stops.
+    pub(crate) async fn bear(&self, error: StoreError) {
+        let borne = self.attempt.item.gate.bear(error).await;
+        self.unless_halted(borne).await;
+    }
+
+    /// Never returns when the run stops: the node's future is dropped where it stands.
+    pub(crate) async fn unless_halted<T>(&self, outcome: Result<T, Halt>) -> T {
+        match outcome {
+            Ok(value) => value,
+            Err(_) => std::future::pending().await,
         }
     }
 

@@ -1,6 +1,6 @@
 //! What can go wrong, named by what the caller must do next. Each error has a code with a page of its own.
 
-use crate::letters::NotInDoubt;
+use crate::{letters::NotInDoubt, question::AnswerError};
 use hapax_core::{
     canonical::CanonicalError,
     commit::RunFailure,
@@ -95,6 +95,9 @@ pub enum Error {
     /// Nobody has to decide about that call.
     #[error(transparent)]
     NotInDoubt(Box<NotInDoubt>),
+    /// An answer was not taken.
+    #[error(transparent)]
+    Answer(Box<AnswerError>),
     /// The engine is shut down.
     #[error("the engine is shut down; its runs go on when another one opens the store")]
     ShutDown,
@@ -104,6 +107,12 @@ pub enum Error {
         /// What was given.
         url: String,
     },
+}
+
+impl From<AnswerError> for Error {
+    fn from(error: AnswerError) -> Self {
+        Error::Answer(Box::new(error))
+    }
 }
 
 impl From<StoreError> for Error {
@@ -132,6 +141,7 @@ impl Coded for Error {
             Error::GraphMismatch { .. } => code::GRAPH_MISMATCH,
             Error::NotRegistered { .. } => code::NOT_REGISTERED,
             Error::NotInDoubt(e) => e.code(),
+            Error::Answer(e) => e.code(),
             Error::ShutDown => code::SHUT_DOWN,
             Error::BadUrl { .. } => code::BAD_URL,
         }

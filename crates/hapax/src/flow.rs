@@ -75,6 +75,36 @@ impl<S: State, A: Send + Sync + 'static> Drive for Code<S, A> {
         self.program.compatible.iter().copied().chain([ours]).collect()
     }
 
+    fn new_run(&self, key: RunKey, state: Vec<u8>, state_version: u32, seed: Option<u64>) -> NewRun {
+        let shape = &self.program.shape;
+        let mut input = DigestBuilder::new("hapax.input.v1");
+        input.text(shape.name()).bytes(&state);
+        if let Some(seed) = seed {
+            input.u64(seed);
+        }
+        let draft = Draft {
+            step: 0,
+            state: state.into(),
+            state_version,
+            frontier: vec![WorkItem::start(shape)],
+            barriers: Barriers::default(),
+            seed: seed.unwrap_or_else(|| run_seed(key.run.as_str())),
+            io: IoDigest::default().finish(),
+            outbox: outbox_digest(&[]),
+            label: None,
+        };
+        NewRun {
+            graph: shape.name().clone(),
+            fingerprint: shape.fingerprint(),
+            input: input.finish(),
+            checkpoint: draft.seal(&key.run),
+            tags: BTreeMap::new(),
+            claim: None,
+            parent: None,
+            key,
+        }
+    }
+
     fn outline(&self) -> GraphOutline {
         GraphOutline::of(&self.program.shape)
     }
@@ -175,34 +205,8 @@ impl<S: State, A: Send + Sync + 'static> Flow<S, A> {
     }
 
     fn new_run(&self, key: RunKey, state: &S, options: StartOptions) -> Result<NewRun, Error> {
-        let shape = &self.code.program.shape;
-        let json = canonical::to_vec(state)?;
-        let mut input = DigestBuilder::new("hapax.input.v1");
-        input.text(shape.name()).bytes(&json);
-        if let Some(seed) = options.seed {
-            input.u64(seed);
-        }
-        let seed = options.seed.unwrap_or_else(|| run_seed(key.run.as_str()));
-        let draft = Draft {
-            step: 0,
-            state: json.into(),
-            state_version: S::VERSION,
-            frontier: vec![WorkItem::start(shape)],
-            barriers: Barriers::default(),
-            seed,
-            io: IoDigest::default().finish(),
-            outbox: outbox_digest(&[]),
-            label: None,
-        };
-        Ok(NewRun {
-            graph: shape.name().clone(),
-            fingerprint: shape.fingerprint(),
-            input: input.finish(),
-            checkpoint: draft.seal(&key.run),
-            tags: options.tags,
-            claim: Some(self.engine.shared.claimant()),
-            key,
-        })
+        let new = self.code.new_run(key, canonical::to_vec(state)?, S::VERSION, options.seed);
+        Ok(NewRun { tags: options.tags, claim: Some(self.engine.shared.claimant()), ..new })
     }
 
     /// Follows a run that is there already.

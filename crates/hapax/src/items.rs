@@ -91,6 +91,7 @@ mod tests {
             checkpoint: draft.seal(&key.run),
             tags: BTreeMap::new(),
             claim: Some(Claimant { owner: "test".into(), ttl: Duration::from_secs(600) }),
+            parent: None,
             key,
         }
     }

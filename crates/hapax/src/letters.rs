@@ -87,7 +87,7 @@ impl Engine {
         self.post(run, NewLetter { id: id.into(), subject: mailbox::signal(name), payload }).await
     }
 
-    async fn post(&self, run: &str, letter: NewLetter) -> Result<Posted, Error> {
+    pub(crate) async fn post(&self, run: &str, letter: NewLetter) -> Result<Posted, Error> {
         self.is_open()?;
         let posted = self.shared.store.post(self.key(run)?, letter).await?;
         self.shared.look_for_work();

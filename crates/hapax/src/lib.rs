@@ -14,6 +14,7 @@
 //! | [`testing`] | a clock that skips, for tests of your own |
 //! | [`core`], [`store`] | the pure heart, and the stores |
 
+mod child;
 mod clock;
 mod context;
 mod drive;
@@ -33,12 +34,14 @@ mod observe;
 mod options;
 pub mod outbox;
 mod outline;
+mod question;
 mod run_items;
 mod step;
 pub mod testing;
 mod wait;
 mod worker;
 
+pub use child::Child;
 pub use context::{Call, Ctx};
 pub use effects::{Resolution, Unsent};
 pub use engine::{Builder, Engine};
@@ -104,6 +107,7 @@ pub use node::{Blocking, IntoNode, blocking};
 pub use observe::Event;
 pub use options::{CallSite, Durability, Effects, NodePolicy, Options, Retry};
 pub use outline::{EdgeOutline, GraphOutline, NodeOutline};
+pub use question::{AnswerError, OpenQuestion, Question};
 
 #[doc(hidden)]
 pub use hapax_core::__private;

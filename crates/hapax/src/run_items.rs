@@ -208,6 +208,7 @@ impl<'r, S: State, A: Send + Sync + 'static> Items<'r, S, A> {
             gate: run.gate.clone(),
             observer: run.shared.observer.clone(),
             clock: run.shared.clock.clone(),
+            shared: run.shared.clone(),
             mailbox: run.mailbox.clone(),
             rules: run.program.rules(item.node.as_str()),
             tail: std::sync::Mutex::default(),

@@ -20,13 +20,17 @@ use std::{
 };
 use tokio::sync::Notify;
 
-/// What a call waits for.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What a call waits for; what needs a person most comes first.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Wait {
     /// A person's word on a call that may or may not have taken effect.
     Word(Arc<str>),
+    /// A person's answer, which a letter of this subject brings.
+    Answer(Arc<str>),
     /// A letter of this subject.
     Letter(Arc<str>),
+    /// The end of a child, of which a letter of this subject tells.
+    Child(Arc<str>),
     /// A time, in microseconds since 1970.
     Until(i64),
 }
@@ -34,21 +38,21 @@ pub(crate) enum Wait {
 /// The run that waits for all of these.
 pub(crate) fn parking(waits: &[Wait]) -> Halt {
     let mut wake = Wake::default();
-    let (mut word, mut letter) = (false, false);
     for wait in waits {
         match wait {
-            Wait::Word(subject) | Wait::Letter(subject) => {
+            Wait::Word(subject) | Wait::Answer(subject) | Wait::Letter(subject) | Wait::Child(subject) => {
                 wake.letters.insert(subject.clone());
-                word |= matches!(wait, Wait::Word(_));
-                letter |= matches!(wait, Wait::Letter(_));
             }
             Wait::Until(at_us) => wake.at_us = wake.at_us.into_iter().chain([*at_us]).min(),
         }
     }
-    let status = match (word, letter) {
-        (true, _) => Status::InDoubt,
-        (false, true) => Status::Waiting { on: WaitsOn::Signal },
-        (false, false) => Status::Waiting { on: WaitsOn::Timer },
+    // Of several, what needs a person most.
+    let status = match waits.iter().min() {
+        Some(Wait::Word(_)) => Status::InDoubt,
+        Some(Wait::Answer(_)) => Status::Waiting { on: WaitsOn::Answer },
+        Some(Wait::Letter(_)) => Status::Waiting { on: WaitsOn::Signal },
+        Some(Wait::Child(_)) => Status::Waiting { on: WaitsOn::Child },
+        Some(Wait::Until(_)) | None => Status::Waiting { on: WaitsOn::Timer },
     };
     Halt::Parked(Box::new(Parking { status, wake }))
 }

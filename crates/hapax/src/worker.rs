@@ -15,7 +15,7 @@ use hapax_core::{
     id::RunKey,
     key::Digest,
 };
-use hapax_store::{Claimant, Clock, Lease, ReadyFilter, Store, StoreError};
+use hapax_store::{Claimant, Clock, Lease, NewRun, ReadyFilter, Store, StoreError};
 use std::{
     collections::HashMap,
     sync::{
@@ -47,6 +47,8 @@ pub(crate) trait Drive: Send + Sync {
     fn drive(self: Arc<Self>, shared: Arc<Shared>, claim: Claim) -> BoxFuture<'static, End>;
     /// The shapes whose runs it can execute.
     fn fingerprints(&self) -> Vec<Digest>;
+    /// A run of it that isn't there yet.
+    fn new_run(&self, key: RunKey, state: Vec<u8>, state_version: u32, seed: Option<u64>) -> NewRun;
     /// The graph's shape, for people and drawings.
     fn outline(&self) -> GraphOutline;
 }
@@ -140,6 +142,12 @@ impl Shared {
             flow.fingerprints().into_iter().map(|fingerprint| (name.clone(), fingerprint)).collect::<Vec<_>>()
         });
         ReadyFilter { namespace: self.options.namespace.clone(), graphs: shapes.collect(), limit }
+    }
+
+    /// The code for new runs of a graph: the latest registered.
+    pub(crate) fn latest(&self, graph: &str) -> Option<Arc<dyn Drive>> {
+        let flows = lock(&self.flows);
+        flows.iter().rev().find(|(name, _)| **name == *graph).map(|(_, flow)| flow.clone())
     }
 
     /// All registered graphs, by name.

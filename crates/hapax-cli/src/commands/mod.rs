@@ -8,15 +8,19 @@ mod completions;
 mod doctor;
 mod gc;
 mod graph;
+mod inbox;
 mod key;
 mod list;
 mod man;
+mod resolve;
 mod resume;
 mod retry;
 mod show;
+mod signal;
 
 use crate::{demo::Demo, failure::Failure, output::Output, session::Session};
 use clap::Subcommand;
+use hapax::core::json::Json;
 
 /// What to do.
 #[derive(Debug, Subcommand)]
@@ -39,6 +43,10 @@ pub(crate) enum Online {
     Resume(resume::Resume),
     Retry(retry::Retry),
     Cancel(cancel::Cancel),
+    Signal(signal::Signal),
+    Inbox(inbox::Inbox),
+    Answer(inbox::Answer),
+    Resolve(resolve::Resolve),
     Gc(gc::Gc),
     Doctor(doctor::Doctor),
 }
@@ -61,6 +69,10 @@ impl Online {
             Online::Resume(command) => command.run(session).await,
             Online::Retry(command) => command.run(session).await,
             Online::Cancel(command) => command.run(session).await,
+            Online::Signal(command) => command.run(session).await,
+            Online::Inbox(command) => command.run(session).await,
+            Online::Answer(command) => command.run(session).await,
+            Online::Resolve(command) => command.run(session).await,
             Online::Gc(command) => command.run(session).await,
             Online::Doctor(command) => command.run(session).await,
         }
@@ -80,4 +92,13 @@ impl Offline {
             Offline::Man(command) => command.run(out),
         }
     }
+}
+
+/// A payload from the command line.
+fn payload(text: &str) -> Result<Json, Failure> {
+    Json::from_text(text).map_err(|error| {
+        Failure::usage(format!(
+            "{text:?} is not JSON: {error}; a text needs quotes of its own, as in '\"yes\"'"
+        ))
+    })
 }

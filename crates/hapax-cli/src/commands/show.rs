@@ -318,6 +318,18 @@ fn told(entry: &Entry) -> String {
         }
         Entry::ItemDone { done: Done::Ok { delta, .. } } => format!("done, wrote {}", delta.as_str()),
         Entry::ItemDone { done: Done::Failed { failure } } => format!("given up: {}", failure.message),
+        Entry::Seen(seen) => match &seen.outcome {
+            EffectOutcome::Ok { response } => {
+                format!("call {} {} saw {}", seen.index, seen.name, response.as_str())
+            }
+            EffectOutcome::Err { code, message, .. } => {
+                format!("call {} {} failed: {code} {message}", seen.index, seen.name)
+            }
+        },
+        Entry::Question(question) => {
+            format!("call {} asks {}: {}", question.index, question.name, question.text)
+        }
+        Entry::Took { letter } => format!("took letter {letter}"),
         Entry::Retried => "an operator asked for fresh attempts".into(),
         other => format!("{other:?}"),
     }

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     error::StoreError,
-    store::{ReadyFilter, Store},
+    store::{GcPolicy, ReadyFilter, Store},
 };
 use hapax_core::{
     commit::{Append, Status, StatusChange, WaitsOn, Wake, Write, Written},
@@ -169,4 +169,57 @@ pub async fn a_parked_run_is_ready_when_its_time_comes(fixture: Fixture) {
     assert!(!names.contains(&"late"));
     assert_eq!(store.next_wake(filter("sample")).await.unwrap(), Some(far));
     assert_eq!(status(store, &key("due")).await, Status::Running);
+}
+
+/// However it ends, and again when it is retried and ends anew.
+pub async fn the_end_of_a_child_wakes_its_parent(fixture: Fixture) {
+    let store = &fixture.store;
+    let mut parent = Sample::run("parent").hold(store).await;
+    let child = Sample::run("child").child_of(&parent.key).hold(store).await;
+    assert_eq!(child.record().await.parent.as_ref(), Some(&parent.key.run));
+    submit(store, park(&parent, None, &["end:child"])).await.unwrap();
+    submit(store, Write::Status(child.status(failed(), true))).await.unwrap();
+    assert_eq!(status(store, &parent.key).await, Status::Pending);
+    parent = Holder::claim(store, &parent.key, "a").await.unwrap();
+    let letter = store.letter(parent.key.clone(), "end:child".into(), 0).await.unwrap().unwrap();
+    assert_eq!(letter.payload.read::<Status>().unwrap(), failed());
+    parent.write(Write::Append(took(&parent, letter.number))).await.unwrap();
+
+    store.retry(child.key.clone()).await.unwrap();
+    submit(store, park(&parent, None, &["end:child"])).await.unwrap();
+    Holder::claim(store, &child.key, "b").await.unwrap().finish().await;
+    assert_eq!(status(&fixture.other_handle(), &parent.key).await, Status::Pending);
+}
+
+/// Of its own and of no other run; those that are over stay as they are.
+pub async fn a_cancel_reaches_the_children(fixture: Fixture) {
+    let store = &fixture.store;
+    let parent = Sample::run("parent").hold(store).await;
+    let child = Sample::run("child").child_of(&parent.key).hold(store).await;
+    let finished = Sample::run("finished").child_of(&parent.key).hold(store).await;
+    let (stranger, over) = (Sample::run("stranger").hold(store).await, finished.key.clone());
+    finished.finish().await;
+    store.request_cancel(parent.key.clone()).await.unwrap();
+    submit(store, Write::Status(parent.status(Status::Cancelled, true))).await.unwrap();
+    assert!(child.record().await.cancel_requested);
+    assert!(!stranger.record().await.cancel_requested);
+    assert_eq!(status(store, &over).await, Status::Succeeded);
+}
+
+/// It may not have looked yet how the child ended.
+pub async fn a_live_runs_child_is_not_swept(fixture: Fixture) {
+    let store = &fixture.store;
+    let parent = Sample::run("parent").hold(store).await;
+    let child = Sample::run("child").child_of(&parent.key).hold(store).await;
+    child.finish().await;
+    let policy = GcPolicy {
+        namespace: Namespace::default(),
+        older_than: None,
+        keep_newest: 0,
+        limit: 10,
+        dry_run: false,
+    };
+    assert!(store.gc(policy.clone()).await.unwrap().deleted.is_empty());
+    parent.finish().await;
+    assert_eq!(store.gc(policy).await.unwrap().deleted.len(), 2);
 }

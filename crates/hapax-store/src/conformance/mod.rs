@@ -213,6 +213,9 @@ macro_rules! store_conformance {
                 a_letter_is_taken_with_its_row,
                 a_letter_that_cannot_arrive_is_refused,
                 a_parked_run_is_ready_when_its_time_comes,
+                the_end_of_a_child_wakes_its_parent,
+                a_cancel_reaches_the_children,
+                a_live_runs_child_is_not_swept,
             }
             outbox {
                 messages_are_claimed_in_their_order,

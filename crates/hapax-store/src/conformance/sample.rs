@@ -30,6 +30,7 @@ pub struct Sample {
     graph: Arc<str>,
     tags: BTreeMap<String, String>,
     claim: Option<Claimant>,
+    parent: Option<RunId>,
     draft: Draft,
 }
 
@@ -41,6 +42,7 @@ impl Sample {
             graph: "sample".into(),
             tags: BTreeMap::new(),
             claim: None,
+            parent: None,
             draft: draft(0, "start", 1, 7),
         }
     }
@@ -70,6 +72,13 @@ impl Sample {
     #[must_use]
     pub fn claimed_by(mut self, owner: &str, ttl: Duration) -> Self {
         self.claim = Some(claimant(owner, ttl));
+        self
+    }
+
+    /// Started by that run.
+    #[must_use]
+    pub fn child_of(mut self, parent: &RunKey) -> Self {
+        self.parent = Some(parent.run.clone());
         self
     }
 
@@ -111,6 +120,7 @@ impl Sample {
             graph: self.graph,
             tags: self.tags,
             claim: self.claim,
+            parent: self.parent,
         }
     }
 

@@ -71,6 +71,7 @@ impl Run {
             next_seq: 0,
             cancel_requested: false,
             wake: Wake::default(),
+            parent: new.parent,
             used_us: 0,
             tags: new.tags,
             created_at_us: now_us,

@@ -126,7 +126,21 @@ fn step(tx: &Tx<'_>, commit: &StepCommit, parts: &StepParts) -> Outcome<Written>
     }
     match insert_step(tx, commit, parts) {
         Err(error) if is_duplicate(&error) => Err(Halt::Settle(duplicate(tx, commit)?)),
-        outcome => outcome.map(|()| Written::Committed).map_err(Halt::Sql),
+        Err(error) => Err(Halt::Sql(error)),
+        Ok(()) => {
+            if commit.ends {
+                ended(tx, &commit.run, &Status::Succeeded)?;
+            }
+            Ok(Written::Committed)
+        }
+    }
+}
+
+/// Tells those whom the end of a run concerns.
+fn ended(tx: &Tx<'_>, run: &RunKey, status: &Status) -> Outcome<Written> {
+    match mailbox::over(tx, run, status) {
+        Err(Halt::Sql(error)) => Err(Halt::Sql(error)),
+        _ => Ok(Written::Committed),
     }
 }
 
@@ -305,6 +319,9 @@ fn status(tx: &Tx<'_>, change: &StatusChange, json: &str) -> Outcome<Written> {
     )?;
     if changed == 1 {
         mailbox::wake_at_once(tx, change)?;
+        if change.status.is_final() {
+            ended(tx, &change.run, &change.status)?;
+        }
         return Ok(Written::Committed);
     }
     let refusal = status_refusal(tx, change)?;

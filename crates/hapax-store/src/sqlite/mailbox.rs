@@ -7,12 +7,12 @@ use super::{
     commit::fence_sql,
     error::damaged,
     runs::{found, wrong_status},
-    writer::{Outcome, Tx},
+    writer::{Halt, Outcome, Tx},
 };
-use crate::codec::Codec;
+use crate::{check::end_letter, codec::Codec, error::StoreError};
 use hapax_core::{
     commit::{Status, StatusChange},
-    id::RunKey,
+    id::{RunId, RunKey},
     json::Json,
     mailbox::{Letter, NewLetter, Posted},
 };
@@ -44,6 +44,34 @@ pub(super) fn post(tx: &Tx<'_>, run: &RunKey, letter: &NewLetter, payload: &[u8]
         wake(tx, run)?;
     }
     Ok(Posted::New)
+}
+
+/// The run is over: its parent is told, and a cancel is its children's too.
+pub(super) fn over(tx: &Tx<'_>, run: &RunKey, status: &Status) -> Outcome<()> {
+    let (namespace, id) = (run.namespace.as_str(), run.run.as_str());
+    let found = tx.one(
+        "SELECT parent, epoch FROM hapax_runs WHERE namespace = ?1 AND run_id = ?2 AND parent IS NOT NULL",
+        params![namespace, id],
+        |row| Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?)),
+    )?;
+    if let Some((parent, epoch)) = found {
+        let parent = RunId::new(&parent).map_err(|error| Halt::Sql(damaged(error.to_string())))?;
+        let letter = end_letter(&run.run, epoch.cast_unsigned(), status);
+        let payload = tx.codec.pack(letter.payload.as_bytes().to_vec()).map_err(StoreError::Retry)?;
+        match post(tx, &RunKey { namespace: run.namespace.clone(), run: parent }, &letter, &payload) {
+            // A parent that is gone or over needs no word.
+            Ok(_) | Err(Halt::Settle(_)) => {}
+            Err(Halt::Sql(error)) => return Err(Halt::Sql(error)),
+        }
+    }
+    if *status == Status::Cancelled {
+        tx.execute(
+            "UPDATE hapax_runs SET cancel_requested = 1, updated_at = ?3 WHERE namespace = ?1 AND parent = ?2 \
+             AND status NOT IN ('succeeded', 'failed', 'cancelled')",
+            params![namespace, id, tx.now],
+        )?;
+    }
+    Ok(())
 }
 
 /// A parked run is pending again.

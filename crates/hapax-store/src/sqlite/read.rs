@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, HashSet};
 
 /// The columns that [`record`] reads, in its order.
 pub(super) const RECORD: &str = "run_id, graph, fingerprint, input, status_json, step_id, digest, epoch, nonce, owner, \
-     next_seq, cancel_requested, used_us, created_at, updated_at, wake_at, wake_letters";
+     next_seq, cancel_requested, used_us, created_at, updated_at, wake_at, wake_letters, parent";
 
 /// Reads a run's row, without its tags.
 pub(super) fn record(row: &Row<'_>, namespace: &hapax_core::id::Namespace) -> rusqlite::Result<RunRecord> {
@@ -50,6 +50,12 @@ pub(super) fn record(row: &Row<'_>, namespace: &hapax_core::id::Namespace) -> ru
         created_at_us: row.get(13)?,
         updated_at_us: row.get(14)?,
         wake: Wake { at_us: row.get(15)?, letters: mailbox::subjects(row, 16)? },
+        parent: row
+            .get_ref(17)?
+            .as_str_or_null()?
+            .map(RunId::new)
+            .transpose()
+            .map_err(|error| damaged(error.to_string()))?,
     })
 }
 

@@ -58,8 +58,8 @@ fn insert_run(tx: &Tx<'_>, new: &NewRun, lease: Option<&Lease>) -> rusqlite::Res
     let created_at = newest.flatten().map_or(tx.now, |newest| tx.now.max(newest.saturating_add(1)));
     let inserted = tx.execute(
         "INSERT INTO hapax_runs (namespace, run_id, graph, fingerprint, input, status, status_json, step_id, digest, \
-         next_seq, epoch, nonce, owner, lease_until, lease_ttl, cancel_requested, used_us, created_at, updated_at) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, 0, ?10, ?11, ?12, ?13, ?14, 0, 0, ?15, ?15) \
+         next_seq, epoch, nonce, owner, lease_until, lease_ttl, cancel_requested, used_us, created_at, updated_at, parent) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, 0, ?10, ?11, ?12, ?13, ?14, 0, 0, ?15, ?15, ?16) \
          ON CONFLICT DO NOTHING",
         params![
             new.key.namespace.as_str(),
@@ -77,6 +77,7 @@ fn insert_run(tx: &Tx<'_>, new: &NewRun, lease: Option<&Lease>) -> rusqlite::Res
             until,
             ttl,
             created_at,
+            new.parent.as_ref().map(RunId::as_str),
         ],
     )?;
     Ok(inserted == 1)
@@ -233,8 +234,10 @@ pub(super) fn gc(tx: &Tx<'_>, policy: &GcPolicy) -> Outcome<GcReport> {
         let mut statement = tx.connection.prepare_cached(
             "SELECT run_id, EXISTS (SELECT 1 FROM hapax_outbox AS o WHERE o.namespace = ?1 \
              AND o.run_id = old.run_id AND o.status <> 'sent') FROM \
-             (SELECT run_id, updated_at, created_at FROM hapax_runs \
-              WHERE namespace = ?1 AND status IN ('succeeded', 'failed', 'cancelled') \
+             (SELECT run_id, updated_at, created_at FROM hapax_runs AS r \
+              WHERE namespace = ?1 AND status IN ('succeeded', 'failed', 'cancelled') AND NOT EXISTS \
+              (SELECT 1 FROM hapax_runs AS p WHERE p.namespace = ?1 AND p.run_id = r.parent \
+               AND p.status NOT IN ('succeeded', 'failed', 'cancelled')) \
               ORDER BY updated_at DESC, created_at DESC LIMIT -1 OFFSET ?2) AS old \
              WHERE updated_at < ?3 ORDER BY updated_at, created_at",
         )?;

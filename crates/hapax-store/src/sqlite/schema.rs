@@ -75,6 +75,8 @@ CREATE INDEX hapax_tags_run ON hapax_tags (namespace, run_id);
 const V2: &str = "
 ALTER TABLE hapax_runs ADD COLUMN wake_at INTEGER;
 ALTER TABLE hapax_runs ADD COLUMN wake_letters TEXT;
+ALTER TABLE hapax_runs ADD COLUMN parent TEXT;
+CREATE INDEX hapax_runs_parent ON hapax_runs (namespace, parent) WHERE parent IS NOT NULL;
 CREATE INDEX hapax_runs_wake ON hapax_runs (namespace, graph, wake_at) WHERE wake_at IS NOT NULL;
 
 CREATE TABLE hapax_letters (

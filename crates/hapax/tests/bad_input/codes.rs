@@ -84,6 +84,8 @@ const PROVOCATIONS: &[(Code, Provocation)] = provocations! {
         engine.resolve("run", "call", hapax::Resolution::Retry).await.unwrap_err().code()
     },
     BAD_DURATION => async { failed(graph(node!([] |ctx| { ctx.sleep(Duration::MAX).await }))).await },
+    ANSWER_REJECTED => async { answered("yes").await },
+    NO_QUESTION => async { answered("another").await },
     STORE_RETRY => async { after_a_gap().await },
     STORE_UNKNOWN => async { unanswered().await },
     FENCED => async { of_a_stale_holder().await },
@@ -128,6 +130,21 @@ async fn idle(_: Ctx) {}
 
 async fn panics(_: Ctx) {
     panic!("on purpose")
+}
+
+/// A run that asks for a number gets the answer "no" to its question, or to one that it doesn't ask.
+async fn answered(question: &str) -> Code {
+    let engine = engine(Options::default());
+    let asks = graph(node!(
+        [] | ctx | {
+            let question = hapax::Question::new("how many?").schema(serde_json::json!({ "type": "integer" }));
+            ctx.ask::<u64>("yes", question).await.map(drop)
+        }
+    ));
+    let mut events = engine.events();
+    engine.register(asks, ()).await.unwrap().start("run", Board::default()).await.unwrap();
+    hear(&mut events, |event| matches!(event, hapax::Event::RunEnded { .. })).await;
+    engine.answer("run", question, "no").await.unwrap_err().code()
 }
 
 async fn calls_in_vain(mut ctx: Ctx) -> hapax::Result<()> {
@@ -336,8 +353,16 @@ async fn tampered_with() -> Code {
     let claim = Some(Claimant { owner: "nobody".into(), ttl: Duration::ZERO });
     let (fingerprint, input) = (checkpoint.digest, checkpoint.digest);
     let tags = BTreeMap::new();
-    let new =
-        NewRun { key: key("forged"), graph: "graph".into(), fingerprint, input, checkpoint, tags, claim };
+    let new = NewRun {
+        key: key("forged"),
+        graph: "graph".into(),
+        fingerprint,
+        input,
+        checkpoint,
+        tags,
+        claim,
+        parent: None,
+    };
     assert!(matches!(store.create(new).await, Ok(Created::New(_))));
     let error: Error = store.load(key("forged")).await.unwrap_err().into();
     error.code()

@@ -211,6 +211,11 @@ impl Process {
         self.crash();
     }
 
+    /// Resolves when a fatal write was tried.
+    pub(crate) async fn died(&self) {
+        self.dead.cancelled().await;
+    }
+
     /// Ends it where it stands.
     pub(crate) fn crash(self) {
         self.dead.cancel();

@@ -1,0 +1,181 @@
+//! Child runs: started once behind the gate, waited for without cost.
+//!
+//! Invariant: the intent is durable before the child is created, and its id and input make a second creation harmless.
+//! A letter only says that the child ended; how it ended is read from its own row.
+
+use crate::{
+    effects::{Begun, EffectFuture, failed},
+    error::{EffectError, Error},
+    wait::Wait,
+};
+use hapax_core::{
+    canonical,
+    commit::Status,
+    error::{Coded, code},
+    id::{RunId, RunKey},
+    journal::{EffectOutcome, Entry},
+    json::Json,
+    mailbox::{self, Letter},
+    state::State,
+};
+use hapax_store::{Created, NewRun, StoreError};
+use std::{fmt, marker::PhantomData, sync::Arc};
+
+/// The name of a graph whose runs others start as their children, with the type of its state.
+///
+/// ```
+/// use hapax::{Child, prelude::*};
+/// use serde::{Deserialize, Serialize};
+///
+/// #[derive(State, Clone, Default, Serialize, Deserialize)]
+/// struct Payment { cents: u64, receipt: Option<String> }
+/// #[derive(State, Clone, Default, Serialize, Deserialize)]
+/// struct Order { receipt: Option<String> }
+///
+/// const PAYMENTS: Child<Payment> = Child::new("payments");
+/// const PAY: Node = Node::new("pay");
+/// const ORDER: Node = Node::new("order");
+///
+/// async fn pay(ctx: hapax::Ctx<Payment>) -> PaymentDelta {
+///     Payment::delta().receipt(format!("paid {}", ctx.state().cents))
+/// }
+/// async fn order(mut ctx: hapax::Ctx<Order>) -> hapax::Result<OrderDelta> {
+///     let paid = ctx.child(PAYMENTS, "payment-42", &Payment { cents: 4200, receipt: None }).await?;
+///     Ok(Order::delta().receipt(paid.receipt))
+/// }
+///
+/// # #[tokio::main]
+/// # async fn main() -> hapax::Result<()> {
+/// let engine = Engine::open("memory:").await?;
+/// engine.register(Graph::new("payments", 1, PAY).node(PAY, pay), ()).await?;
+/// let orders = engine.register(Graph::new("orders", 1, ORDER).node(ORDER, order), ()).await?;
+/// let order = orders.start("order-42", Order::default()).await?.wait().await?;
+/// assert_eq!(order.receipt.as_deref(), Some("paid 4200"));
+/// # Ok(())
+/// # }
+/// ```
+pub struct Child<S> {
+    graph: &'static str,
+    state: PhantomData<fn() -> S>,
+}
+
+impl<S> Clone for Child<S> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<S> Copy for Child<S> {}
+
+impl<S> fmt::Debug for Child<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Child({})", self.graph)
+    }
+}
+
+impl<S> Child<S> {
+    /// The graph's name, as it is registered.
+    pub const fn new(graph: &'static str) -> Self {
+        Self { graph, state: PhantomData }
+    }
+}
+
+impl EffectFuture<'_> {
+    /// Starts a child, or finds it, and waits for its end.
+    pub(crate) async fn child<C: State>(
+        &self,
+        child: Child<C>,
+        run: &str,
+        state: &C,
+    ) -> Result<C, EffectError> {
+        let asked = self.ask(&(child.graph, run, state))?;
+        if let Some(recorded) = asked.recorded {
+            return self.replay(recorded);
+        }
+        let new = self.new_child(child, run, state).map_err(|error| self.refused(&error))?;
+        let (asked, busy) = match self.begin(asked).await {
+            Begun::Go(_, asked, busy) => (asked, busy),
+            Begun::Told(outcome) => return self.replay(outcome),
+        };
+        let outcome = match self.create(&new).await {
+            Err(error) => failed(error.code(), error.to_string(), false),
+            Ok(()) => {
+                let subject = mailbox::end_of(run);
+                self.take_letters(&subject).await;
+                match self.child_outcome(&new.key).await {
+                    Some(outcome) => outcome,
+                    None => {
+                        drop(busy);
+                        return self.attempt.waits.wait(Wait::Child(subject)).await;
+                    }
+                }
+            }
+        };
+        self.finish(asked, outcome).await
+    }
+
+    fn refused(&self, error: &Error) -> EffectError {
+        self.error(error.code(), error.to_string(), false)
+    }
+
+    fn new_child<C: State>(&self, child: Child<C>, run: &str, state: &C) -> Result<NewRun, Error> {
+        let item = &self.attempt.item;
+        let Some(code) = item.shared.latest(child.graph) else {
+            return Err(Error::NotRegistered { graph: child.graph.into() });
+        };
+        let key = RunKey { namespace: item.run.namespace.clone(), run: RunId::new(run)? };
+        let new = code.new_run(key, canonical::to_vec(state)?, C::VERSION, None);
+        Ok(NewRun { parent: Some(item.run.run.clone()), ..new })
+    }
+
+    /// Creates the child, unless it is there.
+    async fn create(&self, new: &NewRun) -> Result<(), Error> {
+        let item = &self.attempt.item;
+        loop {
+            match item.shared.store.create(new.clone()).await {
+                Ok(Created::New(_)) => break,
+                Ok(Created::Exists(found)) if found.input == new.input && found.parent == new.parent => break,
+                Ok(Created::Exists(_)) => return Err(Error::RunExists { run: new.key.clone() }),
+                Err(error @ (StoreError::TooLarge { .. } | StoreError::Name(_))) => return Err(error.into()),
+                Err(error) => self.bear(error).await,
+            }
+        }
+        item.shared.look_for_work();
+        Ok(())
+    }
+
+    /// Takes what only says that the child ended: its row tells how.
+    async fn take_letters(&self, subject: &Arc<str>) {
+        let item = &self.attempt.item;
+        let take = async |letter: Letter| item.see([Entry::Took { letter: letter.number }]);
+        while let Some(()) = self.unless_halted(item.mailbox.take(&item.gate, subject, take).await).await {}
+    }
+
+    /// How the child ended; `None`: it hasn't.
+    async fn child_outcome(&self, child: &RunKey) -> Option<EffectOutcome> {
+        let store = &self.attempt.item.shared.store;
+        let loaded = loop {
+            match store.load(child.clone()).await {
+                Ok(loaded) => break loaded,
+                Err(error @ StoreError::NotFound { .. }) => {
+                    return Some(failed(error.code(), error.to_string(), false));
+                }
+                Err(error) => self.bear(error).await,
+            }
+        };
+        let run = child.clone();
+        let error = match loaded.record.status {
+            Status::Succeeded => {
+                let state = std::str::from_utf8(&loaded.checkpoint.state).map(Json::from_text);
+                let Ok(Ok(response)) = state else {
+                    return Some(failed(code::CORRUPT, format!("the state of `{run}` isn't JSON"), false));
+                };
+                return Some(EffectOutcome::Ok { response });
+            }
+            Status::Failed { error } => Error::Failed { run, failure: Box::new(error) },
+            Status::Cancelled => Error::Cancelled { run },
+            _ => return None,
+        };
+        Some(failed(error.code(), error.to_string(), false))
+    }
+}

@@ -1,0 +1,235 @@
+//! Questions to people: asked once, answered in the form that was asked for, waited for without cost.
+//!
+//! Invariant: a question is durable before the run is parked, and an answer that doesn't fit its schema is refused before
+//! it reaches the run.
+
+use crate::{Engine, Error, effects::EffectFuture, error::EffectError, wait::Wait};
+use hapax_core::{
+    error::{Code, Coded, code},
+    id::{RunKey, check_name},
+    journal::{self, EffectOutcome, Entry},
+    json::Json,
+    mailbox::{self, Letter, NewLetter},
+};
+use hapax_store::ListFilter;
+use serde::{Serialize, de::DeserializeOwned};
+
+/// A question to a person, with the form of its answer.
+///
+/// ```
+/// use hapax::{Question, prelude::*};
+/// use serde::{Deserialize, Serialize};
+/// use serde_json::json;
+///
+/// #[derive(State, Clone, Default, Serialize, Deserialize)]
+/// struct Refund { cents: u64, approved: bool }
+/// const ASK: Node = Node::new("ask");
+/// async fn ask(mut ctx: hapax::Ctx<Refund>) -> hapax::Result<RefundDelta> {
+///     let question = Question::new(format!("Refund {} cents?", ctx.state().cents))
+///         .schema(json!({ "type": "boolean" }));
+///     let approved: bool = ctx.ask("refund", question).await?;
+///     Ok(Refund::delta().approved(approved))
+/// }
+///
+/// # #[tokio::main]
+/// # async fn main() -> hapax::Result<()> {
+/// let engine = Engine::open("memory:").await?;
+/// let refunds = engine.register(Graph::new("refunds", 1, ASK).node(ASK, ask), ()).await?;
+/// let refund = refunds.start("refund-7", Refund { cents: 900, approved: false }).await?;
+/// let open = loop {
+///     if let [open] = &engine.inbox().await?[..] { break open.clone() }
+///     # tokio::task::yield_now().await;
+/// };
+/// assert_eq!(open.text, "Refund 900 cents?");
+/// assert!(engine.answer("refund-7", "refund", &"perhaps").await.is_err()); // not a boolean
+/// engine.answer("refund-7", "refund", &true).await?;
+/// assert!(refund.wait().await?.approved);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Question {
+    text: String,
+    schema: Option<serde_json::Value>,
+}
+
+impl Question {
+    /// What is asked.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self { text: text.into(), schema: None }
+    }
+
+    /// The JSON schema that an answer must fit.
+    pub fn schema(mut self, schema: serde_json::Value) -> Self {
+        self.schema = Some(schema);
+        self
+    }
+}
+
+/// A question that waits for its answer.
+///
+/// See [`Question`] for an example.
+#[derive(Debug, Clone, Serialize)]
+pub struct OpenQuestion {
+    /// The run that asks.
+    pub run: RunKey,
+    /// What the answer is addressed to.
+    pub name: String,
+    /// What is asked.
+    pub text: String,
+    /// The JSON schema of the answer.
+    pub schema: Option<serde_json::Value>,
+    /// When it was asked, in microseconds since 1970.
+    pub asked_at_us: i64,
+}
+
+/// Why an answer was not taken.
+///
+/// See [`Question`] for an example.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum AnswerError {
+    /// It doesn't fit the question's schema.
+    #[error("the answer to `{name}` of run `{run}` is not what was asked for: {why}")]
+    Rejected {
+        /// The run.
+        run: RunKey,
+        /// The question.
+        name: String,
+        /// What doesn't fit, and where.
+        why: String,
+    },
+    /// The run asks no such question.
+    #[error("run `{run}` does not ask `{name}`{}", asks(open))]
+    NoQuestion {
+        /// The run.
+        run: RunKey,
+        /// What was answered.
+        name: String,
+        /// What it asks.
+        open: Vec<String>,
+    },
+}
+
+fn asks(open: &[String]) -> String {
+    if open.is_empty() { "; it asks nothing".into() } else { format!("; it asks: {}", open.join(", ")) }
+}
+
+impl Coded for AnswerError {
+    fn code(&self) -> Code {
+        match self {
+            AnswerError::Rejected { .. } => code::ANSWER_REJECTED,
+            AnswerError::NoQuestion { .. } => code::NO_QUESTION,
+        }
+    }
+}
+
+impl EffectFuture<'_> {
+    /// Asks, unless it was asked before, and waits for the answer.
+    pub(crate) async fn question<T: DeserializeOwned>(
+        &self,
+        name: &str,
+        question: Question,
+    ) -> Result<T, EffectError> {
+        let refuse = |code, message| self.error(code, message, false);
+        check_name("question", name).map_err(|e| refuse(e.code(), e.to_string()))?;
+        let Question { text, schema } = question;
+        if let Some(schema) = &schema {
+            jsonschema::validator_for(schema)
+                .map_err(|e| refuse(code::ANSWER_REJECTED, format!("the schema of `{name}` is none: {e}")))?;
+        }
+        let asked = self.ask(&(name, &text, &schema))?;
+        if let Some(recorded) = asked.recorded {
+            return self.replay(recorded);
+        }
+        if !self.is_begun() {
+            let schema =
+                schema.as_ref().map(Json::of).transpose().map_err(|e| refuse(e.code(), e.to_string()))?;
+            self.see_question(name, text, schema, &asked);
+        }
+        let subject = mailbox::answer(name);
+        let busy = self.attempt.waits.busy();
+        let item = &self.attempt.item;
+        let read = async |letter: Letter| {
+            let outcome = EffectOutcome::Ok { response: letter.payload };
+            item.see([Entry::Took { letter: letter.number }, self.result(outcome.clone())]);
+            outcome
+        };
+        match self.unless_halted(item.mailbox.take(&item.gate, &subject, read).await).await {
+            Some(outcome) => self.replay(outcome),
+            None => {
+                drop(busy);
+                self.attempt.waits.wait(Wait::Answer(subject)).await
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// The questions that wait for a person, oldest run first.
+    pub async fn inbox(&self) -> Result<Vec<OpenQuestion>, Error> {
+        let statuses = vec!["waiting".into(), "in_doubt".into()];
+        let parked = self.list(ListFilter { statuses, limit: usize::MAX, ..ListFilter::default() }).await?;
+        let mut open = vec![];
+        for record in parked.into_iter().rev() {
+            if record.wake.letters.iter().any(|subject| subject.starts_with("answer:")) {
+                open.extend(self.questions(&record.key).await?);
+            }
+        }
+        Ok(open)
+    }
+
+    /// What a run asks.
+    async fn questions(&self, run: &RunKey) -> Result<Vec<OpenQuestion>, Error> {
+        let loaded = self.shared.store.load(run.clone()).await?;
+        let asked = loaded.journal.into_iter().filter_map(|row| match row.entry {
+            Entry::Question(question) => Some(question),
+            _ => None,
+        });
+        let awaited = |q: &journal::Question| loaded.record.wake.letters.contains(&mailbox::answer(&q.name));
+        let open = |question: journal::Question| OpenQuestion {
+            run: run.clone(),
+            name: question.name,
+            text: question.text,
+            schema: question.schema.and_then(|schema| schema.read().ok()),
+            asked_at_us: question.at_us,
+        };
+        Ok(asked.filter(awaited).map(open).collect())
+    }
+
+    /// Answers a question of a run, by its name. Durable when it answers; the run goes on where its code is registered.
+    pub async fn answer<T: Serialize + ?Sized>(
+        &self,
+        run: &str,
+        name: &str,
+        answer: &T,
+    ) -> Result<(), Error> {
+        let key = self.key(run)?;
+        let status = self.status(run).await?;
+        if status.is_final() {
+            return Err(Error::AlreadyFinished { run: key, status: status.word() });
+        }
+        let open = self.questions(&key).await?;
+        let Some(question) = open.iter().find(|question| question.name == name) else {
+            let open = open.into_iter().map(|question| question.name).collect();
+            return Err(AnswerError::NoQuestion { run: key, name: name.into(), open }.into());
+        };
+        let payload = Json::of(answer)?;
+        if let Some(schema) = &question.schema {
+            let value = payload.read().unwrap_or(serde_json::Value::Null);
+            fits(schema, &value).map_err(|why| AnswerError::Rejected { run: key, name: name.into(), why })?;
+        }
+        let id = uuid::Uuid::now_v7().to_string();
+        self.post(run, NewLetter { id, subject: mailbox::answer(name), payload }).await.map(drop)
+    }
+}
+
+fn fits(schema: &serde_json::Value, answer: &serde_json::Value) -> Result<(), String> {
+    let validator = jsonschema::validator_for(schema).map_err(|error| error.to_string())?;
+    let misfits = validator.iter_errors(answer).map(|error| match error.instance_path().to_string() {
+        at if at.is_empty() => error.to_string(),
+        at => format!("{error} (at {at})"),
+    });
+    let misfits: Vec<String> = misfits.collect();
+    if misfits.is_empty() { Ok(()) } else { Err(misfits.join("; ")) }
+}
