@@ -9,7 +9,7 @@ use futures::future::join_all;
 use hapax_core::{failure::clip, outbox::Place};
 use hapax_store::{
     Claimant, StoreError,
-    outbox::{Batch, Claim, ClaimFilter, Failure, Fate, OutboxRecord},
+    outbox::{Batch, Claim, ClaimFilter, Failure, Fate, OutboxFilter, OutboxRecord},
 };
 use std::{
     sync::Arc,
@@ -43,7 +43,16 @@ impl Relay {
 
 /// What became of the messages that were due.
 ///
-/// See [`Engine::deliver`] for an example.
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> hapax::Result<()> {
+/// # let engine = hapax::Engine::open("memory:").await?;
+/// use hapax::outbox::{RelayOptions, StdoutSink};
+/// let delivered = engine.deliver(RelayOptions::default(), &StdoutSink).await?;
+/// assert_eq!((delivered.sent, delivered.dead), (0, 0));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Default)]
 pub struct Delivered {
     /// Delivered, and marked as such.
@@ -83,18 +92,8 @@ impl Engine {
         Ok(Relay { stop, task })
     }
 
-    /// Delivers what is due, and returns when nothing is any more or the sink can't be reached.
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> hapax::Result<()> {
-    /// # use hapax::outbox::{RelayOptions, StdoutSink};
-    /// # let engine = hapax::Engine::open("memory:").await?;
-    /// let delivered = engine.deliver(RelayOptions::default(), &StdoutSink).await?;
-    /// assert_eq!((delivered.sent, delivered.dead), (0, 0));
-    /// # Ok(())
-    /// # }
-    /// ```
+    /// Delivers what is due, and returns when nothing is any more or the sink can't be reached. [`Delivered`] has an
+    /// example.
     pub async fn deliver(&self, options: RelayOptions, sink: &dyn Sink) -> Result<Delivered, Error> {
         self.is_open()?;
         let carrier = Carrier::new(self, options, CancellationToken::new());
@@ -107,6 +106,29 @@ impl Engine {
                 return Ok(all);
             }
         }
+    }
+}
+
+/// For operators.
+impl Engine {
+    /// Messages of this engine's namespace, by run and in the order in which they were written.
+    pub async fn outbox(&self, mut filter: OutboxFilter) -> Result<Vec<OutboxRecord>, Error> {
+        filter.namespace = self.shared.options.namespace.clone();
+        Ok(self.shared.store.outbox().list(filter).await?)
+    }
+
+    /// Makes a run's dead messages pending again, with fresh attempts; answers how many. They go out of their order.
+    pub async fn retry_dead(&self, run: &str) -> Result<usize, Error> {
+        self.is_open()?;
+        let retried = self.shared.store.outbox().retry_dead(self.key(run)?).await?;
+        self.shared.mail.send_replace(());
+        Ok(retried)
+    }
+
+    /// Deletes a run's dead messages; answers how many. They are never delivered.
+    pub async fn drop_dead(&self, run: &str) -> Result<usize, Error> {
+        self.is_open()?;
+        Ok(self.shared.store.outbox().drop_dead(self.key(run)?).await?)
     }
 }
 

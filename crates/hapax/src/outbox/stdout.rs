@@ -6,7 +6,7 @@ use std::io::Write;
 
 /// Prints each message as a line of JSON on standard output.
 ///
-/// See [`Engine::deliver`](crate::Engine::deliver) for an example.
+/// See [`Delivered`](super::Delivered) for an example.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct StdoutSink;
 
