@@ -254,6 +254,8 @@ fn cure(code: Code) -> &'static str {
         code::BAD_URL => "use `sqlite:path/to/file.db` or `memory:`",
         code::USAGE => "`--help` shows how it is used",
         code::SYSTEM => "check the path, its permissions and the room on the disk",
+        code::CLAIM_LOST => "nothing: another relay delivers them",
+        code::SINK_FAILED => "mend the other side or the path; what waits is kept and delivered then",
         _ => "see the code's page",
     }
 }

@@ -193,7 +193,7 @@ impl Write {
                 256 + step.checkpoint.state.len()
                     + step.checkpoint.frontier.iter().map(item).sum::<usize>()
                     + step.journal.iter().map(row_weight).sum::<usize>()
-                    + step.outbox.iter().map(|m| m.payload.as_bytes().len()).sum::<usize>()
+                    + step.outbox.iter().map(Message::weight).sum::<usize>()
             }
             Write::Append(append) => 128 + append.rows.iter().map(row_weight).sum::<usize>(),
             Write::Status(_) => 256,
@@ -206,7 +206,9 @@ fn row_weight(row: &JournalRow) -> usize {
     256 + match &row.entry {
         Entry::Result { outcome: EffectOutcome::Ok { response }, .. }
         | Entry::Seen(Seen { outcome: EffectOutcome::Ok { response }, .. }) => response.as_bytes().len(),
-        Entry::ItemDone { done: Done::Ok { delta, .. } } => delta.as_bytes().len(),
+        Entry::ItemDone { done: Done::Ok { delta, messages, .. } } => {
+            delta.as_bytes().len() + messages.iter().map(Message::weight).sum::<usize>()
+        }
         _ => 0,
     }
 }

@@ -126,6 +126,10 @@ pub mod code {
         USAGE = "HX0060";
         /// The operating system refused what a command needs.
         SYSTEM = "HX0061";
+        /// A relay's claim on a run's messages is over.
+        CLAIM_LOST = "HX0070";
+        /// A message could not be handed over.
+        SINK_FAILED = "HX0071";
     }
 }
 

@@ -3,7 +3,9 @@
 //! Invariant: a row names the digest of the checkpoint it builds on. Rows of any other base were left by steps
 //! that ran ahead of the disk and were lost; recovery ignores them.
 
-use crate::{failure::NodeFailure, json::Json, key::Digest, order::PathHash, route::SettledRoute};
+use crate::{
+    failure::NodeFailure, json::Json, key::Digest, order::PathHash, outbox::Message, route::SettledRoute,
+};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, HashMap},
@@ -196,6 +198,9 @@ pub enum Done {
         delta: Json,
         /// Where it leads.
         route: SettledRoute,
+        /// What it sends, in the order in which it leaves.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        messages: Vec<Message>,
     },
     /// Its attempts are used up.
     Failed {
@@ -397,8 +402,12 @@ mod tests {
             outcome: EffectOutcome::Ok { response },
             at_us: 5,
         };
-        let done = Entry::ItemDone { done: Done::Ok { delta, route: SettledRoute::Edges } };
-        for entry in [result, done, Entry::Retried] {
+        let mail = Message { topic: "mail".into(), key: "k".into(), payload: delta.clone() };
+        let done = |messages| {
+            let (delta, route) = (delta.clone(), SettledRoute::Edges);
+            Entry::ItemDone { done: Done::Ok { delta, route, messages } }
+        };
+        for entry in [result, done(vec![]), done(vec![mail.clone(), mail]), Entry::Retried] {
             let text = serde_json::to_string(&entry).unwrap();
             assert_eq!(serde_json::from_str::<Entry>(&text).unwrap(), entry);
         }

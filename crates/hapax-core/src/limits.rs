@@ -8,6 +8,8 @@ pub const MAX_ID_BYTES: usize = 255;
 pub const MAX_STATE_BYTES: usize = 16 * 1024 * 1024;
 /// Inputs, deltas and effect results are journaled whole, so they share the state's limit.
 pub const MAX_PAYLOAD_BYTES: usize = MAX_STATE_BYTES;
+/// An item's messages are journaled whole with it, so all of them together share that limit.
+pub const MAX_MESSAGE_BYTES: usize = MAX_PAYLOAD_BYTES;
 /// The order key keeps 24 bits for the edge index.
 pub const MAX_FAN_OUT: usize = (1 << 24) - 1;
 /// Tags are indexed; more of them than this is data, not a tag.
@@ -42,6 +44,14 @@ pub const LEASE_TTL: Duration = Duration::from_secs(15);
 pub const LEASE_RENEWAL: Duration = Duration::from_secs(5);
 /// How long a cancelled node may take to notice.
 pub const CANCEL_GRACE: Duration = Duration::from_secs(1);
+/// How long a relay owns the messages of a run to a topic without a word to the store.
+pub const RELAY_TTL: Duration = Duration::from_secs(30);
+/// How often a relay looks for messages that nobody told it of.
+pub const RELAY_POLL: Duration = Duration::from_secs(1);
+/// Messages of one run to one topic that a relay takes at a time; a crash delivers at most these again.
+pub const RELAY_BATCH: usize = 100;
+/// Deliveries of a message that may be refused before it is dead: with the usual pauses, more than an hour.
+pub const RELAY_ATTEMPTS: u32 = 20;
 /// Steps that may run ahead of the disk; a crash repeats at most these.
 pub const WINDOW_STEPS: usize = 256;
 /// Bytes that may run ahead of the disk.

@@ -14,7 +14,7 @@ use hapax_core::{
 };
 use hapax_store::{
     Answer, BoxFuture, Claimant, Created, GcPolicy, GcReport, Lease, ListFilter, Loaded, NewRun, Pace,
-    ReadyFilter, Renewal, RunRecord, Store, StoreError, StoreStats, Ticket,
+    ReadyFilter, Renewal, RunRecord, Store, StoreError, StoreStats, Ticket, outbox::Outbox,
 };
 use std::{
     collections::VecDeque,
@@ -430,6 +430,10 @@ impl Store for Probed {
 
     fn gc(&self, policy: GcPolicy) -> Answer<'_, GcReport> {
         Box::pin(self.0.pass(async move { self.0.inner.gc(policy).await }))
+    }
+
+    fn outbox(&self) -> &dyn Outbox {
+        self.0.inner.outbox()
     }
 
     fn stats(&self) -> StoreStats {

@@ -10,8 +10,9 @@ use hapax_core::{
     journal::{Done, EffectOutcome, Entry, JournalRow, Seen},
     json::Json,
     key::{Digest, DigestBuilder, sha256},
-    limits::{MAX_PAYLOAD_BYTES, MAX_STATE_BYTES, MAX_TAGS},
+    limits::{MAX_MESSAGE_BYTES, MAX_PAYLOAD_BYTES, MAX_STATE_BYTES, MAX_TAGS},
     mailbox::{self, NewLetter},
+    outbox::Message,
 };
 
 /// Refuses a write with a state or a payload over its limit.
@@ -28,7 +29,7 @@ pub fn check_limits(write: &Write) -> Result<(), StoreError> {
     match write {
         Write::Step(step) => {
             check_checkpoint(&step.checkpoint)?;
-            step.outbox.iter().try_for_each(|message| payload("a message", &message.payload))?;
+            step.outbox.iter().try_for_each(check_message)?;
             check_rows(&step.journal)
         }
         Write::Append(append) => check_rows(&append.rows),
@@ -79,6 +80,11 @@ pub fn row_digest(row: &JournalRow) -> Digest {
     digest.text(entry.as_str()).finish()
 }
 
+fn check_message(message: &Message) -> Result<(), StoreError> {
+    message.check().map_err(StoreError::Name)?;
+    payload("a message", &message.payload)
+}
+
 fn check_checkpoint(checkpoint: &Checkpoint) -> Result<(), StoreError> {
     within("the state in bytes", checkpoint.state.len(), MAX_STATE_BYTES)?;
     let inputs = checkpoint.frontier.iter().filter_map(|item| item.input.as_ref());
@@ -92,7 +98,11 @@ fn check_rows(rows: &[JournalRow]) -> Result<(), StoreError> {
             payload("a response", response)
         }
         Entry::Question(question) => within("a question", question.text.len(), MAX_PAYLOAD_BYTES),
-        Entry::ItemDone { done: Done::Ok { delta, .. } } => payload("a delta", delta),
+        Entry::ItemDone { done: Done::Ok { delta, messages, .. } } => {
+            payload("a delta", delta)?;
+            let size = messages.iter().map(Message::weight).sum();
+            within("an item's messages in bytes", size, MAX_MESSAGE_BYTES)
+        }
         _ => Ok(()),
     })
 }

@@ -1,5 +1,6 @@
 //! The store's clock: the only place of this crate that asks for the time.
 
+use hapax_core::limits::MAX_WAIT;
 use std::{
     sync::{
         Arc,
@@ -54,6 +55,11 @@ impl Clock {
             us.fetch_max(at_us, Ordering::SeqCst);
         }
     }
+}
+
+/// A duration as it is added to a time. A century at the most: sums of times stay far from the end of their type.
+pub(crate) fn micros(duration: Duration) -> i64 {
+    i64::try_from(duration.min(MAX_WAIT).as_micros()).unwrap_or(i64::MAX)
 }
 
 /// Microseconds since 1970. A clock that is set before 1970 reads as 0.

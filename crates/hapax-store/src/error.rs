@@ -1,5 +1,6 @@
 //! What can go wrong in a store, named by what the caller must do next.
 
+use crate::outbox::Channel;
 use hapax_core::{
     commit::{Epoch, Status},
     error::{Code, Coded, code},
@@ -95,6 +96,12 @@ pub enum StoreError {
         /// Where it stands.
         status: Box<Status>,
     },
+    /// The messages are in the hands of another relay, or none of them is left: deliver no more of them.
+    #[error("the claim on the messages of run `{}` to `{}` is over", channel.run, channel.topic)]
+    ClaimLost {
+        /// The messages.
+        channel: Channel,
+    },
     /// Larger than its limit.
     #[error("{what}: {size} is over the limit of {limit}")]
     TooLarge {
@@ -134,6 +141,7 @@ impl Coded for StoreError {
             StoreError::Held { .. } => code::RUN_HELD,
             StoreError::WrongStatus { status, .. } if status.is_final() => code::ALREADY_FINISHED,
             StoreError::WrongStatus { .. } => code::NOT_FAILED,
+            StoreError::ClaimLost { .. } => code::CLAIM_LOST,
             StoreError::TooLarge { .. } => code::LIMIT,
             StoreError::Name(_) => code::INVALID_ID,
             StoreError::Open { code, .. } => code,

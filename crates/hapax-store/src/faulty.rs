@@ -6,6 +6,7 @@
 use crate::{
     clock::Clock,
     error::StoreError,
+    outbox::{Batch, Claim, ClaimFilter, Failure, Fate, Outbox, OutboxFilter, OutboxRecord},
     store::{
         Answer, BoxFuture, Claimant, Created, Fact, GcPolicy, GcReport, Lease, ListFilter, Loaded, NewRun,
         Pace, ReadyFilter, Renewal, RunRecord, Store, StoreStats, Ticket,
@@ -19,6 +20,7 @@ use hapax_core::{
     id::RunKey,
     journal::JournalRow,
     mailbox::{Letter, NewLetter, Posted},
+    outbox::Place,
 };
 use std::{
     fmt,
@@ -27,6 +29,7 @@ use std::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    time::Duration,
 };
 use tokio::sync::watch;
 
@@ -60,6 +63,8 @@ pub enum Kind {
     Status,
     /// A letter arrived.
     Letter,
+    /// Messages were claimed, or marked as sent or failed.
+    Outbox,
 }
 
 /// A call that took effect.
@@ -78,7 +83,7 @@ pub struct Applied {
 /// A store with one fault in it.
 ///
 /// It counts, from 0, the calls that write, decide or load: `create`, `claim`, `claim_ready`, `submit`, `settle`,
-/// `load`, `post`, `letter`. All others pass uncounted while it lives.
+/// `load`, `post`, `letter`, and the outbox's `claim`, `mark_sent` and `mark_failed`. All others pass uncounted while it lives.
 ///
 /// ```
 /// use hapax_store::{MemoryStore, Store, conformance::Sample, faulty::{Fault, Faulty}};
@@ -404,6 +409,10 @@ impl Store for Faulty {
         Box::pin(self.uncounted(async move { self.inner.gc(policy).await }))
     }
 
+    fn outbox(&self) -> &dyn Outbox {
+        self
+    }
+
     fn health(&self) -> Answer<'_, Vec<Fact>> {
         self.inner.health()
     }
@@ -419,6 +428,46 @@ impl Store for Faulty {
     fn close(&self) -> BoxFuture<'_, ()> {
         // A dead process closes nothing.
         if self.is_dead() { Box::pin(std::future::ready(())) } else { self.inner.close() }
+    }
+}
+
+impl Outbox for Faulty {
+    fn claim(&self, filter: ClaimFilter, by: Claimant) -> Answer<'_, Vec<Batch>> {
+        Box::pin(self.counted(async move {
+            let batches = self.inner.outbox().claim(filter, by).await?;
+            batches.iter().for_each(|batch| self.note(&batch.claim.channel.run, Kind::Outbox, None));
+            Ok(batches)
+        }))
+    }
+
+    fn mark_sent(&self, claim: Claim, sent: Vec<Place>, keep: Option<Duration>) -> Answer<'_, ()> {
+        Box::pin(self.counted(async move {
+            let run = claim.channel.run.clone();
+            self.inner.outbox().mark_sent(claim, sent, keep).await?;
+            self.note(&run, Kind::Outbox, None);
+            Ok(())
+        }))
+    }
+
+    fn mark_failed(&self, claim: Claim, place: Place, failure: Failure) -> Answer<'_, Fate> {
+        Box::pin(self.counted(async move {
+            let run = claim.channel.run.clone();
+            let fate = self.inner.outbox().mark_failed(claim, place, failure).await?;
+            self.note(&run, Kind::Outbox, None);
+            Ok(fate)
+        }))
+    }
+
+    fn list(&self, filter: OutboxFilter) -> Answer<'_, Vec<OutboxRecord>> {
+        Box::pin(self.uncounted(async move { self.inner.outbox().list(filter).await }))
+    }
+
+    fn retry_dead(&self, run: RunKey) -> Answer<'_, usize> {
+        Box::pin(self.uncounted(async move { self.inner.outbox().retry_dead(run).await }))
+    }
+
+    fn drop_dead(&self, run: RunKey) -> Answer<'_, usize> {
+        Box::pin(self.uncounted(async move { self.inner.outbox().drop_dead(run).await }))
     }
 }
 

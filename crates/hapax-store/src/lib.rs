@@ -1,7 +1,7 @@
 //! Where Hapax keeps its runs: one transaction per step, fenced, with duplicates refused by the database.
 //!
 //! [`Store`] is the contract, [`MemoryStore`] the reference model,
-//! [`SqliteStore`] the default. Every store passes the suite in [`conformance`].
+//! [`SqliteStore`] the default; [`outbox`] is the part of the contract that relays use. Every store passes the suite in [`conformance`].
 
 pub mod check;
 pub mod clock;
@@ -13,6 +13,7 @@ pub mod error;
 #[cfg(feature = "conformance")]
 pub mod faulty;
 pub mod memory;
+pub mod outbox;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 pub mod store;

@@ -4,12 +4,14 @@
 //! all of them happen one after the other. What this store answers is what every other store must answer.
 //! "Durable" means as long as the process.
 
+mod outbox;
 mod run;
 
 use crate::{
     check::{check_letter, check_limits, check_new_run, end_letter},
     clock::Clock,
     error::StoreError,
+    outbox::Outbox,
     store::{
         Answer, BoxFuture, Claimant, Created, Fact, GcPolicy, GcReport, Lease, ListFilter, Loaded, NewRun,
         Pace, ReadyFilter, Renewal, RunRecord, Store, StoreStats, Ticket, Verdict,
@@ -407,6 +409,10 @@ impl Store for MemoryStore {
 
     fn gc(&self, policy: GcPolicy) -> Answer<'_, GcReport> {
         Box::pin(async move { Ok(self.tables().gc(&policy)) })
+    }
+
+    fn outbox(&self) -> &dyn Outbox {
+        self
     }
 
     fn health(&self) -> Answer<'_, Vec<Fact>> {

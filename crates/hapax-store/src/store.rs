@@ -3,7 +3,7 @@
 //! Invariant: the database decides. Uniqueness, fencing and order rest on compare-and-set statements and unique
 //! keys inside one transaction, never on a check that comes before.
 
-use crate::{clock::Clock, error::StoreError};
+use crate::{clock::Clock, error::StoreError, outbox::Outbox};
 use hapax_core::{
     checkpoint::Checkpoint,
     commit::{Epoch, Status, Wake, Write, Written},
@@ -158,6 +158,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// Deletes finished runs by age and count, never a live one, a live one's child, or one with an unsent message.
     fn gc(&self, policy: GcPolicy) -> Answer<'_, GcReport>;
+
+    /// The messages that steps have written, until they are delivered.
+    fn outbox(&self) -> &dyn Outbox;
 
     /// What this store promises here and now, read from what is really in force, and what each fact means.
     /// A store that can't tell says nothing.

@@ -515,3 +515,57 @@ async fn a_letter_is_durable_before_its_sender_is_answered() {
     assert_eq!(posted.await.unwrap(), Posted::New);
     assert!(store.letter(key("r"), "go".into(), 0).await.unwrap().is_some());
 }
+
+fn claim_filter() -> hapax_store::outbox::ClaimFilter {
+    hapax_store::outbox::ClaimFilter::default()
+}
+
+#[tokio::test]
+async fn the_messages_of_a_relay_that_is_gone_are_claimed_at_once() {
+    let (_folder, path) = folder();
+    let (gone, store) = (open(&path).await, open(&path).await);
+    let mut holder = Sample::run("r").hold(&store).await;
+    holder.commit(holder.next_with("one", 1, 0, vec![message("m")])).await.unwrap();
+    assert_eq!(gone.outbox().claim(claim_filter(), claimant("gone", LONG)).await.unwrap().len(), 1);
+    assert!(store.outbox().claim(claim_filter(), claimant("b", LONG)).await.unwrap().is_empty());
+    gone.close().await;
+    assert_eq!(store.outbox().claim(claim_filter(), claimant("b", LONG)).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn messages_of_an_older_file_are_delivered() {
+    let (_folder, path) = folder();
+    let store = open(&path).await;
+    let mut holder = Sample::run("r").hold(&store).await;
+    holder.commit(holder.next_with("one", 1, 0, vec![message("m"), message("n")])).await.unwrap();
+    store.close().await;
+    let outside = Connection::open(&path).unwrap();
+    outside
+        .execute_batch(
+            "DROP TABLE hapax_channels; DROP INDEX hapax_outbox_unsent; \
+             ALTER TABLE hapax_outbox DROP COLUMN attempts; ALTER TABLE hapax_outbox DROP COLUMN error; \
+             ALTER TABLE hapax_outbox DROP COLUMN written_at; UPDATE hapax_schema SET version = 2;",
+        )
+        .unwrap();
+    drop(outside);
+    let store = open(&path).await;
+    let batches = store.outbox().claim(claim_filter(), claimant("a", LONG)).await.unwrap();
+    assert_eq!((batches.len(), batches[0].messages.len()), (1, 2));
+}
+
+#[tokio::test]
+async fn a_message_that_cannot_be_read_stops_its_own_topic_only() {
+    let (_folder, path) = folder();
+    let store = open(&path).await;
+    for run in ["bad", "good"] {
+        let mut holder = Sample::run(run).hold(&store).await;
+        holder.commit(holder.next_with("one", 1, 0, vec![message("m")])).await.unwrap();
+    }
+    let outside = Connection::open(&path).unwrap();
+    outside.execute("UPDATE hapax_outbox SET payload = x'80' WHERE run_id = 'bad'", ()).unwrap();
+    let batches = store.outbox().claim(claim_filter(), claimant("a", LONG)).await.unwrap();
+    let runs: Vec<_> = batches.iter().map(|batch| batch.claim.channel.run.clone()).collect();
+    assert_eq!(runs, [key("good")]);
+    let damaged = store.outbox().list(hapax_store::outbox::OutboxFilter::default()).await.unwrap_err();
+    assert!(matches!(&damaged, StoreError::Corrupt { run, .. } if *run == key("bad")), "{damaged}");
+}

@@ -223,6 +223,22 @@ impl<S: State, A: Send + Sync + 'static> Ctx<S, A> {
         self.seen("hapax.signal").letter(mailbox::signal(name)).await
     }
 
+    /// Sends a message, with the step's own commit: when the step is durable so is the message, and a relay delivers it
+    /// ([`Engine::relay`](crate::Engine::relay)). A failed attempt sends nothing, and a repeated one sends once.
+    ///
+    /// A node's messages leave in the order of its calls, those of its lanes after its own, by the lane's name. The topic
+    /// is a name; the key, which may be empty, is for the receiver's partitions.
+    ///
+    /// See [`Sink`](crate::outbox::Sink) for an example.
+    pub fn emit<T: Serialize + ?Sized>(
+        &mut self,
+        topic: &str,
+        key: &str,
+        payload: &T,
+    ) -> Result<(), EffectError> {
+        self.attempt.emit(&self.scope, topic, key, payload)
+    }
+
     /// Asks a person, and waits for the answer, parked: see [`Engine::inbox`](crate::Engine::inbox) and
     /// [`Engine::answer`](crate::Engine::answer).
     ///

@@ -4,6 +4,7 @@
 //! the node sees it. The handle of an ended attempt is dead.
 
 use crate::{
+    emit::Outgoing,
     error::{EffectError, NodeError},
     gate::{Gate, Halt, Mark, lock},
     observe::Observer,
@@ -113,7 +114,9 @@ pub(crate) struct Attempt {
     pub(crate) item: Arc<Item>,
     pub(crate) number: u32,
     pub(crate) deadline: Instant,
-    alive: AtomicBool,
+    pub(crate) alive: AtomicBool,
+    /// What it sends, if it ends well.
+    pub(crate) outgoing: Outgoing,
     asked: Mutex<BTreeSet<(Arc<str>, u32)>>,
     scopes: Mutex<HashSet<Arc<str>>>,
     verdict: Mutex<Option<NodeError>>,
@@ -128,6 +131,7 @@ impl Attempt {
             number,
             deadline,
             alive: AtomicBool::new(true),
+            outgoing: Outgoing::default(),
             asked: Mutex::default(),
             scopes: Mutex::default(),
             verdict: Mutex::default(),
@@ -137,7 +141,7 @@ impl Attempt {
     }
 
     /// Fails the attempt whatever the node makes of it.
-    fn condemn(&self, error: NodeError) {
+    pub(crate) fn condemn(&self, error: NodeError) {
         lock(&self.verdict).get_or_insert(error);
         self.stopped.cancel();
     }

@@ -22,6 +22,7 @@ use std::{
     },
     time::{Duration, Instant},
 };
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 /// Why a run stops being executed here.
@@ -75,6 +76,8 @@ pub(crate) struct Gate {
     epoch: Epoch,
     patience: Duration,
     observer: Observer,
+    /// Told when a step with messages is durable.
+    mail: Arc<watch::Sender<()>>,
     /// One for each run in the engine's hands, and the engine's own.
     crew: Arc<()>,
     /// The next journal row's number; locked while a write is being accepted, so that order is order of acceptance.
@@ -97,6 +100,7 @@ impl Gate {
         epoch: Epoch,
         patience: Duration,
         observer: Observer,
+        mail: Arc<watch::Sender<()>>,
         crew: Arc<()>,
     ) -> Arc<Self> {
         Arc::new(Self {
@@ -105,6 +109,7 @@ impl Gate {
             epoch,
             patience,
             observer,
+            mail,
             crew,
             next_seq: tokio::sync::Mutex::new(0),
             accepted: Mutex::default(),
@@ -248,6 +253,9 @@ impl Gate {
         self.flying_bytes.fetch_sub(write.weight(), Ordering::Relaxed);
         self.durable.fetch_add(1, Ordering::AcqRel);
         if let Write::Step(step) = &*write {
+            if !step.outbox.is_empty() {
+                self.mail.send_replace(());
+            }
             let (run, step) = (&self.run, step.checkpoint.step);
             self.observer.emit(|| Event::StepCommitted { run: run.clone(), step });
         }

@@ -108,6 +108,7 @@ mod tests {
             Duration::from_secs(1),
             Observer::default(),
             Arc::default(),
+            Arc::default(),
         );
         for depth in [100, FRONTIER_PAGE, usize::MAX] {
             let first = all[..FRONTIER_PAGE].to_vec();

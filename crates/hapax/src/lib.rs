@@ -10,6 +10,7 @@
 //! | [`GraphOutline`] | a registered graph for people and drawings |
 //! | [`Options`], [`NodePolicy`], [`Retry`] | limits and what happens on failure |
 //! | [`Error`], [`NodeError`], [`EffectError`] | what can go wrong, each with a code |
+//! | [`outbox`] | relays and sinks: how messages leave |
 //! | [`testing`] | a clock that skips, for tests of your own |
 //! | [`core`], [`store`] | the pure heart, and the stores |
 
@@ -18,6 +19,7 @@ mod clock;
 mod context;
 mod drive;
 mod effects;
+mod emit;
 mod engine;
 mod error;
 mod flow;
@@ -30,6 +32,7 @@ mod letters;
 mod node;
 mod observe;
 mod options;
+pub mod outbox;
 mod outline;
 mod question;
 mod run_items;

@@ -23,6 +23,7 @@ use hapax_core::{
     journal::{Done, Entry, ItemRecord, Recorded},
     json::Json,
     merge::ItemResult,
+    outbox::Message,
     rng::Rng,
     route::Outcome,
     state::{Delta, State},
@@ -44,6 +45,8 @@ pub(crate) struct Finished<S: State> {
     pub(crate) recorded: Recorded,
     /// What it saw and the journal doesn't have yet.
     pub(crate) tail: Vec<Entry>,
+    /// What it sends.
+    pub(crate) messages: Vec<Message>,
 }
 
 /// How far an item came.
@@ -228,7 +231,7 @@ impl<'r, S: State, A: Send + Sync + 'static> Items<'r, S, A> {
 
 /// What the attempts of an item led to.
 enum Tried<S: State> {
-    Returned(Outcome<S>),
+    Returned(Outcome<S>, Vec<Message>),
     Failed(NodeFailure),
     Parked(Vec<Wait>),
 }
@@ -254,29 +257,30 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
             return self.finished(done).map(Ended::Finished);
         }
         let span = self.span.clone();
-        let result = match self.attempts().instrument(span).await? {
-            Tried::Returned(outcome) => self.settle(outcome),
-            Tried::Failed(failure) => ItemResult::Failed(failure),
+        let (result, messages) = match self.attempts().instrument(span).await? {
+            Tried::Returned(outcome, messages) => (self.settle(outcome), messages),
+            Tried::Failed(failure) => (ItemResult::Failed(failure), vec![]),
             Tried::Parked(waits) => {
                 self.item.journal(Pace::Ahead, &[], false).await?;
                 return Ok(Ended::Parked(waits));
             }
         };
-        let (result, done) = self.as_journaled(result);
+        let (result, done) = self.as_journaled(result, messages.clone());
+        let messages = if matches!(done, Done::Ok { .. }) { messages } else { vec![] };
         if journaled {
             self.item.journal(Pace::Ahead, &[Entry::ItemDone { done }], false).await?;
         }
-        Ok(Ended::Finished(self.conclude(result)))
+        Ok(Ended::Finished(self.conclude(result, messages)))
     }
 
     /// The item's end as the journal keeps it, and as it reads back: the merge sees the same with and without a crash.
     /// A delta that can't be written is a failure.
-    fn as_journaled(&self, result: ItemResult<S>) -> (ItemResult<S>, Done) {
+    fn as_journaled(&self, result: ItemResult<S>, messages: Vec<Message>) -> (ItemResult<S>, Done) {
         let failure = match result {
             ItemResult::Failed(failure) => failure,
             ItemResult::Done { delta, route } => match written(&delta) {
                 Ok((delta, json)) => {
-                    let done = Done::Ok { delta: json, route: route.clone() };
+                    let done = Done::Ok { delta: json, route: route.clone(), messages };
                     return (ItemResult::Done { delta, route }, done);
                 }
                 Err(error) => self.failure(&error, self.record.failed + 1),
@@ -285,7 +289,7 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
         (ItemResult::Failed(failure.clone()), Done::Failed { failure })
     }
 
-    fn conclude(self, result: ItemResult<S>) -> Finished<S> {
+    fn conclude(self, result: ItemResult<S>, messages: Vec<Message>) -> Finished<S> {
         let error = match &result {
             ItemResult::Failed(failure) => Some(failure.message.clone()),
             ItemResult::Done { .. } => None,
@@ -300,26 +304,26 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
         });
         let recorded = std::mem::take(&mut *lock(&self.item.recorded));
         let tail = std::mem::take(&mut *lock(&self.item.tail));
-        Finished { item: self.work_item, result, recorded, tail }
+        Finished { item: self.work_item, result, recorded, tail, messages }
     }
 
     /// An item that an earlier execution finished and journaled.
     fn finished(self, done: Done) -> Result<Finished<S>, Halt> {
-        let result = match done {
-            Done::Failed { failure } => ItemResult::Failed(failure),
-            Done::Ok { delta, route } => match delta.read() {
-                Ok(delta) => ItemResult::Done { delta, route },
+        let (result, messages) = match done {
+            Done::Failed { failure } => (ItemResult::Failed(failure), vec![]),
+            Done::Ok { delta, route, messages } => match delta.read() {
+                Ok(delta) => (ItemResult::Done { delta, route }, messages),
                 Err(e) => {
                     let error = NodeError::coded(
                         code::STATE_SHAPE,
                         format!("the journaled delta does not fit: {e}"),
                         false,
                     );
-                    ItemResult::Failed(self.failure(&error, self.record.failed))
+                    (ItemResult::Failed(self.failure(&error, self.record.failed)), vec![])
                 }
             },
         };
-        Ok(self.conclude(result))
+        Ok(self.conclude(result, messages))
     }
 
     /// Checks the route; afterwards only an unknown node can be wrong with it.
@@ -443,7 +447,7 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
         if self.item.gate.halt().is_some() {
             return Err(self.halt());
         }
-        Ok(verdict.and(outcome).map(Tried::Returned))
+        Ok(verdict.and(outcome).map(|outcome| Tried::Returned(outcome, attempt.outgoing.take())))
     }
 
     fn started(&self, attempt: u32) {

@@ -17,6 +17,7 @@ use hapax_core::{
     limits::{FRONTIER_PAGE, MAX_STATE_BYTES},
     merge::{MergeError, Merged, Merger},
     order::PathHash,
+    outbox::Message,
     state::State,
 };
 use hapax_store::{Pace, StoreError};
@@ -39,11 +40,12 @@ pub(crate) async fn step<S: State, A: Send + Sync + 'static>(
     commit(run, merged, seen).await
 }
 
-/// What the items of a step recorded: its digest, and what the journal doesn't have yet.
+/// What the items of a step recorded: its digest, and what the journal doesn't have yet; and what they send.
 #[derive(Default)]
 struct Seen {
     io: IoDigest,
     tail: Vec<(PathHash, Entry)>,
+    messages: Vec<Message>,
 }
 
 /// Runs every item of the frontier and folds the results in order-key order, whichever finished first.
@@ -62,6 +64,7 @@ async fn run_and_merge<S: State, A: Send + Sync + 'static>(
             let path_hash = finished.item.path_hash;
             seen.io.item(path_hash, &finished.recorded);
             seen.tail.extend(finished.tail.into_iter().map(|entry| (path_hash, entry)));
+            seen.messages.extend(finished.messages);
             failure = merger.push(&finished.item, finished.result).err();
         }
     }
@@ -106,7 +109,7 @@ async fn commit<S: State, A>(
         barriers,
         seed: run.seed,
         io: seen.io.finish(),
-        outbox: outbox_digest(&[]),
+        outbox: outbox_digest(&seen.messages),
         label: None,
     };
     let checkpoint = draft.seal(&run.key.run);
@@ -124,7 +127,7 @@ async fn commit<S: State, A>(
             checkpoint,
             first_seq,
             journal: seen.tail.into_iter().zip(first_seq..).map(row).collect(),
-            outbox: vec![],
+            outbox: seen.messages,
             ends,
             used_us: run.used_us(),
         }))

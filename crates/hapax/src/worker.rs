@@ -72,6 +72,8 @@ pub(crate) struct Shared {
     pub(crate) clock: Clock,
     pub(crate) drain: CancellationToken,
     pub(crate) tasks: TaskTracker,
+    /// Told when a step with messages is durable.
+    pub(crate) mail: Arc<watch::Sender<()>>,
     /// Nobody holds the engine any more.
     deserted: CancellationToken,
     slots: Arc<Semaphore>,
@@ -102,6 +104,7 @@ impl Shared {
             observer: Observer::default(),
             drain: CancellationToken::new(),
             tasks: TaskTracker::new(),
+            mail: Arc::default(),
             deserted: CancellationToken::new(),
             slots: Arc::new(Semaphore::new(options.max_active_runs.max(1))),
             crew: Arc::default(),
@@ -166,6 +169,19 @@ impl Shared {
         self.tasks.wait().await;
     }
 
+    /// Whether no new work is taken any more.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.drain.is_cancelled() || self.deserted.is_cancelled()
+    }
+
+    /// Resolves when no new work is taken any more.
+    pub(crate) async fn closing(&self) {
+        tokio::select! {
+            () = self.drain.cancelled() => {}
+            () = self.deserted.cancelled() => {}
+        }
+    }
+
     /// Wakes the loop that looks for work.
     pub(crate) fn look_for_work(&self) {
         self.work.notify_one();
@@ -216,7 +232,8 @@ impl Shared {
     pub(crate) fn take(&self, key: RunKey, lease: Lease) -> Taken {
         let Options { store_patience, .. } = self.options;
         let (store, observer, crew) = (self.store.clone(), self.observer.clone(), self.crew.clone());
-        let gate = Gate::new(store, key.clone(), lease.epoch, store_patience, observer, crew);
+        let mail = self.mail.clone();
+        let gate = Gate::new(store, key.clone(), lease.epoch, store_patience, observer, mail, crew);
         let (end, ended) = watch::channel(None);
         lock(&self.given_up).remove(&key);
         let held = Held { lease, gate: gate.clone(), end: ended };

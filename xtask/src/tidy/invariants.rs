@@ -33,6 +33,7 @@ const BANS: &[Ban] = &[
             "hapax_keys",
             "hapax_journal",
             "hapax_outbox",
+            "hapax_channels",
             "hapax_frontier",
             "hapax_tags",
             "hapax_timers",

@@ -12,6 +12,8 @@ mod inbox;
 mod key;
 mod list;
 mod man;
+mod outbox;
+mod relay;
 mod resolve;
 mod resume;
 mod retry;
@@ -47,6 +49,8 @@ pub(crate) enum Online {
     Inbox(inbox::Inbox),
     Answer(inbox::Answer),
     Resolve(resolve::Resolve),
+    Outbox(outbox::Outbox),
+    Relay(relay::Relay),
     Gc(gc::Gc),
     Doctor(doctor::Doctor),
 }
@@ -73,6 +77,8 @@ impl Online {
             Online::Inbox(command) => command.run(session).await,
             Online::Answer(command) => command.run(session).await,
             Online::Resolve(command) => command.run(session).await,
+            Online::Outbox(command) => command.run(session).await,
+            Online::Relay(command) => command.run(session).await,
             Online::Gc(command) => command.run(session).await,
             Online::Doctor(command) => command.run(session).await,
         }

@@ -268,7 +268,7 @@ mod tests {
         let steps = [(vec![start], vec![]), (vec![left, right], vec![]), (vec![end], vec![])];
         follow(&mut trace, &steps[..2]);
         let (delta, route) = (Json::of(&()).unwrap(), SettledRoute::Stop);
-        let entry = Entry::ItemDone { done: Done::Ok { delta, route } };
+        let entry = Entry::ItemDone { done: Done::Ok { delta, route, messages: vec![] } };
         let base = trace.base.unwrap();
         trace.tell(JournalRow { seq: 0, base, step: 1, path_hash: stopped, entry });
         follow(&mut trace, &steps[2..]);

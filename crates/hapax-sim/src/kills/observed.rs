@@ -15,7 +15,7 @@ use hapax::{
     },
     store::{
         Answer, BoxFuture, Claimant, Created, GcPolicy, GcReport, Lease, ListFilter, Loaded, NewRun, Pace,
-        ReadyFilter, Renewal, RunRecord, Store, StoreError, StoreStats, Ticket,
+        ReadyFilter, Renewal, RunRecord, Store, StoreError, StoreStats, Ticket, outbox::Outbox,
     },
 };
 use std::{
@@ -174,6 +174,9 @@ impl Store for Observed {
     }
     fn gc(&self, policy: GcPolicy) -> Answer<'_, GcReport> {
         self.inner.gc(policy)
+    }
+    fn outbox(&self) -> &dyn Outbox {
+        self.inner.outbox()
     }
     fn stats(&self) -> StoreStats {
         self.inner.stats()

@@ -45,7 +45,8 @@ pub async fn an_oversized_payload_is_refused(fixture: Fixture) {
     let mut leads = holder.next("one");
     leads.checkpoint.frontier[0].input = Some(huge.clone());
     let mut rows: Append = holder.append(1);
-    rows.rows[0].entry = Entry::ItemDone { done: Done::Ok { delta: huge, route: SettledRoute::Edges } };
+    rows.rows[0].entry =
+        Entry::ItemDone { done: Done::Ok { delta: huge, route: SettledRoute::Edges, messages: vec![] } };
     for write in [step(sends), step(leads), Write::Append(rows)] {
         assert_too_large(&submit(&fixture.store, write).await.unwrap_err(), MAX_PAYLOAD_BYTES);
     }

@@ -26,6 +26,7 @@ pub mod limits;
 pub mod listing;
 pub mod mailbox;
 pub mod order;
+pub mod outbox;
 pub mod retention;
 pub mod round_trip;
 pub mod sample;
@@ -215,6 +216,21 @@ macro_rules! store_conformance {
                 the_end_of_a_child_wakes_its_parent,
                 a_cancel_reaches_the_children,
                 a_live_runs_child_is_not_swept,
+            }
+            outbox {
+                messages_are_claimed_in_their_order,
+                of_many_concurrent_relays_one_gets_a_channel,
+                a_channel_is_held_while_its_claim_is_alive,
+                a_message_that_was_not_marked_is_delivered_again_with_the_same_id,
+                a_relay_whose_claim_is_over_changes_nothing,
+                a_mark_told_twice_is_the_same,
+                a_message_that_is_refused_rests_and_stops_its_channel,
+                a_message_that_is_refused_too_often_is_dead_and_leaves_a_gap,
+                a_message_that_may_not_die_blocks_its_channel,
+                a_dead_message_is_retried_or_dropped_by_an_operator,
+                channels_are_claimed_by_topic_and_tenant,
+                messages_are_listed_as_they_were_written,
+                a_failure_at_any_statement_of_a_mark_leaves_nothing,
             }
             round_trip {
                 what_is_committed_is_read_back,

@@ -75,7 +75,9 @@ fn every_entry(row: &JournalRow) -> Vec<JournalRow> {
         result(EffectOutcome::Ok { response: json("fine") }),
         result(EffectOutcome::Err { code, message, retryable: false, unsent: true }),
         Entry::AttemptFailed { failure: failure.clone() },
-        Entry::ItemDone { done: Done::Ok { delta: json("delta"), route: SettledRoute::Edges } },
+        Entry::ItemDone {
+            done: Done::Ok { delta: json("delta"), route: SettledRoute::Edges, messages: vec![] },
+        },
         Entry::ItemDone { done: Done::Failed { failure } },
         Entry::Retried,
     ];

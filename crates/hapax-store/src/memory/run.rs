@@ -3,6 +3,7 @@
 //! Invariant: [`Run::decide`] looks and never writes, [`Run::apply`] writes and never refuses. So a refused write
 //! leaves nothing, and settling a lost answer gives the very decision that submitting would.
 
+use super::outbox::RunOutbox;
 use crate::{
     check::row_digest,
     error::StoreError,
@@ -18,7 +19,6 @@ use hapax_core::{
     limits::FRONTIER_PAGE,
     mailbox::{Letter, NewLetter, Posted},
     order::PathHash,
-    outbox::Message,
 };
 use std::{
     collections::{BTreeMap, HashMap},
@@ -35,7 +35,7 @@ pub(super) struct Run {
     keys: HashMap<StepKey, u64>,
     pub(super) checkpoints: BTreeMap<u64, Arc<Checkpoint>>,
     journal: BTreeMap<u64, JournalRow>,
-    outbox: Vec<OutboxRow>,
+    pub(super) outbox: RunOutbox,
     mailbox: Vec<Kept>,
 }
 
@@ -44,14 +44,6 @@ pub(super) struct Run {
 struct Kept {
     letter: NewLetter,
     taken: bool,
-}
-
-/// A message that waits for its relay.
-#[derive(Debug)]
-struct OutboxRow {
-    _step: u64,
-    _message: Message,
-    sent: bool,
 }
 
 /// What is to be done about a write that isn't refused.
@@ -92,7 +84,7 @@ impl Run {
             keys: HashMap::from([(checkpoint.key, checkpoint.step)]),
             checkpoints: BTreeMap::from([(checkpoint.step, Arc::new(checkpoint))]),
             journal: BTreeMap::new(),
-            outbox: vec![],
+            outbox: RunOutbox::default(),
             mailbox: vec![],
         }
     }
@@ -227,7 +219,7 @@ impl Run {
     /// Writes what [`Run::decide`] let pass.
     pub(super) fn apply(&mut self, write: &Write, now_us: i64) {
         match write {
-            Write::Step(step) => self.apply_step(step),
+            Write::Step(step) => self.apply_step(step, now_us),
             Write::Append(append) => self.insert_rows(append.first_seq, &append.rows),
             Write::Status(change) => {
                 self.record.status = change.status.clone();
@@ -245,13 +237,12 @@ impl Run {
         self.record.updated_at_us = now_us;
     }
 
-    fn apply_step(&mut self, commit: &StepCommit) {
+    fn apply_step(&mut self, commit: &StepCommit, now_us: i64) {
         let checkpoint = &commit.checkpoint;
         self.keys.insert(checkpoint.key, checkpoint.step);
         self.checkpoints.insert(checkpoint.step, Arc::new(checkpoint.clone()));
         self.insert_rows(commit.first_seq, &commit.journal);
-        let unsent = |m: &Message| OutboxRow { _step: checkpoint.step, _message: m.clone(), sent: false };
-        self.outbox.extend(commit.outbox.iter().map(unsent));
+        self.outbox.write(commit, now_us);
         self.record.step = checkpoint.step;
         self.record.digest = checkpoint.digest;
         self.record.used_us = commit.used_us;
@@ -330,7 +321,7 @@ impl Run {
     }
 
     pub(super) fn has_unsent(&self) -> bool {
-        self.outbox.iter().any(|row| !row.sent)
+        self.outbox.has_unsent()
     }
 
     // Refusals.

@@ -5,7 +5,7 @@
 
 use super::{
     error::is_duplicate,
-    journal, mailbox,
+    journal, mailbox, outbox,
     prepare::{CheckpointParts, Parts, Prepared, StepParts},
     writer::{Halt, Outcome, Tx},
 };
@@ -238,24 +238,7 @@ fn insert_step(tx: &Tx<'_>, commit: &StepCommit, parts: &StepParts) -> rusqlite:
     let next_seq = commit.first_seq + commit.journal.len() as u64;
     insert_checkpoint(tx, &commit.run, &commit.checkpoint, &parts.checkpoint, next_seq)?;
     journal::insert(tx, &commit.run, commit.first_seq, &commit.journal, &parts.journal)?;
-    for (position, (message, payload)) in commit.outbox.iter().zip(&parts.outbox).enumerate() {
-        tx.execute(
-            &insert_sql(
-                "INSERT INTO hapax_outbox (namespace, run_id, step_id, position, topic, msg_key, payload, status) \
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 'pending')",
-            ),
-            params![
-                commit.run.namespace.as_str(),
-                commit.run.run.as_str(),
-                commit.checkpoint.step.cast_signed(),
-                position as i64,
-                message.topic,
-                message.key,
-                payload,
-            ],
-        )?;
-    }
-    Ok(())
+    outbox::insert(tx, commit, &parts.outbox)
 }
 
 /// Writes a checkpoint with its key and its frontier's further pages.

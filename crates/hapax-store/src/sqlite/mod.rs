@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `connection`, `schema`, `locks` | opening a file, its tables, the proof that an owner lives |
 //! | `prepare`, `queue`, `writer` | from a write to its bytes, to the thread, to a transaction shared by many |
-//! | `commit`, `journal`, `lease`, `runs` | what is done in that transaction |
+//! | `commit`, `journal`, `lease`, `outbox`, `runs` | what is done in that transaction |
 //! | `read`, `health` | what is read, checked against its digests; what is really in force |
 
 mod commit;
@@ -18,6 +18,7 @@ mod journal;
 mod lease;
 mod locks;
 mod mailbox;
+mod outbox;
 mod prepare;
 mod queue;
 mod read;
@@ -30,6 +31,7 @@ use crate::{
     clock::Clock,
     codec::{Codec, Encoders, PayloadCodec},
     error::StoreError,
+    outbox::Outbox,
     store::{
         Answer, BoxFuture, Claimant, Created, Fact, GcPolicy, GcReport, Lease, ListFilter, Loaded, NewRun,
         Pace, ReadyFilter, Renewal, RunRecord, Store, StoreStats, Ticket,
@@ -389,6 +391,10 @@ impl Store for SqliteStore {
         Box::pin(async move {
             self.queue.call(all_runs(&policy.namespace), move |tx| runs::gc(tx, &policy)).await
         })
+    }
+
+    fn outbox(&self) -> &dyn Outbox {
+        self
     }
 
     fn health(&self) -> Answer<'_, Vec<Fact>> {

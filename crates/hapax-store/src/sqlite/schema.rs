@@ -9,7 +9,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 /// Each entry brings a file from the version that is its index to the next one. Entries are never changed, only
 /// added.
-const MIGRATIONS: &[&str] = &[V1, V2];
+const MIGRATIONS: &[&str] = &[V1, V2, V3];
 
 /// All tables are clustered by their literal primary key: a run's rows lie together, and the random step keys are
 /// only random within their run.
@@ -87,6 +87,24 @@ CREATE TABLE hapax_letters (
 ) WITHOUT ROWID;
 CREATE UNIQUE INDEX hapax_letters_id ON hapax_letters (namespace, run_id, letter_id);
 CREATE INDEX hapax_letters_waiting ON hapax_letters (namespace, run_id, subject, number) WHERE taken = 0;
+";
+
+/// Messages on their way: who delivers them, and how often that failed. What was written before waits as it did.
+const V3: &str = "
+ALTER TABLE hapax_outbox ADD COLUMN attempts INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE hapax_outbox ADD COLUMN error TEXT;
+ALTER TABLE hapax_outbox ADD COLUMN written_at INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX hapax_outbox_unsent ON hapax_outbox (namespace, run_id, topic, step_id, position) WHERE status <> 'sent';
+
+CREATE TABLE hapax_channels (
+    namespace TEXT NOT NULL, run_id TEXT NOT NULL, topic TEXT NOT NULL,
+    due_at INTEGER NOT NULL, token BLOB, owner TEXT,
+    PRIMARY KEY (namespace, run_id, topic)
+) WITHOUT ROWID;
+CREATE INDEX hapax_channels_due ON hapax_channels (namespace, due_at);
+CREATE INDEX hapax_channels_held ON hapax_channels (namespace, owner) WHERE owner IS NOT NULL;
+INSERT INTO hapax_channels (namespace, run_id, topic, due_at)
+    SELECT DISTINCT namespace, run_id, topic, 0 FROM hapax_outbox WHERE status = 'pending';
 ";
 
 /// Brings the file to our version.

@@ -96,6 +96,8 @@ const PROVOCATIONS: &[(Code, Provocation)] = provocations! {
     CANNOT_OPEN => async { opened(Path::new("/nowhere/at/all.db")).await },
     NETWORK_FILE_SYSTEM => async { on_nfs() },
     READ_ONLY => async { opened(Path::new("/sys/runs.db")).await },
+    CLAIM_LOST => async { marked_without_a_claim().await },
+    SINK_FAILED => async { hapax::outbox::FileSink::open("/nowhere/at/all.ndjson").unwrap_err().code() },
     BAD_URL => async { Engine::open("floppy:a").await.unwrap_err().code() },
 };
 
@@ -320,6 +322,13 @@ async fn unanswered() -> Code {
     let (writer, ticket) = Ticket::new();
     drop(writer);
     ticket.await.unwrap_err().code()
+}
+
+async fn marked_without_a_claim() -> Code {
+    let (store, commit) = written().await;
+    let channel = hapax::store::outbox::Channel { run: commit.run, topic: "mail".into() };
+    let claim = hapax::store::outbox::Claim { channel, token: 7 };
+    store.outbox().mark_sent(claim, vec![], None).await.unwrap_err().code()
 }
 
 async fn of_a_stale_holder() -> Code {

@@ -12,7 +12,7 @@ use hapax::{
     },
     store::{
         Answer, BoxFuture, Claimant, Clock, Created, GcPolicy, GcReport, Lease, ListFilter, Loaded, NewRun,
-        Pace, ReadyFilter, Renewal, RunRecord, Store, StoreError, StoreStats, Ticket,
+        Pace, ReadyFilter, Renewal, RunRecord, Store, StoreError, StoreStats, Ticket, outbox::Outbox,
     },
 };
 use std::{sync::Arc, time::Duration};
@@ -139,6 +139,10 @@ impl Store for Mortal {
         retry(run: RunKey) -> ();
         delete(run: RunKey) -> ();
         gc(policy: GcPolicy) -> GcReport;
+    }
+
+    fn outbox(&self) -> &dyn Outbox {
+        self.inner.outbox()
     }
 
     fn clock(&self) -> Clock {

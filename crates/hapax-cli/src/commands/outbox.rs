@@ -1,0 +1,178 @@
+//! `hapax outbox`: messages that wait to be delivered, and what becomes of the dead ones.
+
+use crate::{
+    failure::Failure,
+    output::{BAD, BUSY},
+    session::Session,
+    table::{Cell, Table},
+    view::{ago, time},
+};
+use clap::{Args, Subcommand};
+use hapax::core::id::RunId;
+use hapax_store::{
+    clock::now_us,
+    outbox::{MessageState, OutboxFilter, OutboxRecord},
+};
+use serde::Serialize;
+
+const AFTER_HELP: &str = "\
+A message is written by the commit of the step that sends it, and delivered by a relay. One that was refused too often is \
+dead: its run is kept until it is retried or dropped.
+
+Examples:
+  hapax outbox
+  hapax outbox --dead --json | jq -r '.messages[].id'
+  hapax outbox retry order-42
+  hapax outbox drop order-42";
+
+/// List messages that are not delivered yet; retry or drop dead ones
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP, args_conflicts_with_subcommands = true)]
+pub(crate) struct Outbox {
+    #[command(subcommand)]
+    action: Option<Action>,
+    /// Only dead messages
+    #[arg(long)]
+    dead: bool,
+    /// Only messages of this run
+    #[arg(long, value_name = "RUN")]
+    run: Option<String>,
+    /// How many at the most
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    limit: usize,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Make the dead messages of runs pending again, with fresh attempts
+    Retry(Runs),
+    /// Delete the dead messages of runs: they are never delivered
+    Drop(Runs),
+}
+
+#[derive(Debug, Args)]
+struct Runs {
+    /// The runs
+    #[arg(required = true, value_name = "RUN")]
+    runs: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct MessageView<'a> {
+    id: String,
+    run: &'a str,
+    step: u64,
+    position: u32,
+    topic: &'a str,
+    key: &'a str,
+    state: &'static str,
+    refused: u32,
+    error: Option<&'a str>,
+    written_at: Option<String>,
+}
+
+impl<'a> MessageView<'a> {
+    fn of(record: &'a OutboxRecord) -> Self {
+        Self {
+            id: record.id(),
+            run: record.run.run.as_str(),
+            step: record.place.step,
+            position: record.place.position,
+            topic: &record.message.topic,
+            key: &record.message.key,
+            state: record.state.word(),
+            refused: record.attempts,
+            error: record.error.as_deref(),
+            written_at: (record.written_at_us > 0).then(|| time(record.written_at_us)),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Listed<'a> {
+    messages: Vec<MessageView<'a>>,
+    /// The limit was reached, so there may be more.
+    more: bool,
+}
+
+#[derive(Serialize)]
+struct Changed<'a> {
+    runs: &'a [String],
+    messages: usize,
+}
+
+impl Outbox {
+    pub(super) async fn run(self, session: &Session<'_>) -> Result<(), Failure> {
+        match &self.action {
+            None => self.list(session).await,
+            Some(Action::Retry(Runs { runs })) => {
+                let mut messages = 0;
+                for run in runs {
+                    messages += session.engine.retry_dead(run).await?;
+                }
+                changed(session, runs, messages, "pending again")
+            }
+            Some(Action::Drop(Runs { runs })) => {
+                let mut messages = 0;
+                for run in runs {
+                    messages += session.engine.drop_dead(run).await?;
+                }
+                changed(session, runs, messages, "gone")
+            }
+        }
+    }
+
+    async fn list(&self, session: &Session<'_>) -> Result<(), Failure> {
+        let unsent = [MessageState::Pending, MessageState::Dead];
+        let run = self.run.as_ref().map(RunId::new).transpose().map_err(hapax::Error::from)?;
+        let filter = OutboxFilter {
+            run,
+            states: unsent.into_iter().filter(|state| !self.dead || *state == MessageState::Dead).collect(),
+            limit: self.limit.saturating_add(1),
+            ..OutboxFilter::default()
+        };
+        let mut records = session.engine.outbox(filter).await?;
+        let more = records.len() > self.limit;
+        records.truncate(self.limit);
+        let answer = Listed { messages: records.iter().map(MessageView::of).collect(), more };
+        session.out.answer(&answer, || self.human(&records, session))?;
+        if more {
+            session.out.remark(&format!("the first {} are shown; there are more: raise --limit", self.limit));
+        }
+        Ok(())
+    }
+
+    fn human(&self, records: &[OutboxRecord], session: &Session<'_>) -> String {
+        if records.is_empty() {
+            return if self.dead { "no dead messages\n" } else { "no messages wait\n" }.into();
+        }
+        let now = now_us();
+        let mut table = Table::new(&["RUN", "STATE", "TOPIC", "KEY", "STEP", "REFUSED", "WRITTEN", "ERROR"]);
+        for record in records {
+            let style = if record.state == MessageState::Dead { BAD } else { BUSY };
+            table.row(vec![
+                Cell::new(record.run.run.as_str()),
+                Cell::styled(record.state.word(), style),
+                Cell::new(&record.message.topic),
+                Cell::new(&record.message.key),
+                Cell::new(record.place.step.to_string()),
+                Cell::new(record.attempts.to_string()),
+                Cell::new(if record.written_at_us > 0 {
+                    ago(record.written_at_us, now)
+                } else {
+                    String::new()
+                }),
+                Cell::new(record.error.as_deref().unwrap_or_default()),
+            ]);
+        }
+        table.render(session.out)
+    }
+}
+
+fn changed(session: &Session<'_>, runs: &[String], messages: usize, what: &str) -> Result<(), Failure> {
+    session.out.answer(&Changed { runs, messages }, || match messages {
+        0 => "no message was dead\n".into(),
+        1 => format!("1 dead message is {what}\n"),
+        many => format!("{many} dead messages are {what}\n"),
+    })
+}

@@ -1,0 +1,157 @@
+//! Messages seen and delivered by the stock program, which doesn't hold the code of the runs that sent them.
+
+mod common;
+
+use common::{Said, said, steady, steady_json, stock, url};
+use futures::future::BoxFuture;
+use hapax::{
+    Engine, Graph, Node,
+    outbox::{Delivery, RelayOptions, Sink, SinkError},
+    prelude::*,
+};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+#[derive(State, Clone, Debug, Default, Serialize, Deserialize)]
+struct Note {
+    text: Option<String>,
+}
+
+const WORK: Node = Node::new("work");
+
+/// A store in which two runs have sent.
+struct Desk {
+    folder: tempfile::TempDir,
+    engine: Engine,
+}
+
+impl Desk {
+    async fn open() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("notes.db");
+        let engine = Engine::open(&format!("sqlite:{}", path.display())).await.unwrap();
+        async fn work(mut ctx: hapax::Ctx<Note>) -> hapax::Result<()> {
+            let run = ctx.run_id().to_string();
+            ctx.emit("notes", &run, "written")?;
+            ctx.emit("audit", "", &(1, "of two"))?;
+            ctx.emit("notes", &run, "read \u{1b}[31m")?;
+            Ok(())
+        }
+        let flow = engine.register(Graph::new("notes", 1, WORK).node(WORK, work), ()).await.unwrap();
+        for run in ["note-1", "note-2"] {
+            flow.start(run, Note::default()).await.unwrap().wait().await.unwrap();
+        }
+        Self { folder, engine }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("notes.db")
+    }
+
+    fn hapax(&self, args: &[&str]) -> Said {
+        let mut command = stock(args);
+        command.arg("--store").arg(url(&self.path()));
+        said(command)
+    }
+
+    /// Every message to `notes` is refused once too often.
+    async fn poison(&self) {
+        let options = RelayOptions::default().topics(["notes"]).max_attempts(1);
+        assert_eq!(self.engine.deliver(options, &Refuses).await.unwrap().dead, 4);
+    }
+}
+
+struct Refuses;
+
+impl Sink for Refuses {
+    fn publish<'a>(&'a self, _: &'a Delivery) -> BoxFuture<'a, Result<(), SinkError>> {
+        Box::pin(std::future::ready(Err(SinkError::refused("no such topic"))))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_that_wait_are_listed() {
+    let desk = Desk::open().await;
+    insta::assert_snapshot!("outbox_pending", steady(&desk.hapax(&["outbox"]).ok()));
+    assert_eq!(desk.hapax(&["outbox", "--dead"]).ok(), "no dead messages\n");
+    desk.poison().await;
+    insta::assert_snapshot!("outbox_dead", steady(&desk.hapax(&["outbox", "--dead"]).ok()));
+    let mut one = desk.hapax(&["outbox", "--run", "note-1", "--limit", "1", "--json"]).json();
+    one["messages"][0]["written_at"] = "[redacted]".into();
+    insta::assert_snapshot!("outbox_json", steady_json(one));
+    assert!(desk.hapax(&["outbox", "--run", ""]).fails(1).starts_with("error[HX0001]"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_messages_are_retried_or_dropped() {
+    let desk = Desk::open().await;
+    desk.poison().await;
+    assert_eq!(desk.hapax(&["outbox", "retry", "note-1"]).ok(), "2 dead messages are pending again\n");
+    assert_eq!(desk.hapax(&["outbox", "retry", "note-1"]).ok(), "no message was dead\n");
+    let dropped = desk.hapax(&["outbox", "drop", "note-1", "note-2", "--json"]).json();
+    assert_eq!(dropped["messages"], 2);
+    assert_eq!(desk.hapax(&["outbox", "--dead"]).ok(), "no dead messages\n");
+    let waiting = desk.hapax(&["outbox", "--json"]).json();
+    assert_eq!(waiting["messages"].as_array().unwrap().len(), 4);
+    let error = desk.hapax(&["outbox", "retry", "nope"]).fails(1);
+    assert!(error.starts_with("error[HX0028]: there is no run `nope`\n"), "{error}");
+    desk.hapax(&["outbox", "retry"]).fails(2);
+    desk.hapax(&["outbox", "--dead", "drop", "note-1"]).fails(2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relay_without_the_code_delivers_to_stdout_and_to_a_file() {
+    let desk = Desk::open().await;
+    insta::assert_snapshot!(
+        "relay_stdout",
+        desk.hapax(&["relay", "--to", "stdout", "--drain", "--topic", "audit"]).ok()
+    );
+    let path = desk.folder.path().join("notes.ndjson");
+    let file = format!("file:{}", path.display());
+    assert_eq!(desk.hapax(&["relay", "--to", &file, "--drain", "--batch", "1"]).ok(), "");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let payloads: Vec<serde_json::Value> = text
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
+        .filter(|line| line["run"] == "note-1")
+        .map(|line| line["payload"].clone())
+        .collect();
+    assert_eq!(payloads, ["written", "read \u{1b}[31m"]);
+    assert_eq!(text.lines().count(), 4);
+    assert_eq!(desk.hapax(&["relay", "--to", "stdout", "--drain"]).ok(), "", "everything is sent");
+    assert_eq!(desk.hapax(&["outbox"]).ok(), "no messages wait\n");
+    let error = desk.hapax(&["relay", "--to", "file:/nowhere/at/all", "--drain"]).fails(1);
+    assert!(error.starts_with("error[HX0071]: the sink cannot be reached: /nowhere/at/all"), "{error}");
+    assert!(desk.hapax(&["relay", "--to", "mail"]).fails(2).contains("neither `stdout` nor `file:PATH`"));
+}
+
+/// The reader takes one line and goes; the relay ends quietly, and what wasn't read is delivered to the next one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relay_whose_reader_went_away_ends_and_loses_nothing() {
+    use std::io::BufRead;
+    let desk = Desk::open().await;
+    let mut command = stock(&["relay", "--to", "stdout", "--batch", "1"]);
+    command.arg("--store").arg(url(&desk.path())).stdout(std::process::Stdio::piped());
+    let mut relay = command.spawn().unwrap();
+    let mut first = String::new();
+    std::io::BufReader::new(relay.stdout.take().unwrap()).read_line(&mut first).unwrap();
+    assert!(first.starts_with("{\"id\":\"msg:"), "{first}");
+    // More to say, in case all of it fitted into the pipe.
+    let flow = desk.engine.register(more(), ()).await.unwrap();
+    for number in 0.. {
+        if relay.try_wait().unwrap().is_some() {
+            break;
+        }
+        flow.start(&format!("more-{number}"), Note::default()).await.unwrap().wait().await.unwrap();
+    }
+    assert_eq!(relay.wait().unwrap().code(), Some(0));
+    let waits = desk.hapax(&["outbox", "--json"]).json()["messages"].as_array().unwrap().len();
+    assert!(waits > 0, "what nobody read is still there");
+}
+
+fn more() -> Graph<Note> {
+    async fn say(mut ctx: hapax::Ctx<Note>) -> hapax::Result<()> {
+        Ok(ctx.emit("notes", "", "more")?)
+    }
+    Graph::new("more", 1, WORK).node(WORK, say)
+}
