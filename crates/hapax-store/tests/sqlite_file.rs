@@ -364,6 +364,36 @@ async fn patches_survive_the_failure_of_their_snapshot() {
     }
 }
 
+/// The runtime has one thread: a wait for the file would stand in the way of all its tasks.
+#[tokio::test]
+async fn a_lone_write_does_not_wait_for_the_file_on_its_callers_thread() {
+    let (_folder, path) = folder();
+    let store = open(&path).await;
+    let mut holder = Sample::run("r").hold(&store).await;
+    // On a disk that is quick the caller's thread writes after a few steps; on any other it never does.
+    for n in 0..100 {
+        let write = Arc::new(step(holder.next(&n.to_string())));
+        holder.passed(&write);
+        let mut ticket = store.submit(write, Pace::Alone).await.unwrap();
+        let at_once = ticket.try_take();
+        let quick = at_once.is_some();
+        let written = if let Some(written) = at_once { written } else { ticket.await };
+        assert_eq!(written.unwrap(), Written::Committed);
+        if quick {
+            break;
+        }
+    }
+    let mut outside = Connection::open(&path).unwrap();
+    outside.busy_timeout(LONG).unwrap();
+    let held = outside.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).unwrap();
+    let write = Arc::new(step(holder.next("held")));
+    let mut ticket = store.submit(write, Pace::Alone).await.unwrap();
+    let early = ticket.try_take();
+    assert!(early.is_none(), "somebody else holds the file: {early:?}");
+    held.rollback().unwrap();
+    assert_eq!(ticket.await.unwrap(), Written::Committed);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_closed_store_answers_what_it_accepted_and_takes_no_more() {
     let (_folder, path) = folder();

@@ -21,7 +21,7 @@ use tokio::sync::Semaphore;
 /// Up to 3.51.2 a checkpoint that raced with a writer could corrupt the database.
 const MIN_SQLITE: i32 = 3_051_003;
 /// Longer than any transaction of ours; a longer wait means that somebody else holds the file.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// 16 MiB of log. With SQLite's 1000 pages a transaction of many runs fills the log at once, and every commit
 /// pays for a checkpoint: a third more CPU a step.
 const CHECKPOINT_PAGES: i64 = 4000;

@@ -147,6 +147,7 @@ impl SqliteStore {
             encoders: encoders.clone(),
             codec: codec.clone(),
             broken: std::collections::HashMap::new(),
+            begun: false,
         };
         Ok(Arc::new(Self {
             queue: Queue::start(writer).map_err(|error| StoreError::Retry(error.into()))?,
