@@ -245,6 +245,27 @@ async fn a_run_whose_owner_is_gone_is_claimed_at_once() {
     assert_eq!(left, [".open", "three"]);
 }
 
+/// A link is another name of the same file: who opens it by that name sees the same owners alive.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_owner_is_alive_under_every_name_of_the_file() {
+    let (folder, path) = folder();
+    let (near, far) = (folder.path().join("near.db"), folder.path().join("elsewhere").join("far.db"));
+    std::fs::create_dir(far.parent().unwrap()).unwrap();
+    std::os::unix::fs::symlink("../near.db", &far).unwrap();
+    std::os::unix::fs::symlink(&path, &near).unwrap();
+    // The file isn't there yet: the first to open it creates it at the links' end.
+    let stores = [open(&far).await, open(&near).await, open(&path).await];
+    for (n, store) in stores.iter().enumerate() {
+        let name = format!("run-{n}");
+        Sample::run(&name).claimed_by(&name, LONG).create(store).await;
+        for other in &stores {
+            let held = other.claim(key(&name), claimant("thief", LONG)).await.unwrap_err();
+            assert!(matches!(held, StoreError::Held { .. }), "{held}");
+        }
+    }
+    assert!(path.with_extension("db-locks").is_dir() && !far.with_extension("db-locks").exists());
+}
+
 /// The clock was set back by a day: the lease counts from when it was first seen.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_that_reaches_too_far_ends_one_term_after_it_was_seen() {
