@@ -9,7 +9,7 @@ use hapax_core::{
 use hapax_store::{
     Created, Pace, Store, StoreError,
     codec::PayloadCodec,
-    conformance::sample::{Holder, LONG, Sample, claimant, key, message, step, submit},
+    conformance::sample::{Holder, LONG, Sample, claimant, key, message, ready, step, submit},
     error::Source,
     sqlite::{SqliteOptions, SqliteStore},
 };
@@ -546,5 +546,25 @@ async fn a_damaged_row_is_named_by_the_list_and_hides_no_other() {
         let rest = store.list(filter).await.unwrap();
         let names: Vec<_> = rest.iter().map(|record| record.key.run.as_str()).collect();
         assert_eq!(names, ["new", "old"], "{what}");
+    }
+}
+
+/// What a crash left is taken up, whatever happened to one of its rows.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_damaged_row_keeps_no_other_from_being_claimed() {
+    for (what, sql) in [
+        ("its owner", "UPDATE hapax_runs SET owner = x'ff' WHERE run_id = 'bad'"),
+        ("its lease", "UPDATE hapax_runs SET lease_until = 'soon' WHERE run_id = 'bad'"),
+        ("its name", "UPDATE hapax_runs SET run_id = 'b' || char(10) || 'd' WHERE run_id = 'bad'"),
+    ] {
+        let (_folder, path) = folder();
+        let store = open(&path).await;
+        for name in ["old", "bad", "new"] {
+            Sample::run(name).create(&store).await;
+        }
+        assert_eq!(Connection::open(&path).unwrap().execute(sql, ()).unwrap(), 1, "{what}");
+        let claimed = ready(&store, "one", 10).await;
+        let names: Vec<_> = claimed.iter().map(|(key, _)| key.run.as_str()).collect();
+        assert_eq!(names, ["old", "new"], "{what}");
     }
 }
