@@ -28,7 +28,7 @@ CREATE TABLE bare_runs (
     epoch INTEGER NOT NULL, nonce BLOB NOT NULL,
     owner TEXT, lease_until INTEGER NOT NULL, lease_ttl INTEGER NOT NULL,
     cancel_requested INTEGER NOT NULL, used_us INTEGER NOT NULL,
-    created_at INTEGER NOT NULL, updated_at INTEGER NOT NULL,
+    created_at INTEGER NOT NULL, updated_at INTEGER NOT NULL, wake_at INTEGER, wake_letters TEXT, parent TEXT,
     PRIMARY KEY (namespace, run_id)
 ) WITHOUT ROWID;
 CREATE TABLE bare_keys (

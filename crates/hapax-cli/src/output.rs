@@ -181,9 +181,18 @@ pub(crate) const WARN: Style = AnsiColor::Yellow.on_default();
 /// Wrong.
 pub(crate) const BAD: Style = AnsiColor::Red.on_default().bold();
 
-/// Makes a text from elsewhere safe for a terminal: one line, no control characters.
+/// Makes a text from elsewhere safe for a terminal: one line, no control characters, nothing that turns the order of
+/// what is shown.
 pub(crate) fn clean(text: &str) -> String {
-    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
+    text.chars().flat_map(|c| if steers(c) { c.escape_default().collect() } else { vec![c] }).collect()
+}
+
+/// Whether a character moves others instead of being shown: controls, line ends, and the marks of writing direction,
+/// by which one run's name can look like another's.
+fn steers(c: char) -> bool {
+    let direction =
+        matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    c.is_control() || direction || matches!(c, '\u{2028}' | '\u{2029}')
 }
 
 #[cfg(test)]
@@ -194,5 +203,6 @@ mod tests {
     fn a_text_from_elsewhere_cannot_steer_the_terminal() {
         assert_eq!(clean("a\u{1b}[2Jb\nc é"), "a\\u{1b}[2Jb\\nc é");
         assert_eq!(clean("\u{9b}31m"), "\\u{9b}31m");
+        assert_eq!(clean("order-\u{202e}24\u{2069}\u{2028}"), "order-\\u{202e}24\\u{2069}\\u{2028}");
     }
 }

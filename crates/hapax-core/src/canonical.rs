@@ -20,8 +20,8 @@ use self::writer::Writer;
 
 /// How many arrays and objects may be nested; one more is [`CanonicalError::TooDeep`].
 ///
-/// It bounds the stack that untrusted text can claim.
-pub const MAX_DEPTH: usize = 128;
+/// It bounds the stack that untrusted text can claim. `serde_json` reads no deeper, and what is written must be readable.
+pub const MAX_DEPTH: usize = 127;
 
 /// Why a value or text has no canonical form.
 ///

@@ -11,7 +11,7 @@ use hapax_core::{
 use hapax_store::{
     Created, Pace, Store, StoreError,
     codec::PayloadCodec,
-    conformance::sample::{Holder, LONG, Sample, claimant, key, message, step, submit},
+    conformance::sample::{Holder, LONG, Sample, claimant, key, message, ready, step, submit},
     error::Source,
     sqlite::{SqliteOptions, SqliteStore},
 };
@@ -247,6 +247,27 @@ async fn a_run_whose_owner_is_gone_is_claimed_at_once() {
     assert_eq!(left, [".open", "three"]);
 }
 
+/// A link is another name of the same file: who opens it by that name sees the same owners alive.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_owner_is_alive_under_every_name_of_the_file() {
+    let (folder, path) = folder();
+    let (near, far) = (folder.path().join("near.db"), folder.path().join("elsewhere").join("far.db"));
+    std::fs::create_dir(far.parent().unwrap()).unwrap();
+    std::os::unix::fs::symlink("../near.db", &far).unwrap();
+    std::os::unix::fs::symlink(&path, &near).unwrap();
+    // The file isn't there yet: the first to open it creates it at the links' end.
+    let stores = [open(&far).await, open(&near).await, open(&path).await];
+    for (n, store) in stores.iter().enumerate() {
+        let name = format!("run-{n}");
+        Sample::run(&name).claimed_by(&name, LONG).create(store).await;
+        for other in &stores {
+            let held = other.claim(key(&name), claimant("thief", LONG)).await.unwrap_err();
+            assert!(matches!(held, StoreError::Held { .. }), "{held}");
+        }
+    }
+    assert!(path.with_extension("db-locks").is_dir() && !far.with_extension("db-locks").exists());
+}
+
 /// The clock was set back by a day: the lease counts from when it was first seen.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_that_reaches_too_far_ends_one_term_after_it_was_seen() {
@@ -364,6 +385,36 @@ async fn patches_survive_the_failure_of_their_snapshot() {
         let read = shared.checkpoint(holder.key.clone(), commit.checkpoint.step).await.unwrap();
         assert_eq!(read.as_ref(), Some(&commit.checkpoint));
     }
+}
+
+/// The runtime has one thread: a wait for the file would stand in the way of all its tasks.
+#[tokio::test]
+async fn a_lone_write_does_not_wait_for_the_file_on_its_callers_thread() {
+    let (_folder, path) = folder();
+    let store = open(&path).await;
+    let mut holder = Sample::run("r").hold(&store).await;
+    // On a disk that is quick the caller's thread writes after a few steps; on any other it never does.
+    for n in 0..100 {
+        let write = Arc::new(step(holder.next(&n.to_string())));
+        holder.passed(&write);
+        let mut ticket = store.submit(write, Pace::Alone).await.unwrap();
+        let at_once = ticket.try_take();
+        let quick = at_once.is_some();
+        let written = if let Some(written) = at_once { written } else { ticket.await };
+        assert_eq!(written.unwrap(), Written::Committed);
+        if quick {
+            break;
+        }
+    }
+    let mut outside = Connection::open(&path).unwrap();
+    outside.busy_timeout(LONG).unwrap();
+    let held = outside.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).unwrap();
+    let write = Arc::new(step(holder.next("held")));
+    let mut ticket = store.submit(write, Pace::Alone).await.unwrap();
+    let early = ticket.try_take();
+    assert!(early.is_none(), "somebody else holds the file: {early:?}");
+    held.rollback().unwrap();
+    assert_eq!(ticket.await.unwrap(), Written::Committed);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -568,4 +619,24 @@ async fn a_message_that_cannot_be_read_stops_its_own_topic_only() {
     assert_eq!(runs, [key("good")]);
     let damaged = store.outbox().list(hapax_store::outbox::OutboxFilter::default()).await.unwrap_err();
     assert!(matches!(&damaged, StoreError::Corrupt { run, .. } if *run == key("bad")), "{damaged}");
+}
+
+/// What a crash left is taken up, whatever happened to one of its rows.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_damaged_row_keeps_no_other_from_being_claimed() {
+    for (what, sql) in [
+        ("its owner", "UPDATE hapax_runs SET owner = x'ff' WHERE run_id = 'bad'"),
+        ("its lease", "UPDATE hapax_runs SET lease_until = 'soon' WHERE run_id = 'bad'"),
+        ("its name", "UPDATE hapax_runs SET run_id = 'b' || char(10) || 'd' WHERE run_id = 'bad'"),
+    ] {
+        let (_folder, path) = folder();
+        let store = open(&path).await;
+        for name in ["old", "bad", "new"] {
+            Sample::run(name).create(&store).await;
+        }
+        assert_eq!(Connection::open(&path).unwrap().execute(sql, ()).unwrap(), 1, "{what}");
+        let claimed = ready(&store, "one", 10).await;
+        let names: Vec<_> = claimed.iter().map(|(key, _)| key.run.as_str()).collect();
+        assert_eq!(names, ["old", "new"], "{what}");
+    }
 }

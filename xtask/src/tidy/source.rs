@@ -62,9 +62,9 @@ pub(super) fn numbered(view: &str) -> impl Iterator<Item = (usize, &str)> {
     view.lines().enumerate().map(|(index, line)| (index + 1, line))
 }
 
-/// Every tracked file that is text.
+/// Every file that is text, unless git is told to ignore it.
 pub(super) fn load(root: &Path) -> Result<Vec<SourceFile>, String> {
-    let mut paths = match tracked(root) {
+    let mut paths = match listed(root) {
         Some(paths) => paths,
         None => {
             println!("git does not list the files here: looking at every file outside of target instead");
@@ -79,13 +79,25 @@ pub(super) fn load(root: &Path) -> Result<Vec<SourceFile>, String> {
     Ok(paths.iter().filter_map(read).collect())
 }
 
-fn tracked(root: &Path) -> Option<Vec<String>> {
+/// What git knows of, and what is new: a file is tidy before it is added, not after.
+fn listed(root: &Path) -> Option<Vec<String>> {
     // A checkout owned by another user, as in many containers, is safe enough to list.
-    let list_files = ["-c", "safe.directory=*", "ls-files", "-z"];
-    let output = Command::new("git").args(list_files).current_dir(root).output().ok()?;
+    let list_files =
+        ["-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"];
+    let output = git(root).args(list_files).output().ok()?;
     let list = output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())?;
     let paths: Vec<String> = list.split('\0').filter(|path| !path.is_empty()).map(str::to_owned).collect();
     (!paths.is_empty()).then_some(paths)
+}
+
+/// Git in that folder, also when a hook of another repository calls us.
+fn git(folder: &Path) -> Command {
+    let mut git = Command::new("git");
+    git.current_dir(folder);
+    for variable in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"] {
+        git.env_remove(variable);
+    }
+    git
 }
 
 /// The files of a source archive, which has no git.
@@ -114,6 +126,23 @@ mod tests {
         assert!(SourceFile::new("crates/x/tests/it.rs", "").is_test_line(1));
         assert!(SourceFile::new("crates/x/src/tests.rs", "").is_test_line(1));
         assert!(!SourceFile::new("crates/x/src/latests/a.rs", "").is_test_line(1));
+    }
+
+    #[test]
+    fn a_new_file_is_looked_at_before_it_is_added() {
+        let folder = std::env::temp_dir().join(format!("hapax-tidy-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        for name in ["added.rs", "new.rs"] {
+            fs::write(folder.join(name), "").unwrap();
+        }
+        // Without git every file is looked at in any case.
+        for args in [["init", "--quiet"], ["add", "added.rs"]] {
+            let _ = git(&folder).args(args).status();
+        }
+        let files = load(&folder).unwrap();
+        fs::remove_dir_all(&folder).unwrap();
+        let seen = |name: &str| files.iter().any(|file| file.path == name);
+        assert!(seen("added.rs") && seen("new.rs"));
     }
 
     #[test]

@@ -21,7 +21,7 @@ use tokio::sync::Semaphore;
 /// Up to 3.51.2 a checkpoint that raced with a writer could corrupt the database.
 const MIN_SQLITE: i32 = 3_051_003;
 /// Longer than any transaction of ours; a longer wait means that somebody else holds the file.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// 16 MiB of log. With SQLite's 1000 pages a transaction of many runs fills the log at once, and every commit
 /// pays for a checkpoint: a third more CPU a step.
 const CHECKPOINT_PAGES: i64 = 4000;
@@ -29,6 +29,9 @@ const CHECKPOINT_PAGES: i64 = 4000;
 const STATEMENTS: usize = 128;
 /// Reads beyond this wait for each other rather than for the disk.
 const READERS: usize = 4;
+
+/// As many links as Linux follows; a longer chain is left to SQLite, which refuses it.
+const MAX_LINKS: usize = 40;
 
 /// Where a store's files are.
 #[derive(Debug, Clone)]
@@ -39,9 +42,10 @@ pub(super) struct Place {
 
 impl Place {
     pub(super) fn new(file: &Path) -> Self {
+        let file = followed(file);
         let mut locks = file.as_os_str().to_owned();
         locks.push("-locks");
-        Self { file: file.to_owned(), locks: locks.into() }
+        Self { file, locks: locks.into() }
     }
 
     fn shown(&self) -> String {
@@ -58,6 +62,17 @@ impl Place {
     fn refuse(&self, why: impl Into<String>, code: hapax_core::error::Code) -> Refusal {
         Refusal { what: self.shown(), why: why.into(), code }
     }
+}
+
+/// The file that a link leads to. SQLite keeps its log beside that one; our locks must lie there too, or engines that
+/// know the file by different names would take each other for dead.
+fn followed(file: &Path) -> PathBuf {
+    let mut file = file.to_owned();
+    for _ in 0..MAX_LINKS {
+        let Ok(target) = std::fs::read_link(&file) else { break };
+        file = file.parent().map(|folder| folder.join(&target)).unwrap_or(target);
+    }
+    file
 }
 
 /// Opens the file for the first time in this process: checks, settings, tables.

@@ -4,6 +4,7 @@
 //! holder still has in flight is refused by its fence.
 
 use super::{
+    error::damaged,
     locks::Locks,
     writer::{Halt, Outcome, Tx},
 };
@@ -14,9 +15,9 @@ use crate::{
 use hapax_core::{
     canary,
     commit::{Epoch, Status},
-    id::{RunId, RunKey},
+    id::{Namespace, RunId, RunKey},
 };
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, Row, params};
 use std::{
     collections::HashMap,
     sync::{Mutex, PoisonError},
@@ -86,7 +87,7 @@ pub(super) fn claim(tx: &Tx<'_>, leases: &Leases, key: &RunKey, by: &Claimant) -
         return Err(StoreError::NotFound { run: key.clone() }.into());
     };
     let status: Status = serde_json::from_str(&status)
-        .map_err(|error| Halt::Sql(super::error::damaged(format!("its status cannot be read: {error}"))))?;
+        .map_err(|error| Halt::Sql(damaged(format!("its status cannot be read: {error}"))))?;
     if status.is_final() || !(status.is_runnable() || wakes) {
         return Err(StoreError::WrongStatus { run: key.clone(), status: Box::new(status) }.into());
     }
@@ -179,12 +180,13 @@ fn ready(
             while found < filter.limit
                 && let Some(row) = rows.next()?
             {
-                let run = RunId::new(row.get_ref(1)?.as_str()?)
-                    .map_err(|error| super::error::damaged(error.to_string()))?;
-                let key = RunKey { namespace: filter.namespace.clone(), run };
-                let held = Held { owner: row.get(2)?, until: row.get(3)?, ttl: row.get(4)? };
+                // One damaged row must not keep all other runs from going on; `list` and `doctor` report it.
+                let Ok((created, key, held)) = candidate(row, &filter.namespace) else {
+                    tracing::warn!(namespace = %filter.namespace, %graph, "a damaged row is not claimed");
+                    continue;
+                };
                 if leases.left(&key, &held, now).is_none() {
-                    ready.push((row.get(0)?, key, held.owner.is_some()));
+                    ready.push((created, key, held.owner.is_some()));
                     found += 1;
                 }
             }
@@ -203,18 +205,16 @@ fn due(
     for (graph, fingerprint) in &filter.graphs {
         let mut statement = connection.prepare_cached(
             "SELECT wake_at, run_id FROM hapax_runs WHERE namespace = ?1 AND graph = ?2 AND fingerprint = ?3 \
-             AND wake_at <= ?4 ORDER BY wake_at LIMIT ?5",
+             AND wake_at <= ?4 AND cancel_requested = 0 ORDER BY wake_at LIMIT ?5",
         )?;
         let limit = i64::try_from(filter.limit).unwrap_or(i64::MAX);
-        let found = statement.query_map(
-            params![filter.namespace.as_str(), &**graph, fingerprint.0, now, limit],
-            |row| {
-                let run = RunId::new(row.get_ref(1)?.as_str()?)
-                    .map_err(|error| super::error::damaged(error.to_string()))?;
-                Ok((row.get(0)?, RunKey { namespace: filter.namespace.clone(), run }, false))
-            },
-        )?;
-        due.extend(found.collect::<rusqlite::Result<Vec<_>>>()?);
+        let mut rows =
+            statement.query(params![filter.namespace.as_str(), &**graph, fingerprint.0, now, limit])?;
+        while let Some(row) = rows.next()? {
+            // A damaged row keeps no other run from being woken.
+            let Ok(run) = RunId::new(row.get_ref(1)?.as_str().unwrap_or_default()) else { continue };
+            due.push((row.get(0)?, RunKey { namespace: filter.namespace.clone(), run }, false));
+        }
     }
     Ok(due)
 }
@@ -232,6 +232,13 @@ pub(super) fn next_wake(connection: &Connection, filter: &ReadyFilter) -> rusqli
         next = next.into_iter().chain(at).min();
     }
     Ok(next)
+}
+
+/// A row of [`ready`]: when its run was created, which it is, and who holds it.
+fn candidate(row: &Row<'_>, namespace: &Namespace) -> rusqlite::Result<(i64, RunKey, Held)> {
+    let run = RunId::new(row.get_ref(1)?.as_str()?).map_err(|error| damaged(error.to_string()))?;
+    let held = Held { owner: row.get(2)?, until: row.get(3)?, ttl: row.get(4)? };
+    Ok((row.get(0)?, RunKey { namespace: namespace.clone(), run }, held))
 }
 
 /// Prolongs leases.
@@ -266,8 +273,8 @@ pub(super) fn cancels(connection: &Connection, owner: &str) -> rusqlite::Result<
         "SELECT namespace, run_id FROM hapax_runs WHERE owner = ?1 AND cancel_requested = 1",
     )?;
     let runs = statement.query_map(params![owner], |row| {
-        let damaged = |error: hapax_core::id::InvalidId| super::error::damaged(error.to_string());
-        let namespace = hapax_core::id::Namespace::new(row.get_ref(0)?.as_str()?).map_err(damaged)?;
+        let damaged = |error: hapax_core::id::InvalidId| damaged(error.to_string());
+        let namespace = Namespace::new(row.get_ref(0)?.as_str()?).map_err(damaged)?;
         Ok(RunKey { namespace, run: RunId::new(row.get_ref(1)?.as_str()?).map_err(damaged)? })
     })?;
     runs.collect()

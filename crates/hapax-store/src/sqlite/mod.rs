@@ -162,6 +162,7 @@ impl SqliteStore {
             codec: codec.clone(),
             clock: clock.clone(),
             broken: std::collections::HashMap::new(),
+            begun: false,
         };
         Ok(Arc::new(Self {
             queue: Queue::start(writer).map_err(|error| StoreError::Retry(error.into()))?,

@@ -73,25 +73,28 @@ impl Queue {
         let (reply, ticket) = Ticket::new();
         let job = |number| Job::Write(Box::new(WriteJob { number, prepared, reply, answer: None, room }));
         let sender = lock(&self.sender);
-        match (&*sender, self.idle(pace)) {
-            (Some(_), Some(mut writer)) => {
-                let job = job(self.next_number());
-                // Whoever comes now is queued, and the thread waits for the writer.
-                drop(sender);
-                writer.commit_one(job);
-            }
-            (sender, _) => self.send(sender.as_ref(), job)?,
+        if sender.is_some()
+            && let Some(mut writer) = self.idle(pace)
+        {
+            let job = job(self.next_number());
+            // Whoever comes now is queued, and the thread waits for the writer.
+            drop(sender);
+            writer.commit_one(job);
+        } else {
+            self.send(sender.as_ref(), job)?;
         }
         Ok(ticket)
     }
 
-    /// The writer, when nothing is on its way to it and it is quick. Asked under the lock of the sender, so that
-    /// nothing is queued meanwhile.
+    /// The writer with its transaction begun, when nothing is on its way to it, it is quick, and nobody else holds the
+    /// file. Asked under the lock of the sender, so that nothing is queued meanwhile.
     fn idle(&self, pace: Pace) -> Option<MutexGuard<'_, Writer>> {
         let Shared { submitted, settled, latest_us, .. } = &*self.shared;
         let idle = submitted.load(Ordering::SeqCst) == settled.load(Ordering::SeqCst);
         let quick = latest_us.load(Ordering::Relaxed) < QUICK_US;
-        (pace == Pace::Alone && idle && quick).then(|| self.writer.try_lock().ok()).flatten()
+        let mut writer =
+            (pace == Pace::Alone && idle && quick).then(|| self.writer.try_lock().ok()).flatten()?;
+        writer.begin_at_once().then_some(writer)
     }
 
     /// Runs `work` in a transaction of the writer; it may run again when the transaction doesn't commit.

@@ -6,7 +6,7 @@
 
 use super::{
     commit,
-    connection::{self, Place},
+    connection::{self, BUSY_TIMEOUT, Place},
     error::{commit_left_nothing, is_busy, nothing_written},
     prepare::Prepared,
 };
@@ -28,6 +28,7 @@ use std::{
         atomic::{AtomicU64, Ordering},
         mpsc,
     },
+    time::Duration,
 };
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
@@ -295,6 +296,8 @@ pub(super) struct Writer {
     pub(super) codec: Codec,
     pub(super) clock: Clock,
     pub(super) broken: Broken,
+    /// The next job's transaction has begun.
+    pub(super) begun: bool,
 }
 
 impl Writer {
@@ -322,12 +325,25 @@ impl Writer {
         writer.lock().unwrap_or_else(|poisoned| {
             writer.clear_poison();
             let mut writer = poisoned.into_inner();
-            writer.connection = None;
+            (writer.begun, writer.connection) = (false, None);
             writer
         })
     }
 
-    /// Commits a single job on the thread of whoever took the writer.
+    /// Begins a transaction on the thread of whoever took the writer, unless that could take long: somebody else may
+    /// hold the file, or the connection may have to be opened first. Both are waited for by the writer's thread.
+    pub(super) fn begin_at_once(&mut self) -> bool {
+        let Some(connection) = &self.connection else { return false };
+        let begun = connection.busy_timeout(Duration::ZERO).and_then(|()| begin(connection));
+        self.begun = begun.is_ok();
+        if connection.busy_timeout(BUSY_TIMEOUT).is_err() {
+            // A connection that doesn't wait must not be left to the thread; the transaction goes with it.
+            (self.begun, self.connection) = (false, None);
+        }
+        self.begun
+    }
+
+    /// Commits a single job in the transaction that was begun at once.
     pub(super) fn commit_one(&mut self, job: Job) {
         self.commit(vec![job]);
     }
@@ -360,10 +376,9 @@ impl Writer {
             })?);
         }
         let connection = self.connection.as_ref().expect("it was opened just now");
-        connection
-            .prepare_cached("BEGIN IMMEDIATE")
-            .and_then(|mut begin| begin.execute(()))
-            .map_err(abort(Stage::Begin))?;
+        if !std::mem::take(&mut self.begun) {
+            begin(connection).map_err(abort(Stage::Begin))?;
+        }
         let tx = Tx { connection, now: self.clock.now_us(), codec: &self.codec, faults: &self.shared.faults };
         let outcome = attempt_all(&tx, batch, &self.broken, &self.shared)
             .map_err(abort(Stage::Jobs))
@@ -435,6 +450,11 @@ fn next(jobs: &mpsc::Receiver<Job>) -> Option<Job> {
         std::thread::yield_now();
     }
     jobs.recv().ok()
+}
+
+/// Begins a transaction with the write lock in hand, as soon as the connection's busy timeout lets it.
+fn begin(connection: &Connection) -> rusqlite::Result<()> {
+    connection.prepare_cached("BEGIN IMMEDIATE")?.execute(()).map(drop)
 }
 
 fn end(tx: &Tx<'_>) -> Result<(), Abort> {
