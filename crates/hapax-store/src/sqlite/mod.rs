@@ -58,6 +58,7 @@ use writer::{Shared, Writer};
 #[derive(Clone, Default)]
 pub struct SqliteOptions {
     allow_network_fs: bool,
+    must_exist: bool,
     codec: Codec,
 }
 
@@ -67,6 +68,13 @@ impl SqliteOptions {
     #[must_use]
     pub fn allow_network_fs(mut self, allow: bool) -> Self {
         self.allow_network_fs = allow;
+        self
+    }
+
+    /// Refuses a file that isn't a store yet, and leaves it as it is: for tools that look at the runs of others.
+    #[must_use]
+    pub fn must_exist(mut self, must_exist: bool) -> Self {
+        self.must_exist = must_exist;
         self
     }
 
@@ -82,6 +90,7 @@ impl std::fmt::Debug for SqliteOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SqliteOptions")
             .field("allow_network_fs", &self.allow_network_fs)
+            .field("must_exist", &self.must_exist)
             .field("payload_codec", &self.codec.0.is_some())
             .finish()
     }
@@ -127,7 +136,7 @@ impl SqliteStore {
     /// Opens a file, and creates it with its tables where there is none.
     ///
     /// Refuses, with [`StoreError::Open`], what can't be durable: a read-only folder, a network file system, a
-    /// damaged file, one that a newer program wrote.
+    /// damaged file, one that a newer program wrote. See [`SqliteOptions::must_exist`] for a file that must be there.
     pub async fn open(path: impl AsRef<Path>, options: SqliteOptions) -> Result<Arc<Self>, StoreError> {
         let path = path.as_ref().to_owned();
         let open = move || Self::open_blocking(&path, options);
@@ -136,6 +145,9 @@ impl SqliteStore {
 
     fn open_blocking(path: &Path, options: SqliteOptions) -> Result<Arc<Self>, StoreError> {
         let place = Place::new(path);
+        if options.must_exist {
+            connection::check_is_store(&place)?;
+        }
         let connection = connection::open(&place, options.allow_network_fs)?;
         let SqliteOptions { codec, .. } = options;
         let shared = Arc::<Shared>::default();
