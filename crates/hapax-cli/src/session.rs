@@ -107,8 +107,9 @@ pub(crate) async fn open(global: &Global) -> Result<Engine, Failure> {
 
 /// The tenant that the flags or the environment name.
 pub(crate) fn namespace(global: &Global) -> Result<Namespace, Failure> {
-    let told = global.namespace.clone().or_else(|| env::var("HAPAX_NAMESPACE").ok());
-    let Some(name) = told.filter(|name| !name.is_empty()) else { return Ok(Namespace::default()) };
+    // An empty variable is an unset one. An empty flag is a script's mistake: it must not reach another tenant.
+    let set = || env::var("HAPAX_NAMESPACE").ok().filter(|name| !name.is_empty());
+    let Some(name) = global.namespace.clone().or_else(set) else { return Ok(Namespace::default()) };
     Namespace::new(name).map_err(|error| Error::from(error).into())
 }
 

@@ -249,5 +249,7 @@ async fn a_namespace_sees_only_its_own_runs() {
     assert_eq!(answer["runs"].as_array().unwrap().len(), 1);
     assert_eq!(answer["runs"][0]["run"], "order-9");
     assert!(shop.hapax(&["show", "order-9"]).fails(1).contains("there is no run `order-9`"));
+    // An unset variable of a script must not stand for the default tenant.
+    assert!(shop.hapax(&["--namespace", "", "list"]).fails(1).starts_with("error[HX0001]"));
     engine.shutdown(Duration::from_secs(5)).await;
 }
