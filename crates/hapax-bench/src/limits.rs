@@ -54,7 +54,7 @@ const CHECKPOINT: &str = "INSERT INTO bare_checkpoints (namespace, run_id, step_
      created_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)";
 const RUN: &str = "INSERT INTO bare_runs VALUES ('default', 'w1', 'w1', zeroblob(32), zeroblob(32), 'running', \
      '{\"status\":\"running\"}', 0, zeroblob(32), 0, 1, zeroblob(16), '0199f1c0-0000-7000-8000-000000000000', 0, \
-     15000000, 0, 0, 0, 0)";
+     15000000, 0, 0, 0, 0, NULL, NULL, NULL)";
 
 fn path(store: &str) -> Result<&Path> {
     let path = store.strip_prefix("sqlite:").ok_or("a limit needs `--store sqlite:PATH`")?;

@@ -248,7 +248,9 @@ fn cure(code: Code) -> &'static str {
         code::CORRUPT => "restore the file from a backup; `doctor` tells how far the damage goes",
         code::STORE_FULL => "make room on the disk, or delete finished runs with `gc`",
         code::SCHEMA_TOO_NEW => "use that version of Hapax or a newer one",
-        code::CANNOT_OPEN => "check the path and its permissions",
+        code::CANNOT_OPEN => {
+            "check the path and its permissions; a store is created by the program whose runs it holds"
+        }
         code::NETWORK_FILE_SYSTEM => "move the file to a local disk",
         code::READ_ONLY => "give this user write permission for the file and its folder",
         code::BAD_URL => "use `sqlite:path/to/file.db` or `memory:`",

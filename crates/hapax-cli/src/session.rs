@@ -2,7 +2,6 @@
 
 use crate::{args::Global, failure::Failure, output::Output};
 use hapax::{Engine, Error, GraphOutline, Options, Status, core::id::Namespace};
-use hapax_core::error::code;
 use hapax_store::{ListFilter, MemoryStore, RunRecord, SqliteOptions, SqliteStore, Store, StoreError};
 use serde::Serialize;
 use std::{
@@ -108,13 +107,14 @@ pub(crate) async fn open(global: &Global) -> Result<Engine, Failure> {
 
 /// The tenant that the flags or the environment name.
 pub(crate) fn namespace(global: &Global) -> Result<Namespace, Failure> {
-    let told = global.namespace.clone().or_else(|| env::var("HAPAX_NAMESPACE").ok());
-    let Some(name) = told.filter(|name| !name.is_empty()) else { return Ok(Namespace::default()) };
+    // An empty variable is an unset one. An empty flag is a script's mistake: it must not reach another tenant.
+    let set = || env::var("HAPAX_NAMESPACE").ok().filter(|name| !name.is_empty());
+    let Some(name) = global.namespace.clone().or_else(set) else { return Ok(Namespace::default()) };
     Namespace::new(name).map_err(|error| Error::from(error).into())
 }
 
-/// As the engine opens it, but for any path that the system knows, and never creating a file: a misspelt name would
-/// become an empty store.
+/// As the engine opens it, but for any path that the system knows, and only what is a store already: a misspelt name
+/// would become an empty one, and another program's database would get tables that nobody asked for.
 async fn open_store(url: &OsString) -> Result<Arc<dyn Store>, Failure> {
     let bytes = url.as_bytes();
     if bytes.starts_with(b"memory:") {
@@ -124,10 +124,5 @@ async fn open_store(url: &OsString) -> Result<Arc<dyn Store>, Failure> {
     let Some(path) = path.map(|path| Path::new(OsStr::from_bytes(path))) else {
         return Err(Error::BadUrl { url: url.to_string_lossy().into_owned() }.into());
     };
-    if !path.exists() {
-        let message = format!("cannot open {}: there is no such file", path.display());
-        let cure = "check the path; the file is created by the program whose runs it holds";
-        return Err(Failure::coded(code::CANNOT_OPEN, message).cured_by(cure));
-    }
-    Ok(SqliteStore::open(path, SqliteOptions::default()).await?)
+    Ok(SqliteStore::open(path, SqliteOptions::default().must_exist(true)).await?)
 }

@@ -201,6 +201,17 @@ async fn a_file_that_is_no_store_is_left_alone() {
     assert!(run(&at("text.db"), "doctor").fails(1).starts_with("error[HX0044]: cannot open"));
     assert!(run(&at("missing.db"), "list").fails(3).starts_with("error[HX0047]: cannot open"));
     assert!(!at("missing.db").exists(), "looking at a store must not create one");
+    rusqlite::Connection::open(at("other.db")).unwrap().execute("CREATE TABLE theirs (a)", ()).unwrap();
+    std::fs::write(at("empty.db"), "").unwrap();
+    for name in ["other.db", "empty.db"] {
+        let before = std::fs::read(at(name)).unwrap();
+        for command in ["list", "doctor", "gc"] {
+            let refused = run(&at(name), command);
+            assert!(refused.err.contains("it holds no runs of Hapax"), "{command}: {}", refused.err);
+        }
+        assert_eq!(std::fs::read(at(name)).unwrap(), before, "{name} is somebody else's");
+        assert!(!at(&format!("{name}-locks")).exists());
+    }
     assert!(said(stock(&["--store", "postgres:x", "list"])).fails(2).starts_with("error[HX0050]"));
     assert!(said(stock(&["--store", "sqlite:", "list"])).fails(2).starts_with("error[HX0050]"));
     assert!(said(stock(&["list"])).fails(2).contains("no store is named"));
@@ -238,5 +249,7 @@ async fn a_namespace_sees_only_its_own_runs() {
     assert_eq!(answer["runs"].as_array().unwrap().len(), 1);
     assert_eq!(answer["runs"][0]["run"], "order-9");
     assert!(shop.hapax(&["show", "order-9"]).fails(1).contains("there is no run `order-9`"));
+    // An unset variable of a script must not stand for the default tenant.
+    assert!(shop.hapax(&["--namespace", "", "list"]).fails(1).starts_with("error[HX0001]"));
     engine.shutdown(Duration::from_secs(5)).await;
 }

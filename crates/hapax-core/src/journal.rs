@@ -209,6 +209,8 @@ pub enum Done {
     },
 }
 
+/// The name of a timer among an item's calls.
+pub const SLEEP: &str = "hapax.sleep";
 /// The name of a question among an item's calls.
 pub const ASK: &str = "hapax.ask";
 

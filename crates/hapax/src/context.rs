@@ -9,7 +9,7 @@ use crate::{
 use hapax_core::{
     error::code,
     id::{NodeId, RunId},
-    journal::{ASK, EffectKind},
+    journal::{ASK, EffectKind, SLEEP},
     limits, mailbox,
     order::{OrderKey, PathHash},
     rng::Rng,
@@ -207,11 +207,11 @@ impl<S: State, A: Send + Sync + 'static> Ctx<S, A> {
     pub async fn sleep(&mut self, duration: Duration) -> Result<(), EffectError> {
         if duration > limits::MAX_WAIT {
             let message = format!("{duration:?} is longer than a century; store a date and check it instead");
-            let (effect, code) = ("hapax.sleep".into(), code::BAD_DURATION.into());
+            let (effect, code) = (SLEEP.into(), code::BAD_DURATION.into());
             return Err(EffectError { effect, code, message, retryable: false });
         }
         let item = self.attempt.item.clone();
-        let site = self.seen("hapax.sleep");
+        let site = self.seen(SLEEP);
         let wake_at = site.note(|| item.now_us() + duration.as_micros() as i64);
         site.until(wake_at).await;
         Ok(())

@@ -18,7 +18,7 @@ use hapax_core::{
     error::{Coded, code},
     failure::clip,
     id::{NodeId, RunKey, check_name},
-    journal::{EffectKind, EffectOutcome, Entry, Intent, JournalRow, Question, Recorded, Seen},
+    journal::{EffectKind, EffectOutcome, Entry, Intent, JournalRow, Question, Recorded, SLEEP, Seen},
     json::Json,
     key::{Digest, EffectSite, effect_key_of_digest, sha256},
     limits,
@@ -153,14 +153,14 @@ impl Attempt {
     }
 
     /// The attempt is over: its handles do nothing any more. A record that it didn't ask for, though it
-    /// succeeded, means that the code changed.
+    /// succeeded, means that the code changed; but a timer may lose to whatever it raced with.
     pub(crate) fn end(&self, succeeded: bool) -> Result<(), NodeError> {
         self.alive.store(false, Ordering::Release);
         if let Some(verdict) = lock(&self.verdict).take() {
             return Err(verdict);
         }
         let (asked, recorded) = (lock(&self.asked), lock(&self.item.recorded));
-        match recorded.calls().find(|(at, _)| succeeded && !asked.contains(at)) {
+        match recorded.calls().find(|(at, call)| succeeded && !asked.contains(at) && call.name != SLEEP) {
             None => Ok(()),
             Some(((scope, index), call)) => {
                 let call = format!("call {index}{} `{}`", in_scope(scope), call.name);

@@ -91,6 +91,23 @@ pub(super) fn open(place: &Place, allow_network_fs: bool) -> Result<Connection, 
     Ok(connection)
 }
 
+/// Refuses a file without our tables before anything is changed in it or beside it. What can't be read at all is refused
+/// by [`open`], with its reason.
+pub(super) fn check_is_store(place: &Place) -> Result<(), Refusal> {
+    if !place.file.exists() {
+        return Err(place.refuse("there is no such file", code::CANNOT_OPEN));
+    }
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let is_store = Connection::open_with_flags(&place.file, flags).and_then(|connection| {
+        connection.busy_timeout(BUSY_TIMEOUT)?;
+        schema::is_there(&connection)
+    });
+    match is_store {
+        Ok(false) => Err(place.refuse("it holds no runs of Hapax: it is some other file", code::CANNOT_OPEN)),
+        _ => Ok(()),
+    }
+}
+
 fn check_folder(place: &Place, allow_network_fs: bool) -> Result<(), Refusal> {
     let folder = place.folder();
     if !folder.is_dir() {

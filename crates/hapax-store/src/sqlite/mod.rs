@@ -64,6 +64,7 @@ use writer::{Shared, Writer};
 pub struct SqliteOptions {
     allow_network_fs: bool,
     clock: Clock,
+    must_exist: bool,
     codec: Codec,
 }
 
@@ -83,6 +84,13 @@ impl SqliteOptions {
         self
     }
 
+    /// Refuses a file that isn't a store yet, and leaves it as it is: for tools that look at the runs of others.
+    #[must_use]
+    pub fn must_exist(mut self, must_exist: bool) -> Self {
+        self.must_exist = must_exist;
+        self
+    }
+
     /// Encrypts, or otherwise changes, what is stored of states, frontiers, journal entries and messages.
     #[must_use]
     pub fn payload_codec(mut self, codec: Arc<dyn PayloadCodec>) -> Self {
@@ -95,6 +103,7 @@ impl std::fmt::Debug for SqliteOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SqliteOptions")
             .field("allow_network_fs", &self.allow_network_fs)
+            .field("must_exist", &self.must_exist)
             .field("payload_codec", &self.codec.0.is_some())
             .finish()
     }
@@ -141,7 +150,7 @@ impl SqliteStore {
     /// Opens a file, and creates it with its tables where there is none.
     ///
     /// Refuses, with [`StoreError::Open`], what can't be durable: a read-only folder, a network file system, a
-    /// damaged file, one that a newer program wrote.
+    /// damaged file, one that a newer program wrote. See [`SqliteOptions::must_exist`] for a file that must be there.
     pub async fn open(path: impl AsRef<Path>, options: SqliteOptions) -> Result<Arc<Self>, StoreError> {
         let path = path.as_ref().to_owned();
         let open = move || Self::open_blocking(&path, options);
@@ -150,6 +159,9 @@ impl SqliteStore {
 
     fn open_blocking(path: &Path, options: SqliteOptions) -> Result<Arc<Self>, StoreError> {
         let place = Place::new(path);
+        if options.must_exist {
+            connection::check_is_store(&place)?;
+        }
         let connection = connection::open(&place, options.allow_network_fs)?;
         let SqliteOptions { codec, clock, .. } = options;
         let shared = Arc::<Shared>::default();

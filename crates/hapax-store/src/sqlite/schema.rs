@@ -146,6 +146,11 @@ pub(super) const fn ours() -> usize {
     MIGRATIONS.len()
 }
 
+/// Whether the file has tables of ours, of whatever version.
+pub(super) fn is_there(connection: &Connection) -> rusqlite::Result<bool> {
+    connection.prepare("SELECT 1 FROM sqlite_master WHERE name = 'hapax_schema'")?.exists(())
+}
+
 /// The version of the file's tables, and the program that made them.
 pub(super) fn version(connection: &Connection) -> rusqlite::Result<Option<(usize, String)>> {
     connection.execute_batch(
