@@ -33,7 +33,7 @@ impl fmt::Display for Epoch {
 /// A write to a run. All writes of a run become durable in the order in which they were submitted.
 ///
 /// ```
-/// use hapax_core::{commit::{Append, Epoch, Status, StatusChange, Write}, id::{Namespace, RunId, RunKey}};
+/// use hapax_core::{commit::{Append, Epoch, Status, StatusChange, Wake, Write}, id::{Namespace, RunId, RunKey}};
 /// let run = RunKey { namespace: Namespace::default(), run: RunId::new("order-42")? };
 /// let epoch = Epoch { counter: 1, nonce: 9 };
 /// let rows = Append { run: run.clone(), epoch, first_seq: 0, rows: vec![], unless_cancelled: true };

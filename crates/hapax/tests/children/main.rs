@@ -42,22 +42,25 @@ fn child(ran: &Diary) -> Graph<Board> {
     Graph::new("child", 1, WORK).node(WORK, work)
 }
 
-async fn until_both_wait(engine: &Engine, events: &mut tokio::sync::broadcast::Receiver<Event>) {
+/// A run that waits for its child, which waits for its signal.
+async fn family(ran: &Diary) -> (Engine, hapax::Run<Board>) {
+    let engine = engine(Options::default());
+    let mut events = engine.events();
+    engine.register(child(ran), ()).await.unwrap();
+    let flow = engine.register(parent(ran), ()).await.unwrap();
+    let run = flow.start("run", Board::default()).await.unwrap();
     let parked = |event: &Event| matches!(event, Event::RunEnded { status: Status::Waiting { .. }, .. });
-    hear(events, parked).await;
-    hear(events, parked).await;
+    hear(&mut events, parked).await;
+    hear(&mut events, parked).await;
     assert_eq!(engine.status("run").await.unwrap(), Status::Waiting { on: WaitsOn::Child });
     assert_eq!(engine.status("kid").await.unwrap(), Status::Waiting { on: WaitsOn::Signal });
+    (engine, run)
 }
 
 #[tokio::test]
 async fn a_childs_result_reaches_its_parent() {
-    let (ran, engine) = (Diary::default(), engine(Options::default()));
-    let mut events = engine.events();
-    engine.register(child(&ran), ()).await.unwrap();
-    let flow = engine.register(parent(&ran), ()).await.unwrap();
-    let run = flow.start("run", Board::default()).await.unwrap();
-    until_both_wait(&engine, &mut events).await;
+    let ran = Diary::default();
+    let (engine, run) = family(&ran).await;
     engine.signal("kid", "go", "yes").await.unwrap();
     assert_eq!(run.wait().await.unwrap().total, 21);
     assert_eq!(ran.all(), ["parent", "child", "parent"]);
@@ -66,12 +69,8 @@ async fn a_childs_result_reaches_its_parent() {
 
 #[tokio::test]
 async fn a_childs_failure_reaches_its_parent_and_a_retry_of_both_mends_it() {
-    let (ran, engine) = (Diary::default(), engine(Options::default()));
-    let mut events = engine.events();
-    engine.register(child(&ran), ()).await.unwrap();
-    let flow = engine.register(parent(&ran), ()).await.unwrap();
-    let run = flow.start("run", Board::default()).await.unwrap();
-    until_both_wait(&engine, &mut events).await;
+    let ran = Diary::default();
+    let (engine, run) = family(&ran).await;
     engine.signal("kid", "go", "no").await.unwrap();
     let error = run.wait().await.unwrap_err();
     assert!(error.to_string().contains("it said no"), "{error}");
@@ -84,12 +83,8 @@ async fn a_childs_failure_reaches_its_parent_and_a_retry_of_both_mends_it() {
 
 #[tokio::test]
 async fn a_cancelled_parent_takes_its_children_along() {
-    let (ran, engine) = (Diary::default(), engine(Options::default()));
-    let mut events = engine.events();
-    engine.register(child(&ran), ()).await.unwrap();
-    let flow = engine.register(parent(&ran), ()).await.unwrap();
-    let run = flow.start("run", Board::default()).await.unwrap();
-    until_both_wait(&engine, &mut events).await;
+    let ran = Diary::default();
+    let (engine, run) = family(&ran).await;
     run.cancel().await.unwrap();
     assert_eq!(run.wait().await.unwrap_err().code(), code::CANCELLED);
     assert_eq!(engine.wait("kid").await.unwrap(), Status::Cancelled);

@@ -6,7 +6,7 @@ mod mortal;
 pub(crate) use mortal::Mortal;
 
 use hapax::{
-    Engine, Error, Event, Options, RunFailure, State,
+    Engine, Error, Event, Graph, Options, RunFailure, State,
     core::id::{Namespace, RunId, RunKey},
     store::{MemoryStore, Store},
 };
@@ -229,4 +229,31 @@ fn runtime() -> Runtime {
 
 pub(crate) fn memory() -> Arc<dyn Store> {
     MemoryStore::shared()
+}
+
+/// Starts a run in a process, waits until it got stuck, and crashes.
+pub(crate) fn crash_in(store: &Arc<dyn Store>, graph: Graph<Board>, reached: &Signal) {
+    let process = Process::doomed(store);
+    process.run(async {
+        let flow = process.engine(Options::default()).register(graph, ()).await.unwrap();
+        flow.start("run", Board::default()).await.unwrap();
+        reached.take().await;
+    });
+    process.crash();
+}
+
+/// Goes on with what a crash left.
+pub(crate) fn go_on(store: &Arc<dyn Store>, graph: Graph<Board>) -> Result<Board, Error> {
+    let process = Process::healthy(store);
+    process.run(async {
+        let flow = process.engine(Options::default()).register(graph, ()).await?;
+        flow.attach("run").await?.wait().await
+    })
+}
+
+pub(crate) async fn stop_here(stuck: bool, reached: &Signal) {
+    if stuck {
+        reached.give();
+        forever().await;
+    }
 }

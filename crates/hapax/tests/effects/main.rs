@@ -20,33 +20,6 @@ use std::{
 
 const WORK: Node = Node::new("work");
 
-/// Starts a run in a process, waits until it got stuck, and crashes.
-fn crash_in(store: &Arc<dyn Store>, graph: Graph<Board>, reached: &Signal) {
-    let process = Process::doomed(store);
-    process.run(async {
-        let flow = process.engine(Options::default()).register(graph, ()).await.unwrap();
-        flow.start("run", Board::default()).await.unwrap();
-        reached.take().await;
-    });
-    process.crash();
-}
-
-/// Goes on with what a crash left.
-fn go_on(store: &Arc<dyn Store>, graph: Graph<Board>) -> Result<Board, Error> {
-    let process = Process::healthy(store);
-    process.run(async {
-        let flow = process.engine(Options::default()).register(graph, ()).await?;
-        flow.attach("run").await?.wait().await
-    })
-}
-
-async fn stop_here(stuck: bool, reached: &Signal) {
-    if stuck {
-        reached.give();
-        forever().await;
-    }
-}
-
 /// The outside changes its answer each time it is asked.
 #[derive(Clone, Default)]
 struct Fickle(Arc<AtomicU64>);

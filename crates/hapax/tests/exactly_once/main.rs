@@ -67,33 +67,6 @@ async fn dropping_a_handle_never_cancels() {
     assert_eq!(flow.attach("run").await.unwrap().wait().await.unwrap().total, 1);
 }
 
-/// Starts a run in a process, waits until it got stuck, and crashes.
-fn crash_in(store: &Arc<dyn hapax::store::Store>, graph: Graph<Board>, reached: &Signal) {
-    let process = Process::doomed(store);
-    process.run(async {
-        let flow = process.engine(Options::default()).register(graph, ()).await.unwrap();
-        flow.start("run", Board::default()).await.unwrap();
-        reached.take().await;
-    });
-    process.crash();
-}
-
-/// Goes on with what a crash left.
-fn go_on(store: &Arc<dyn hapax::store::Store>, graph: Graph<Board>) -> Result<Board, Error> {
-    let process = Process::healthy(store);
-    process.run(async {
-        let flow = process.engine(Options::default()).register(graph, ()).await?;
-        flow.attach("run").await?.wait().await
-    })
-}
-
-async fn stop_here(stuck: bool, reached: &Signal) {
-    if stuck {
-        reached.give();
-        forever().await;
-    }
-}
-
 #[test]
 fn a_call_without_a_recorded_answer_is_repeated_with_the_same_key() {
     let (keys, reached, store) = (Diary::default(), Signal::default(), memory());

@@ -118,20 +118,25 @@ async fn an_absurd_sleep_is_refused() {
     assert_eq!(error.code(), code::BAD_DURATION, "{error}");
 }
 
+/// Starts a run that sleeps, in a process that dies meanwhile.
+fn fall_asleep_and_crash(store: &Arc<dyn Store>, ran: &Diary) {
+    let process = Process::doomed(store);
+    process.run(async {
+        let engine = process.engine(Options::default());
+        let mut events = engine.events();
+        let flow = engine.register(sleeps(ran), ()).await.unwrap();
+        flow.start("run", Board::default()).await.unwrap();
+        hear(&mut events, is_parked).await;
+    });
+    process.crash();
+}
+
 /// A crash neither begins the sleep anew nor ends it.
 #[test]
 fn a_timer_survives_a_crash() {
     let (clock, ran) = (Clock::manual(), Diary::default());
     let store: Arc<dyn Store> = MemoryStore::with_clock(clock.clone());
-    let process = Process::doomed(&store);
-    process.run(async {
-        let engine = process.engine(Options::default());
-        let mut events = engine.events();
-        let flow = engine.register(sleeps(&ran), ()).await.unwrap();
-        flow.start("run", Board::default()).await.unwrap();
-        hear(&mut events, is_parked).await;
-    });
-    process.crash();
+    fall_asleep_and_crash(&store, &ran);
     clock.advance(29 * DAY);
     let process = Process::healthy(&store);
     process.run(async {
@@ -150,15 +155,7 @@ fn a_timer_survives_a_crash() {
 fn a_woken_run_whose_worker_dies_is_woken_again() {
     let (clock, ran) = (Clock::manual(), Diary::default());
     let store: Arc<dyn Store> = MemoryStore::with_clock(clock.clone());
-    let process = Process::doomed(&store);
-    process.run(async {
-        let engine = process.engine(Options::default());
-        let mut events = engine.events();
-        let flow = engine.register(sleeps(&ran), ()).await.unwrap();
-        flow.start("run", Board::default()).await.unwrap();
-        hear(&mut events, is_parked).await;
-    });
-    process.crash();
+    fall_asleep_and_crash(&store, &ran);
     clock.advance(30 * DAY);
     let process = Process::dying_before(&store, |write| matches!(write, hapax::core::commit::Write::Step(_)));
     let engine = process.engine(Options::default());
