@@ -38,7 +38,7 @@ impl fmt::Display for Epoch {
 /// let epoch = Epoch { counter: 1, nonce: 9 };
 /// let rows = Append { run: run.clone(), epoch, first_seq: 0, rows: vec![], unless_cancelled: true };
 /// assert_eq!(Write::Append(rows).run(), &run);
-/// let change = StatusChange { run, epoch, status: Status::Cancelled, release: true, used_us: 0 };
+/// let change = StatusChange { run, epoch, status: Status::Cancelled, release: true, used_us: 0, wake: Wake::default() };
 /// let write = Write::Status(change);
 /// assert_eq!((write.run().run.as_str(), write.epoch()), ("order-42", epoch));
 /// # Ok::<(), hapax_core::id::InvalidId>(())
