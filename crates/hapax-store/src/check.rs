@@ -18,10 +18,10 @@ use hapax_core::{
 /// Refuses a write with a state or a payload over its limit.
 ///
 /// ```
-/// use hapax_core::{commit::{Epoch, Status, StatusChange, Write}, id::{Namespace, RunId, RunKey}};
+/// use hapax_core::{commit::{Epoch, Status, StatusChange, Wake, Write}, id::{Namespace, RunId, RunKey}};
 /// let run = RunKey { namespace: Namespace::default(), run: RunId::new("order-42")? };
 /// let epoch = Epoch { counter: 1, nonce: 9 };
-/// let change = StatusChange { run, epoch, status: Status::Cancelled, release: true, used_us: 0 };
+/// let change = StatusChange { run, epoch, status: Status::Cancelled, release: true, used_us: 0, wake: Wake::default() };
 /// assert!(hapax_store::check_limits(&Write::Status(change)).is_ok());
 /// # Ok::<(), hapax_core::id::InvalidId>(())
 /// ```
