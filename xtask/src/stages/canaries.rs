@@ -45,10 +45,23 @@ pub(super) fn run(context: &Context) -> Result<(), Failure> {
         .map_err(|e| fail(format!("the list of canaries {path} is unreadable: {e}")))?;
     let canaries = parse(&list).map_err(|e| fail(format!("{path}:{e}")))?;
     let packages: BTreeSet<&str> = canaries.iter().map(|canary| canary.test.package.as_str()).collect();
-    for package in packages {
-        context.cargo("test --no-run --features canary --lib --tests -p").arg(package).run()?;
+    let binaries: BTreeSet<&str> = canaries.iter().map(|canary| canary.test.binary.as_str()).collect();
+    let build = binaries.into_iter().fold(with_canaries(context, &packages), target);
+    build.arg("--no-run").run()?;
+    check_all(&canaries, |test, canary| run_test(context, &packages, test, canary)).map_err(fail)
+}
+
+/// All packages in every call: cargo would build those that they share anew for each selection of them.
+fn with_canaries(context: &Context, packages: &BTreeSet<&str>) -> Cmd {
+    let test = context.cargo("test --features canary");
+    packages.iter().fold(test, |command, package| command.arg("-p").arg(package))
+}
+
+fn target(command: Cmd, binary: &str) -> Cmd {
+    match binary {
+        "lib" => command.arg("--lib"),
+        binary => command.arg("--test").arg(binary),
     }
-    check_all(&canaries, |test, canary| run_test(context, test, canary)).map_err(fail)
 }
 
 fn parse(list: &str) -> Result<Vec<Canary>, String> {
@@ -109,8 +122,8 @@ fn check(
     }
 }
 
-fn run_test(context: &Context, test: &Test, canary: Option<&str>) -> Verdict {
-    let command = command(context, test, canary);
+fn run_test(context: &Context, packages: &BTreeSet<&str>, test: &Test, canary: Option<&str>) -> Verdict {
+    let command = command(context, packages, test, canary);
     let captured = match command.capture(TEST_LIMIT) {
         Ok(captured) => captured,
         Err(e) => return Verdict::Error(format!("`{command}` could not start: {e}")),
@@ -124,12 +137,8 @@ fn run_test(context: &Context, test: &Test, canary: Option<&str>) -> Verdict {
     verdict
 }
 
-fn command(context: &Context, test: &Test, canary: Option<&str>) -> Cmd {
-    let command = context.cargo("test --features canary -p").arg(&test.package);
-    let command = match test.binary.as_str() {
-        "lib" => command.arg("--lib"),
-        binary => command.arg("--test").arg(binary),
-    };
+fn command(context: &Context, packages: &BTreeSet<&str>, test: &Test, canary: Option<&str>) -> Cmd {
+    let command = target(with_canaries(context, packages), &test.binary);
     let command = command.args("-- --exact").arg(&test.name);
     match canary {
         Some(name) => command.env("HAPAX_CANARY", name),
@@ -236,15 +245,15 @@ mod tests {
     #[test]
     fn the_command_wakes_one_canary_for_one_test() {
         let context = Context { root: PathBuf::from("."), long: false, canaries: PathBuf::new() };
-        let mut canary = canary("a", "t");
+        let (mut canary, packages) = (canary("a", "t"), BTreeSet::from(["hapax", "other"]));
         assert_eq!(
-            command(&context, &canary.test, Some("a")).to_string(),
-            "HAPAX_CANARY=a cargo test --features canary -p hapax --test steps -- --exact t"
+            command(&context, &packages, &canary.test, Some("a")).to_string(),
+            "HAPAX_CANARY=a cargo test --features canary -p hapax -p other --test steps -- --exact t"
         );
         canary.test.binary = "lib".into();
         assert_eq!(
-            command(&context, &canary.test, None).to_string(),
-            "cargo test --features canary -p hapax --lib -- --exact t"
+            command(&context, &packages, &canary.test, None).to_string(),
+            "cargo test --features canary -p hapax -p other --lib -- --exact t"
         );
     }
 }

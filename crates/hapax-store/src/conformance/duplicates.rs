@@ -4,7 +4,9 @@ use super::{
     Fixture,
     sample::{Picture, Sample, message, step, submit},
 };
+use crate::store::Pace;
 use hapax_core::commit::{PausedBy, Status, Write, Written};
+use std::sync::Arc;
 
 /// The original stays byte for byte, its rows and messages are not doubled.
 pub async fn a_refused_duplicate_leaves_the_original_unchanged(fixture: Fixture) {
@@ -23,8 +25,12 @@ pub async fn of_a_hundred_concurrent_identical_commits_one_is_committed(fixture:
     let handles = [fixture.store.clone(), fixture.other_handle()];
     let mut racers = tokio::task::JoinSet::new();
     for n in 0..100 {
-        let (store, commit) = (handles[n % 2].clone(), commit.clone());
-        racers.spawn(async move { submit(&store, commit).await.expect("a duplicate is no error") });
+        let (store, commit) = (handles[n % 2].clone(), Arc::new(commit.clone()));
+        let pace = if n % 4 < 2 { Pace::Ahead } else { Pace::Alone };
+        racers.spawn(async move {
+            let ticket = store.submit(commit, pace).await.expect("a duplicate is no error");
+            ticket.await.expect("a duplicate is no error")
+        });
     }
     let outcomes = racers.join_all().await;
     let count = |which| outcomes.iter().filter(|outcome| **outcome == which).count();

@@ -218,9 +218,13 @@ impl SqliteStore {
         check_limits(&write)?;
         if canary::on("check_then_insert")
             && let Write::Step(step) = &*write
-            && self.checkpoint(step.run.clone(), step.checkpoint.step).await?.is_some()
         {
-            return Ok(Ticket::ready(Ok(Written::AlreadyCommitted)));
+            let look = || self.checkpoint(step.run.clone(), step.checkpoint.step);
+            if look().await?.is_some() {
+                return Ok(Ticket::ready(Ok(Written::AlreadyCommitted)));
+            }
+            // Others look meanwhile.
+            look().await?;
         }
         let room = self.queue.room(write.weight()).await?;
         // From here on nothing waits, so that the order of encoding is the order of the queue.
