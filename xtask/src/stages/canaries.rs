@@ -54,7 +54,7 @@ pub(super) fn run(context: &Context) -> Result<(), Failure> {
 /// All packages in every call: cargo would build those that they share anew for each selection of them.
 fn with_canaries(context: &Context, packages: &BTreeSet<&str>) -> Cmd {
     let test = context.cargo("test --features canary");
-    packages.iter().fold(test, |command, package| command.arg("-p").arg(package))
+    packages.iter().fold(test, |command, package| command.arg("-p").arg(*package))
 }
 
 fn target(command: Cmd, binary: &str) -> Cmd {
