@@ -580,7 +580,8 @@ impl<'a> EffectFuture<'a> {
         self.unless_stopped().await;
         let item = &self.attempt.item;
         let durable = async {
-            let pace = if self.scope.is_empty() { item.pace } else { Pace::Ahead };
+            let alone = self.scope.is_empty() && !without_waiting;
+            let pace = if alone { item.pace } else { Pace::Ahead };
             let mark = item.journal(pace, entries, unless_cancelled).await?;
             if without_waiting { Ok(()) } else { item.gate.passed(mark).await }
         };
