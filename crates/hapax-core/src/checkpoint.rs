@@ -172,6 +172,9 @@ impl IoDigest {
                 }
             };
         }
+        for (scope, draws) in recorded.draws() {
+            self.0.u64(path_hash.0).text(scope).text("draws").u64(*draws);
+        }
     }
 
     /// The digest of all items.

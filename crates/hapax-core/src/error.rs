@@ -56,6 +56,12 @@ pub mod code {
         NOT_SERIALISABLE = "HX0013";
         /// A node is its own error handler.
         OWN_HANDLER = "HX0014";
+        /// A reducer or a predicate gave two answers to one question.
+        IMPURE = "HX0015";
+        /// The code no longer has, or doesn't have yet, the version that a run needs.
+        UNSUPPORTED_VERSION = "HX0016";
+        /// A run can't be forked at this step.
+        CANNOT_FORK = "HX0017";
         /// A node returned an error.
         NODE_FAILED = "HX0020";
         /// A node took too long.
@@ -194,6 +200,7 @@ impl Coded for MergeError {
             MergeError::UnknownTarget { .. } => code::UNKNOWN_TARGET,
             MergeError::Failed { .. } => code::NODE_FAILED,
             MergeError::FanOut { .. } | MergeError::PathCollision { .. } => code::LIMIT,
+            MergeError::Impure { .. } => code::IMPURE,
             MergeError::Unwritable { .. } => code::NOT_SERIALISABLE,
         }
     }

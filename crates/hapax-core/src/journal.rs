@@ -59,6 +59,10 @@ pub enum Entry {
     },
     /// Something the item saw of the outside, or of the clock, that asked for nothing.
     Seen(Seen),
+    /// The item set a timer; its [`Entry::Result`] says that it went off.
+    Timer(Timer),
+    /// How much chance a lane of the item used, known when the item is done.
+    Drew(Drew),
     /// The item asks a person something.
     Question(Question),
     /// The item took a letter out of the run's mailbox; the entry that follows says what it made of it.
@@ -117,6 +121,36 @@ pub struct Seen {
     pub outcome: EffectOutcome,
     /// When, in microseconds since 1970.
     pub at_us: i64,
+}
+
+/// A timer, until it goes off.
+///
+/// See [`by_item`] for an example.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timer {
+    /// The call's scope.
+    pub scope: Arc<str>,
+    /// Its number in that scope.
+    pub index: u32,
+    /// The attempt that set it.
+    pub attempt: u32,
+    /// The hash of its duration.
+    pub request: Digest,
+    /// When it is due, in microseconds since 1970.
+    pub due_us: i64,
+    /// When it was set.
+    pub at_us: i64,
+}
+
+/// The random numbers that a lane drew.
+///
+/// See [`by_item`] for an example.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drew {
+    /// The lane.
+    pub scope: Arc<str>,
+    /// How many.
+    pub draws: u64,
 }
 
 /// A question to a person, until it is answered.
@@ -211,6 +245,8 @@ pub enum Done {
 
 /// The name of a timer among an item's calls.
 pub const SLEEP: &str = "hapax.sleep";
+/// The name of a decision about a change of the code among an item's calls.
+pub const VERSION: &str = "hapax.version";
 /// The name of a question among an item's calls.
 pub const ASK: &str = "hapax.ask";
 
@@ -229,6 +265,10 @@ pub struct RecordedCall {
     pub attempt: u32,
     /// When it was first about to leave, in microseconds since 1970: since then the callee may know its key.
     pub since_us: i64,
+    /// The key that the callee was given, or is about to be; empty: there is none.
+    pub key: Arc<str>,
+    /// Of a timer: when it is due.
+    pub due_us: Option<i64>,
     /// Where it stands among the item's records.
     pub order: usize,
 }
@@ -239,6 +279,7 @@ pub struct RecordedCall {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Recorded {
     calls: BTreeMap<(Arc<str>, u32), RecordedCall>,
+    draws: BTreeMap<Arc<str>, u64>,
     rows: usize,
     /// Where each attempt's last call was begun.
     last_calls: BTreeMap<u32, usize>,
@@ -248,6 +289,11 @@ impl Recorded {
     /// All calls, by scope and number.
     pub fn calls(&self) -> impl Iterator<Item = (&(Arc<str>, u32), &RecordedCall)> {
         self.calls.iter()
+    }
+
+    /// How many random numbers each lane drew that drew any.
+    pub fn draws(&self) -> &BTreeMap<Arc<str>, u64> {
+        &self.draws
     }
 
     /// One call.
@@ -272,6 +318,8 @@ impl Recorded {
                         outcome: None,
                         attempt: intent.attempt,
                         since_us: intent.at_us,
+                        key: intent.key.as_str().into(),
+                        due_us: None,
                         order: 0,
                     });
                 // A repeated call may reach the other side again: the earlier error is no longer its last word.
@@ -280,31 +328,20 @@ impl Recorded {
                 self.rows += 1;
             }
             Entry::Seen(seen) => {
-                let call = RecordedCall {
-                    name: seen.name.clone(),
-                    request: seen.request,
-                    outcome: Some(seen.outcome.clone()),
-                    attempt: seen.attempt,
-                    since_us: seen.at_us,
-                    order: self.rows,
-                };
+                let call = self.keyless(&seen.name, seen.request, seen.attempt, seen.at_us);
+                let call = RecordedCall { outcome: Some(seen.outcome.clone()), ..call };
                 self.calls.insert((seen.scope.clone(), seen.index), call);
-                self.last_calls.insert(seen.attempt, self.rows);
-                self.rows += 1;
+            }
+            Entry::Timer(timer) => {
+                let call = self.keyless(SLEEP, timer.request, timer.attempt, timer.at_us);
+                let call = RecordedCall { due_us: Some(timer.due_us), ..call };
+                self.calls.insert((timer.scope.clone(), timer.index), call);
             }
             Entry::Question(question) => {
-                let call = RecordedCall {
-                    name: ASK.into(),
-                    request: question.request,
-                    outcome: None,
-                    attempt: question.attempt,
-                    since_us: question.at_us,
-                    order: self.rows,
-                };
+                let call = self.keyless(ASK, question.request, question.attempt, question.at_us);
                 self.calls.insert((question.scope.clone(), question.index), call);
-                self.last_calls.insert(question.attempt, self.rows);
-                self.rows += 1;
             }
+            Entry::Drew(drew) => drop(self.draws.insert(drew.scope.clone(), drew.draws)),
             Entry::Result { scope, index, attempt, outcome, .. } => {
                 if let Some(call) = self.calls.get_mut(&(scope.clone(), *index)) {
                     (call.outcome, call.attempt, call.order) = (Some(outcome.clone()), *attempt, self.rows);
@@ -313,6 +350,15 @@ impl Recorded {
             }
             _ => {}
         }
+    }
+
+    /// A call that is begun without an intent, as the item's next record.
+    fn keyless(&mut self, name: &str, request: Digest, attempt: u32, since_us: i64) -> RecordedCall {
+        let order = self.rows;
+        self.last_calls.insert(attempt, order);
+        self.rows += 1;
+        let (name, key) = (name.to_owned(), "".into());
+        RecordedCall { name, request, outcome: None, attempt, since_us, key, due_us: None, order }
     }
 }
 

@@ -25,6 +25,11 @@ impl Json {
         Ok(Self(String::from_utf8(bytes).expect("canonical JSON is UTF-8").into()))
     }
 
+    /// The answer of a call that has none.
+    pub fn null() -> Self {
+        Self("null".into())
+    }
+
     /// Takes any JSON text and brings it into canonical form.
     pub fn from_text(text: &str) -> Result<Self, CanonicalError> {
         Ok(Self(canonical::from_text(text)?.into()))

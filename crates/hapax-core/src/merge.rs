@@ -7,7 +7,7 @@ use crate::{
     canonical::CanonicalError,
     failure::NodeFailure,
     frontier::{Arrival, Barriers, WorkItem},
-    graph::Graph,
+    graph::{Edge, Graph, NodeSpec},
     id::NodeId,
     json::Json,
     limits::MAX_FAN_OUT,
@@ -111,6 +111,16 @@ pub enum MergeError {
         /// The shared hash.
         path_hash: PathHash,
     },
+    /// A reducer or a predicate gave two answers to one question.
+    #[error(
+        "{what} gave two answers to the same question in step {step}; it may depend on nothing but its arguments"
+    )]
+    Impure {
+        /// The step.
+        step: u64,
+        /// Which one.
+        what: String,
+    },
     /// What a node wrote has no canonical form.
     #[error("`{node}` wrote something that has no JSON form in step {step}: {source}")]
     Unwritable {
@@ -175,6 +185,8 @@ pub struct Merger<'g, S: State> {
     names: HashMap<PathHash, NodeId>,
     last: Option<(OrderKey, PathHash)>,
     routed: Vec<Routed>,
+    /// In debug builds: the same state, merged again. Both must be the same in the end.
+    again: Option<S>,
 }
 
 struct Routed {
@@ -205,6 +217,7 @@ impl<'g, S: State> Merger<'g, S> {
         let watched = items > 1 && (!last_wins || custom());
         Self {
             before: (watched && last_wins).then(|| state.clone()),
+            again: cfg!(debug_assertions).then(|| state.clone()),
             graph,
             step,
             state,
@@ -232,6 +245,9 @@ impl<'g, S: State> Merger<'g, S> {
         let route = match result {
             ItemResult::Done { delta, route } => {
                 self.claim(item, &delta)?;
+                if let Some(again) = &mut self.again {
+                    again.apply(delta.clone());
+                }
                 self.state.apply(delta);
                 Next::Settled(route)
             }
@@ -256,7 +272,12 @@ impl<'g, S: State> Merger<'g, S> {
         let found = claims.check((item.order_key, item.path_hash), delta);
         let found = found.map_err(|source| self.unwritable(&item.node, source))?;
         if let (Some(before), Some(claims)) = (&self.before, &self.claims) {
-            claims.overruled().iter().for_each(|field| self.state.restore(before, field));
+            for field in claims.overruled() {
+                self.state.restore(before, field);
+                if let Some(again) = &mut self.again {
+                    again.restore(before, field);
+                }
+            }
             return Ok(());
         }
         match found {
@@ -275,6 +296,7 @@ impl<'g, S: State> Merger<'g, S> {
 
     /// Decides what runs next.
     pub fn finish(mut self) -> Result<Merged<S>, MergeError> {
+        self.check_purity()?;
         let mut next = Vec::new();
         let mut plain = HashSet::new();
         let mut held = HashMap::new();
@@ -310,11 +332,12 @@ impl<'g, S: State> Merger<'g, S> {
                 self.fork(&producer.node, parent, branches, next)?;
             }
             Next::Settled(SettledRoute::Edges) => {
-                let state = &self.state;
-                let edges = &self.graph.nodes()[producer.node].edges;
-                let held = held.entry(producer.node).or_insert_with(|| {
-                    edges.iter().map(|e| e.when.as_ref().is_none_or(|w| w(state))).collect()
-                });
+                let node = &self.graph.nodes()[producer.node];
+                let edges = &node.edges;
+                if !held.contains_key(&producer.node) {
+                    held.insert(producer.node, self.hold(node)?);
+                }
+                let held = &held[&producer.node];
                 for (index, edge) in edges.iter().enumerate().filter(|(index, _)| held[*index]) {
                     if plain.insert(edge.to.clone()) {
                         next.push(WorkItem::child(parent, index as u32, edge.to.clone(), None));
@@ -325,6 +348,38 @@ impl<'g, S: State> Merger<'g, S> {
             }
         }
         Ok(())
+    }
+
+    /// Which edges of a node hold.
+    fn hold(&self, node: &NodeSpec<S>) -> Result<Vec<bool>, MergeError> {
+        let holds = |edge: &Edge<S>| {
+            let Some(when) = &edge.when else { return Ok(true) };
+            let holds = when(&self.state);
+            if cfg!(debug_assertions) && when(&self.state) != holds {
+                let label = edge.label.as_deref().unwrap_or_default();
+                let what = format!("the predicate `{label}` of the edge from `{}` to `{}`", node.id, edge.to);
+                return Err(MergeError::Impure { step: self.step, what });
+            }
+            Ok(holds)
+        };
+        node.edges.iter().map(holds).collect()
+    }
+
+    /// Whether both merges of the same results came to the same state.
+    fn check_purity(&mut self) -> Result<(), MergeError> {
+        let Some(again) = self.again.take() else { return Ok(()) };
+        // What has no JSON form is reported when it is to be committed.
+        let (Ok(once), Ok(twice)) = (Json::of(&self.state), Json::of(&again)) else { return Ok(()) };
+        if once == twice {
+            return Ok(());
+        }
+        let fields = |json: &Json| json.read::<HashMap<String, serde_json::Value>>().unwrap_or_default();
+        let (once, twice) = (fields(&once), fields(&twice));
+        let mut apart: Vec<&str> =
+            once.keys().filter(|field| once.get(*field) != twice.get(*field)).map(String::as_str).collect();
+        apart.sort_unstable();
+        let what = format!("the reducer of `{}`", apart.join("`, `"));
+        Err(MergeError::Impure { step: self.step, what })
     }
 
     fn check_target(&self, from: usize, to: &NodeId) -> Result<(), MergeError> {

@@ -5,7 +5,13 @@
 //! run that is resumed after an upgrade must see what it saw before. Everything is therefore made of
 //! [`Rng::next_u64`], and nothing is borrowed from a crate that may improve its sampling.
 
-use std::fmt;
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use chacha20::ChaCha8Rng;
 use chacha20::rand_core::{Rng as _, SeedableRng as _};
@@ -36,7 +42,10 @@ pub fn run_seed(run_id: &str) -> u64 {
 /// let mut again = Rng::for_item(42, 1, path, "");
 /// assert_eq!(1 + again.below(6), die);
 /// ```
-pub struct Rng(ChaCha8Rng);
+pub struct Rng {
+    stream: ChaCha8Rng,
+    drawn: Arc<AtomicU64>,
+}
 
 impl Rng {
     /// The stream of one item, or of one named scope inside it; the root scope is `""`.
@@ -46,7 +55,7 @@ impl Rng {
     pub fn for_item(seed: u64, step: u64, path: PathHash, scope: &str) -> Self {
         let mut hash = item_hash("hapax.rng.v1", seed, step, path);
         update_prefixed(&mut hash, scope);
-        Self(ChaCha8Rng::from_seed(hash.finalize().into()))
+        Self::from_hash(hash)
     }
 
     /// The stream for the back-off before `attempt`. It never moves the item's own stream, and differs from
@@ -55,12 +64,22 @@ impl Rng {
     pub fn for_jitter(seed: u64, step: u64, path: PathHash, attempt: u32) -> Self {
         let mut hash = item_hash("hapax.jitter.v1", seed, step, path);
         hash.update(attempt.to_be_bytes());
-        Self(ChaCha8Rng::from_seed(hash.finalize().into()))
+        Self::from_hash(hash)
+    }
+
+    fn from_hash(hash: Sha256) -> Self {
+        Self { stream: ChaCha8Rng::from_seed(hash.finalize().into()), drawn: Arc::default() }
+    }
+
+    /// How many numbers were drawn; it goes on counting while the stream is used.
+    pub fn drawn(&self) -> Arc<AtomicU64> {
+        self.drawn.clone()
     }
 
     /// The next eight bytes of the stream, little-endian.
     pub fn next_u64(&mut self) -> u64 {
-        self.0.next_u64()
+        self.drawn.fetch_add(1, Ordering::Relaxed);
+        self.stream.next_u64()
     }
 
     /// A number in `0..n`, each equally likely.

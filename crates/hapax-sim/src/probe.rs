@@ -400,6 +400,10 @@ impl Store for Probed {
         Box::pin(self.0.pass(async move { self.0.inner.checkpoint(run, step).await }))
     }
 
+    fn checkpoints(&self, run: RunKey, from_step: u64, limit: usize) -> Answer<'_, Vec<Checkpoint>> {
+        Box::pin(self.0.pass(async move { self.0.inner.checkpoints(run, from_step, limit).await }))
+    }
+
     fn frontier_page(&self, run: RunKey, step: u64, page: u32) -> Answer<'_, Vec<WorkItem>> {
         Box::pin(self.0.pass(async move { self.0.inner.frontier_page(run, step, page).await }))
     }

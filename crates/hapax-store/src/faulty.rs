@@ -377,6 +377,10 @@ impl Store for Faulty {
         Box::pin(self.uncounted(async move { self.inner.checkpoint(run, step).await }))
     }
 
+    fn checkpoints(&self, run: RunKey, from_step: u64, limit: usize) -> Answer<'_, Vec<Checkpoint>> {
+        Box::pin(self.uncounted(async move { self.inner.checkpoints(run, from_step, limit).await }))
+    }
+
     fn frontier_page(&self, run: RunKey, step: u64, page: u32) -> Answer<'_, Vec<WorkItem>> {
         Box::pin(self.uncounted(async move { self.inner.frontier_page(run, step, page).await }))
     }

@@ -345,6 +345,18 @@ impl Store for MemoryStore {
         })
     }
 
+    fn checkpoints(&self, run: RunKey, from_step: u64, limit: usize) -> Answer<'_, Vec<Checkpoint>> {
+        Box::pin(async move {
+            let stored: Vec<_> = match self.tables().runs.get(&run) {
+                Some(run) => {
+                    run.checkpoints.range(from_step..).take(limit).map(|(_, it)| it.clone()).collect()
+                }
+                None => vec![],
+            };
+            stored.iter().map(|checkpoint| read_back(&run, checkpoint)).collect()
+        })
+    }
+
     fn frontier_page(&self, run: RunKey, step: u64, page: u32) -> Answer<'_, Vec<WorkItem>> {
         Box::pin(async move {
             let Some(stored) = self.stored_checkpoint(&run, step) else { return Ok(vec![]) };

@@ -120,6 +120,10 @@ pub trait Store: Send + Sync + 'static {
     /// The checkpoint of one step, checked against its digest.
     fn checkpoint(&self, run: RunKey, step: u64) -> Answer<'_, Option<Checkpoint>>;
 
+    /// The checkpoints from a step on that are kept, in order, each checked against its digest; at most `limit`, and fewer
+    /// where states are large. Empty: there are no more.
+    fn checkpoints(&self, run: RunKey, from_step: u64, limit: usize) -> Answer<'_, Vec<Checkpoint>>;
+
     /// One page of a frontier ([`FRONTIER_PAGE`](hapax_core::limits::FRONTIER_PAGE) items), checked. Empty when
     /// there is no such page, step or run.
     fn frontier_page(&self, run: RunKey, step: u64, page: u32) -> Answer<'_, Vec<WorkItem>>;
@@ -205,7 +209,7 @@ pub struct NewRun {
     pub fingerprint: Digest,
     /// Binds graph and input, to tell a repeated start from another one.
     pub input: Digest,
-    /// Step 0.
+    /// Where it begins: step 0, unless it goes on from another run's.
     pub checkpoint: Checkpoint,
     /// For finding it again.
     pub tags: BTreeMap<String, String>,
@@ -213,6 +217,8 @@ pub struct NewRun {
     pub claim: Option<Claimant>,
     /// The run, in the same namespace, that is told of its end and whose cancel is its own.
     pub parent: Option<RunId>,
+    /// What is recorded already of the step that it begins with; numbered from 0.
+    pub journal: Vec<JournalRow>,
 }
 
 /// The answer to a start.

@@ -6,6 +6,7 @@
 use crate::{
     effects::{Begun, EffectFuture, failed},
     error::{EffectError, Error},
+    item::Live,
     wait::Wait,
 };
 use hapax_core::{
@@ -92,17 +93,18 @@ impl EffectFuture<'_> {
         if let Some(recorded) = asked.recorded {
             return self.replay(recorded);
         }
-        let new = self.new_child(child, run, state).map_err(|error| self.refused(&error))?;
+        let live = self.live().await;
+        let new = self.new_child(live, child, run, state).map_err(|error| self.refused(&error))?;
         let (asked, busy) = match self.begin(asked).await {
             Begun::Go(_, asked, busy) => (asked, busy),
             Begun::Told(outcome) => return self.replay(outcome),
         };
-        let outcome = match self.create(&new).await {
+        let outcome = match self.create(live, &new).await {
             Err(error) => failed(error.code(), error.to_string(), false),
             Ok(()) => {
                 let subject = mailbox::end_of(run);
-                self.take_letters(&subject).await;
-                match self.child_outcome(&new.key).await {
+                self.take_letters(live, &subject).await;
+                match self.child_outcome(live, &new.key).await {
                     Some(outcome) => outcome,
                     None => {
                         drop(busy);
@@ -118,9 +120,15 @@ impl EffectFuture<'_> {
         self.error(error.code(), error.to_string(), false)
     }
 
-    fn new_child<C: State>(&self, child: Child<C>, run: &str, state: &C) -> Result<NewRun, Error> {
+    fn new_child<C: State>(
+        &self,
+        live: &Live,
+        child: Child<C>,
+        run: &str,
+        state: &C,
+    ) -> Result<NewRun, Error> {
         let item = &self.attempt.item;
-        let Some(code) = item.shared.latest(child.graph) else {
+        let Some(code) = live.shared.latest(child.graph) else {
             return Err(Error::NotRegistered { graph: child.graph.into() });
         };
         let key = RunKey { namespace: item.run.namespace.clone(), run: RunId::new(run)? };
@@ -129,38 +137,37 @@ impl EffectFuture<'_> {
     }
 
     /// Creates the child, unless it is there.
-    async fn create(&self, new: &NewRun) -> Result<(), Error> {
-        let item = &self.attempt.item;
+    async fn create(&self, live: &Live, new: &NewRun) -> Result<(), Error> {
         loop {
-            match item.shared.store.create(new.clone()).await {
+            match live.shared.store.create(new.clone()).await {
                 Ok(Created::New(_)) => break,
                 Ok(Created::Exists(found)) if found.input == new.input && found.parent == new.parent => break,
                 Ok(Created::Exists(_)) => return Err(Error::RunExists { run: new.key.clone() }),
                 Err(error @ (StoreError::TooLarge { .. } | StoreError::Name(_))) => return Err(error.into()),
-                Err(error) => self.bear(error).await,
+                Err(error) => self.bear(live, error).await,
             }
         }
-        item.shared.look_for_work();
+        live.shared.look_for_work();
         Ok(())
     }
 
     /// Takes what only says that the child ended: its row tells how.
-    async fn take_letters(&self, subject: &Arc<str>) {
+    async fn take_letters(&self, live: &Live, subject: &Arc<str>) {
         let item = &self.attempt.item;
         let take = async |letter: Letter| item.see([Entry::Took { letter: letter.number }]);
-        while let Some(()) = self.unless_halted(item.mailbox.take(&item.gate, subject, take).await).await {}
+        while let Some(()) = self.unless_halted(live.mailbox.take(&live.gate, subject, take).await).await {}
     }
 
     /// How the child ended; `None`: it hasn't.
-    async fn child_outcome(&self, child: &RunKey) -> Option<EffectOutcome> {
-        let store = &self.attempt.item.shared.store;
+    async fn child_outcome(&self, live: &Live, child: &RunKey) -> Option<EffectOutcome> {
+        let store = &live.shared.store;
         let loaded = loop {
             match store.load(child.clone()).await {
                 Ok(loaded) => break loaded,
                 Err(error @ StoreError::NotFound { .. }) => {
                     return Some(failed(error.code(), error.to_string(), false));
                 }
-                Err(error) => self.bear(error).await,
+                Err(error) => self.bear(live, error).await,
             }
         };
         let run = child.clone();

@@ -2,14 +2,15 @@
 
 use crate::{
     child::Child,
-    effects::{Attempt, Begun, EffectFuture},
+    effects::{Begun, EffectFuture},
     error::EffectError,
+    item::{Attempt, Live},
     question::Question,
 };
 use hapax_core::{
     error::code,
     id::{NodeId, RunId},
-    journal::{ASK, EffectKind, SLEEP},
+    journal::{ASK, EffectKind, SLEEP, VERSION},
     limits, mailbox,
     order::{OrderKey, PathHash},
     rng::Rng,
@@ -120,13 +121,18 @@ impl<S: State, A: Send + Sync + 'static> Ctx<S, A> {
 
     /// Cancelled when the run is; a node that doesn't heed it is dropped after `cancel_grace`.
     pub fn cancelled(&self) -> CancellationToken {
-        self.attempt.item.gate.halted().child_token()
+        let live = self.attempt.item.live.as_ref();
+        live.map_or_else(CancellationToken::new, |live| live.gate.halted().child_token())
     }
 
     /// Draws that are the same on every attempt, after every crash and in every replay.
     pub fn rng(&mut self) -> &mut Rng {
-        let item = &self.attempt.item;
-        self.rng.get_or_insert_with(|| Rng::for_item(item.seed, item.step, item.path_hash, &self.scope))
+        let (item, scope) = (&self.attempt.item, &self.scope);
+        self.rng.get_or_insert_with(|| {
+            let rng = Rng::for_item(item.seed, item.step, item.path_hash, scope);
+            self.attempt.counts(scope, rng.drawn());
+            rng
+        })
     }
 
     /// A named lane with calls of its own: the way to run effects of one node side by side. A name can be used
@@ -187,14 +193,50 @@ impl<S: State, A: Send + Sync + 'static> Ctx<S, A> {
 
     /// The time, the same on every attempt and in every replay.
     pub fn now(&mut self) -> SystemTime {
-        let item = self.attempt.item.clone();
-        let us: i64 = self.seen("hapax.now").note(|| item.now_us());
+        let us: i64 = self.seen("hapax.now").note(0, Live::now_us);
         UNIX_EPOCH + Duration::from_micros(us.try_into().unwrap_or(0))
     }
 
     /// A fresh UUID (version 7), the same on every attempt and in every replay.
     pub fn uuid(&mut self) -> Uuid {
-        self.seen("hapax.uuid").note(Uuid::now_v7)
+        self.seen("hapax.uuid").note(Uuid::nil(), |_| Uuid::now_v7())
+    }
+
+    /// Which side of a change of this node's code this item is on, for good: `max`, unless an earlier execution of it
+    /// came past this place before the change was there; then `min`.
+    ///
+    /// So changed calls can be deployed while runs are in flight: an item that began under the old code goes on with it.
+    /// It isn't one of the node's numbered calls. An item whose version is below `min` or above `max` fails: the code that
+    /// it needs is gone, or not there yet.
+    ///
+    /// ```
+    /// # use hapax::prelude::*;
+    /// # use serde::{Serialize, Deserialize};
+    /// # #[derive(State, Clone, Default, Debug, Serialize, Deserialize)]
+    /// # struct Order { quote: u64 }
+    /// # async fn old(_sku: &str) -> std::io::Result<u64> { Ok(1) }
+    /// # async fn new(_sku: &str) -> std::io::Result<u64> { Ok(2) }
+    /// async fn quote(mut ctx: hapax::Ctx<Order>) -> hapax::Result<OrderDelta> {
+    ///     let cents: u64 = match ctx.version("quotes-by-post", 1, 2)? {
+    ///         1 => ctx.effect("quote", Read, "anvil", async |_| old("anvil").await).await?,
+    ///         _ => ctx.effect("quote-v2", Read, "anvil", async |_| new("anvil").await).await?,
+    ///     };
+    ///     Ok(Order::delta().quote(cents))
+    /// }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> hapax::Result<()> {
+    /// # const QUOTE: Node = Node::new("quote");
+    /// # let engine = Engine::open("memory:").await?;
+    /// # let orders = engine.register(Graph::new("orders", 1, QUOTE).node(QUOTE, quote), ()).await?;
+    /// assert_eq!(orders.start("order-42", Order::default()).await?.wait().await?.quote, 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn version(&mut self, change: &str, min: u32, max: u32) -> Result<u32, EffectError> {
+        // No lane can have this path: a name holds no `/`, and isn't empty.
+        let scope: Arc<str> = format!("{}//{change}", self.scope).into();
+        let went_on = self.attempt.went_on(&self.scope, self.calls);
+        next_call(&self.attempt, &scope, &mut 0, VERSION, EffectKind::Read).version(change, went_on, min, max)
     }
 
     /// The next of this lane's random numbers; see [`Ctx::rng`].
@@ -210,11 +252,7 @@ impl<S: State, A: Send + Sync + 'static> Ctx<S, A> {
             let (effect, code) = (SLEEP.into(), code::BAD_DURATION.into());
             return Err(EffectError { effect, code, message, retryable: false });
         }
-        let item = self.attempt.item.clone();
-        let site = self.seen(SLEEP);
-        let wake_at = site.note(|| item.now_us() + duration.as_micros() as i64);
-        site.until(wake_at).await;
-        Ok(())
+        self.seen(SLEEP).sleep(duration).await
     }
 
     /// Waits for a signal, parked: see [`Engine::signal`](crate::Engine::signal). Signals of one name are taken in the

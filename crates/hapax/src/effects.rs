@@ -4,199 +4,36 @@
 //! the node sees it. The handle of an ended attempt is dead.
 
 use crate::{
-    emit::Outgoing,
     error::{EffectError, NodeError},
-    gate::{Gate, Halt, Mark, lock},
-    observe::Observer,
-    options::CallRules,
-    wait::{Busy, Mailbox, Wait, Waits},
-    worker::Shared,
+    gate::{Halt, lock},
+    item::{Attempt, Difference, Live, call_at},
+    wait::{Busy, Wait},
 };
 use hapax_core::{
     canary, canonical,
-    commit::{Append, Epoch, Write},
     error::{Coded, code},
     failure::clip,
-    id::{NodeId, RunKey, check_name},
-    journal::{EffectKind, EffectOutcome, Entry, Intent, JournalRow, Question, Recorded, SLEEP, Seen},
+    id::check_name,
+    journal::{EffectKind, EffectOutcome, Entry, Intent, Question, Seen, Timer},
     json::Json,
     key::{Digest, EffectSite, effect_key_of_digest, sha256},
     limits,
     mailbox::{self, Letter},
-    order::{OrderKey, PathHash},
 };
-use hapax_store::{Clock, Pace, StoreError};
+use hapax_store::{Pace, StoreError};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
     any::Any,
-    collections::{BTreeSet, HashSet},
     fmt,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::{Duration, Instant},
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
 };
-use tokio_util::sync::CancellationToken;
 
-/// An item of the current step, and what it recorded.
-pub(crate) struct Item {
-    pub(crate) run: RunKey,
-    pub(crate) epoch: Epoch,
-    pub(crate) step: u64,
-    /// The digest of the checkpoint whose frontier holds the item.
-    pub(crate) base: Digest,
-    pub(crate) node: NodeId,
-    pub(crate) order_key: OrderKey,
-    pub(crate) path_hash: PathHash,
-    pub(crate) seed: u64,
-    /// Alone, unless other items of the step may have something to journal as well.
-    pub(crate) pace: Pace,
-    pub(crate) gate: Arc<Gate>,
-    pub(crate) observer: Observer,
-    pub(crate) clock: Clock,
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) mailbox: Arc<Mailbox>,
-    pub(crate) rules: CallRules,
-    pub(crate) recorded: Mutex<Recorded>,
-    /// What the item saw and the journal doesn't have yet: it is written with the item's next row, or with the step.
-    pub(crate) tail: Mutex<Vec<Entry>>,
-}
-
-impl Item {
-    /// The time by the store's clock, in microseconds since 1970.
-    pub(crate) fn now_us(&self) -> i64 {
-        self.clock.now_us()
-    }
-
-    /// A row of this item.
-    pub(crate) fn row(&self, seq: u64, entry: Entry) -> JournalRow {
-        JournalRow { seq, base: self.base, step: self.step, path_hash: self.path_hash, entry }
-    }
-
-    /// Journals what happened to the item, behind everything that it saw before. Doesn't wait for the disk.
-    pub(crate) async fn journal(
-        &self,
-        pace: Pace,
-        entries: &[Entry],
-        unless_cancelled: bool,
-    ) -> Result<Mark, Halt> {
-        let mut flushed = 0;
-        let append = |first_seq| {
-            let tail = lock(&self.tail);
-            flushed = if canary::on("tail_behind") { 0 } else { tail.len() };
-            let rows = tail[..flushed].iter().chain(entries).cloned().zip(first_seq..);
-            let rows = rows.map(|(entry, seq)| self.row(seq, entry)).collect();
-            let (run, epoch) = (self.run.clone(), self.epoch);
-            Write::Append(Append { run, epoch, first_seq, rows, unless_cancelled })
-        };
-        let accepted = self.gate.submit(pace, append).await?;
-        // Known at once, in the journal's order: an attempt that is dropped while it waits for the disk has recorded
-        // this all the same, and the next one must not call again.
-        lock(&self.tail).drain(..flushed);
-        let mut recorded = lock(&self.recorded);
-        entries.iter().for_each(|entry| recorded.take(entry));
-        Ok(accepted.mark)
-    }
-
-    /// Takes note of what the item saw, to be journaled with its next row.
-    pub(crate) fn see(&self, entries: impl IntoIterator<Item = Entry>) {
-        let (mut tail, mut recorded) = (lock(&self.tail), lock(&self.recorded));
-        for entry in entries {
-            recorded.take(&entry);
-            tail.push(entry);
-        }
-    }
-}
-
-/// One attempt of an item.
-pub(crate) struct Attempt {
-    pub(crate) item: Arc<Item>,
-    pub(crate) number: u32,
-    pub(crate) deadline: Instant,
-    pub(crate) alive: AtomicBool,
-    /// What it sends, if it ends well.
-    pub(crate) outgoing: Outgoing,
-    asked: Mutex<BTreeSet<(Arc<str>, u32)>>,
-    scopes: Mutex<HashSet<Arc<str>>>,
-    verdict: Mutex<Option<NodeError>>,
-    stopped: CancellationToken,
-    pub(crate) waits: Waits,
-}
-
-impl Attempt {
-    pub(crate) fn new(item: Arc<Item>, number: u32, deadline: Instant) -> Arc<Self> {
-        Arc::new(Self {
-            item,
-            number,
-            deadline,
-            alive: AtomicBool::new(true),
-            outgoing: Outgoing::default(),
-            asked: Mutex::default(),
-            scopes: Mutex::default(),
-            verdict: Mutex::default(),
-            stopped: CancellationToken::new(),
-            waits: Waits::default(),
-        })
-    }
-
-    /// Fails the attempt whatever the node makes of it.
-    pub(crate) fn condemn(&self, error: NodeError) {
-        lock(&self.verdict).get_or_insert(error);
-        self.stopped.cancel();
-    }
-
-    /// Resolves when the attempt was condemned.
-    pub(crate) async fn condemned(&self) -> NodeError {
-        self.stopped.cancelled().await;
-        lock(&self.verdict).take().unwrap_or_else(|| NodeError::new("the attempt was stopped"))
-    }
-
-    /// The attempt is over: its handles do nothing any more. A record that it didn't ask for, though it
-    /// succeeded, means that the code changed; but a timer may lose to whatever it raced with.
-    pub(crate) fn end(&self, succeeded: bool) -> Result<(), NodeError> {
-        self.alive.store(false, Ordering::Release);
-        if let Some(verdict) = lock(&self.verdict).take() {
-            return Err(verdict);
-        }
-        let (asked, recorded) = (lock(&self.asked), lock(&self.item.recorded));
-        match recorded.calls().find(|(at, call)| succeeded && !asked.contains(at) && call.name != SLEEP) {
-            None => Ok(()),
-            Some(((scope, index), call)) => {
-                let call = format!("call {index}{} `{}`", in_scope(scope), call.name);
-                Err(mismatch(&self.item, &format!("expected {call}, which is recorded; got no such call")))
-            }
-        }
-    }
-
-    /// Opens a lane. The root is the empty path and `/` parts the names, so neither can stand in one.
-    pub(crate) fn open_scope(&self, parent: &str, name: &str) -> Arc<str> {
-        let path: Arc<str> = if parent.is_empty() { name.into() } else { format!("{parent}/{name}").into() };
-        if let Err(error) = check_name("scope", name) {
-            self.condemn(NodeError::coded(error.code(), error.to_string(), false));
-        } else if name.contains('/') {
-            let message = format!("scope `{name}` holds a `/`; open a scope inside a scope instead");
-            self.condemn(NodeError::coded(code::INVALID_ID, message, false));
-        } else if !lock(&self.scopes).insert(path.clone()) {
-            let message =
-                format!("scope `{path}` was opened twice in one attempt; give each lane its own name");
-            self.condemn(NodeError::coded(code::REPLAY_MISMATCH, message, false));
-        }
-        path
-    }
-}
+/// How often a call lets the others of its attempt ask first, while some of what is recorded hasn't been asked for.
+const CATCH_UP: usize = 64;
 
 pub(crate) fn failed(code: &str, message: String, retryable: bool) -> EffectOutcome {
     EffectOutcome::Err { code: code.into(), message, retryable, unsent: false }
-}
-
-fn in_scope(scope: &str) -> String {
-    if scope.is_empty() { String::new() } else { format!(" of scope `{scope}`") }
-}
-
-fn mismatch(item: &Item, what: &str) -> NodeError {
-    let message = format!("`{}` in step {} differs from its record: {what}", item.node, item.step);
-    NodeError::coded(code::REPLAY_MISMATCH, message, false)
 }
 
 /// Says that a call failed before anything of it reached the other side: even a write that must not be repeated may be
@@ -324,22 +161,21 @@ impl<'a> EffectFuture<'a> {
         };
         let key =
             item.rules.key(&site, &request).unwrap_or_else(|| effect_key_of_digest(&site, &digest).into());
-        lock(&self.attempt.asked).insert((self.scope.clone(), self.index));
-        Ok(Asked { key: key.into(), request: digest, recorded: self.recorded(digest) })
+        self.attempt.asked(self.scope, self.index);
+        Ok(Asked { recorded: self.recorded(digest, &key), key: key.into(), request: digest })
     }
 
     /// The recorded answer, unless the call is to be made: there is none, or it is an error of an earlier attempt
     /// that nothing was built on.
-    fn recorded(&self, request: Digest) -> Option<EffectOutcome> {
+    fn recorded(&self, request: Digest, key: &str) -> Option<EffectOutcome> {
         let recorded = lock(&self.attempt.item.recorded);
         let call = recorded.call(self.scope, self.index)?;
-        if call.name != self.name || call.request != request {
-            let (at, scope) = (self.index, in_scope(self.scope));
-            let what = format!(
-                "call {at}{scope}: expected `{}` with request {}, got `{}` with request {request}",
-                call.name, call.request, self.name
-            );
-            self.attempt.condemn(mismatch(&self.attempt.item, &what));
+        if call.name != self.name {
+            self.differs(&call.name, "name", &call.name, self.name);
+        } else if call.request != request {
+            self.differs(&call.name, "request", &call.request.to_string(), &request.to_string());
+        } else if !call.key.is_empty() && *call.key != *key {
+            self.differs(&call.name, "key", &call.key, key);
         }
         match &call.outcome {
             Some(EffectOutcome::Err { .. })
@@ -349,6 +185,36 @@ impl<'a> EffectFuture<'a> {
             }
             outcome => outcome.clone(),
         }
+    }
+
+    fn differs(&self, name: &str, field: &str, expected: &str, got: &str) {
+        self.attempt.differs(Difference {
+            call: Some(call_at(self.scope, self.index, name)),
+            field: field.into(),
+            expected: expected.into(),
+            got: got.into(),
+        });
+    }
+
+    /// The way to the outside, once all that is recorded has been asked for: what happened before a crash comes before
+    /// whatever happens now, however a node races its calls. In a replay this never returns.
+    pub(crate) async fn live(&self) -> &'a Live {
+        let Some(live) = &self.attempt.item.live else {
+            return self.attempt.waits.wait(Wait::Record(self.at())).await;
+        };
+        for _ in 0..CATCH_UP {
+            if !self.attempt.is_behind() {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        self.unless_stopped(live).await;
+        live
+    }
+
+    /// This call, for people.
+    pub(crate) fn at(&self) -> String {
+        call_at(self.scope, self.index, self.name)
     }
 
     /// Gives a recorded answer to the node.
@@ -368,23 +234,23 @@ impl<'a> EffectFuture<'a> {
     /// Lets the call go ahead. Of a write the intent is durable first, and with it everything that the run did before;
     /// a write that may have taken effect and can't be repeated waits for a person's word.
     pub(crate) async fn begin(&self, asked: Asked) -> Begun<'a> {
-        self.unless_stopped().await;
+        let live = self.live().await;
         let busy = self.attempt.waits.busy();
         if self.kind == EffectKind::Read {
             return Begun::Go(asked.key.clone(), asked, busy);
         }
-        let intent = Entry::Intent(self.intent(&asked));
-        if !self.in_doubt() {
+        let intent = Entry::Intent(self.intent(live, &asked));
+        if !self.in_doubt(live) {
             // A child whose end the run waited for was begun before the run was parked.
             if !(self.kind == EffectKind::Child && self.is_begun()) {
-                self.record(&[intent], true, canary::on("gate_open")).await;
+                self.record(live, &[intent], true, canary::on("gate_open")).await;
             }
             return Begun::Go(asked.key.clone(), asked, busy);
         }
         let subject = mailbox::resolution(&asked.key);
-        let (item, waits) = (&self.attempt.item, &self.attempt.waits);
-        let told = item.mailbox.take(&item.gate, &subject, async |letter| self.told(letter, intent).await);
-        match told.await {
+        let waits = &self.attempt.waits;
+        let told = async |letter| self.told(live, letter, intent).await;
+        match live.mailbox.take(&live.gate, &subject, told).await {
             Ok(Some(None)) => Begun::Go(asked.key.clone(), asked, busy),
             Ok(Some(Some(outcome))) => Begun::Told(outcome),
             Ok(None) => {
@@ -395,7 +261,7 @@ impl<'a> EffectFuture<'a> {
         }
     }
 
-    fn intent(&self, asked: &Asked) -> Intent {
+    fn intent(&self, live: &Live, asked: &Asked) -> Intent {
         Intent {
             scope: self.scope.clone(),
             index: self.index,
@@ -404,7 +270,7 @@ impl<'a> EffectFuture<'a> {
             kind: self.kind,
             request: asked.request,
             key: asked.key.to_string(),
-            at_us: self.attempt.item.now_us(),
+            at_us: live.now_us(),
         }
     }
 
@@ -415,7 +281,14 @@ impl<'a> EffectFuture<'a> {
     }
 
     /// Takes note of a question, to be durable before the run is parked.
-    pub(crate) fn see_question(&self, name: &str, text: String, schema: Option<Json>, asked: &Asked) {
+    pub(crate) fn see_question(
+        &self,
+        live: &Live,
+        name: &str,
+        text: String,
+        schema: Option<Json>,
+        asked: &Asked,
+    ) {
         self.attempt.item.see([Entry::Question(Question {
             scope: self.scope.clone(),
             index: self.index,
@@ -424,16 +297,16 @@ impl<'a> EffectFuture<'a> {
             name: name.into(),
             text,
             schema,
-            at_us: self.attempt.item.now_us(),
+            at_us: live.now_us(),
         })]);
     }
 
     /// Whether an earlier attempt may have reached the other side, and another must not.
-    fn in_doubt(&self) -> bool {
+    fn in_doubt(&self, live: &Live) -> bool {
         let recorded = lock(&self.attempt.item.recorded);
         let Some(call) = recorded.call(self.scope, self.index) else { return false };
         let unsent = matches!(call.outcome, Some(EffectOutcome::Err { unsent: true, .. }));
-        let forgotten = self.attempt.item.now_us() - call.since_us > limits::KEY_TTL.as_micros() as i64;
+        let forgotten = live.now_us() - call.since_us > limits::KEY_TTL.as_micros() as i64;
         match self.kind {
             EffectKind::Write => !unsent && forgotten,
             EffectKind::WriteAtMostOnce => !unsent,
@@ -442,24 +315,24 @@ impl<'a> EffectFuture<'a> {
     }
 
     /// Records an operator's word with the letter that brought it; `None`: the call is to be made.
-    async fn told(&self, letter: Letter, intent: Entry) -> Option<EffectOutcome> {
+    async fn told(&self, live: &Live, letter: Letter, intent: Entry) -> Option<EffectOutcome> {
         let took = Entry::Took { letter: letter.number };
         let outcome = match letter.payload.read() {
             Ok(Resolution::Retry) => {
-                self.record(&[took, intent], true, false).await;
+                self.record(live, &[took, intent], true, false).await;
                 return None;
             }
             Ok(Resolution::Result(response)) => EffectOutcome::Ok { response },
             Ok(Resolution::Fail(message)) => failed(code::EFFECT_FAILED, clip(message), false),
             Err(error) => failed(code::STATE_SHAPE, format!("the resolution cannot be read: {error}"), false),
         };
-        self.record(&[took, self.result(outcome.clone())], false, false).await;
+        self.record(live, &[took, self.result(live, outcome.clone())], false, false).await;
         Some(outcome)
     }
 
-    pub(crate) fn result(&self, outcome: EffectOutcome) -> Entry {
+    pub(crate) fn result(&self, live: &Live, outcome: EffectOutcome) -> Entry {
         let (scope, index, attempt) = (self.scope.clone(), self.index, self.attempt.number);
-        Entry::Result { scope, index, attempt, outcome, at_us: self.attempt.item.now_us() }
+        Entry::Result { scope, index, attempt, outcome, at_us: live.now_us() }
     }
 
     /// Records how the call ended, then shows it to the node: as it was recorded, so that a node that sees it again
@@ -485,17 +358,18 @@ impl<'a> EffectFuture<'a> {
         asked: Asked,
         outcome: EffectOutcome,
     ) -> Result<T, EffectError> {
+        let live = self.live().await;
         if self.kind == EffectKind::Read {
-            self.unless_stopped().await;
-            self.see(asked.request, outcome.clone(), None);
+            self.see(live, asked.request, outcome.clone(), None);
         } else {
-            self.record(&[self.result(outcome.clone())], false, canary::on("result_early")).await;
+            let result = self.result(live, outcome.clone());
+            self.record(live, &[result], false, canary::on("result_early")).await;
         }
         self.replay(outcome)
     }
 
     /// Takes note of what a call saw, with the letter that brought it.
-    fn see(&self, request: Digest, outcome: EffectOutcome, letter: Option<u64>) {
+    fn see(&self, live: &Live, request: Digest, outcome: EffectOutcome, letter: Option<u64>) {
         let seen = Entry::Seen(Seen {
             scope: self.scope.clone(),
             index: self.index,
@@ -503,35 +377,102 @@ impl<'a> EffectFuture<'a> {
             name: self.name.into(),
             request,
             outcome,
-            at_us: self.attempt.item.now_us(),
+            at_us: live.now_us(),
         });
         self.attempt.item.see(letter.map(|letter| Entry::Took { letter }).into_iter().chain([seen]));
     }
 
-    /// The recorded value, or `fresh` and that is recorded. A record that is of something else condemns the attempt.
-    pub(crate) fn note<T: Serialize + DeserializeOwned>(&self, fresh: impl FnOnce() -> T) -> T {
-        let Ok(asked) = self.ask(&()) else { return fresh() };
+    /// The recorded value, or a fresh one and that is recorded. A record that is of something else condemns the attempt.
+    pub(crate) fn note<T: Serialize + DeserializeOwned>(
+        &self,
+        unknown: T,
+        fresh: impl FnOnce(&Live) -> T,
+    ) -> T {
+        let Ok(asked) = self.ask(&()) else { return unknown };
         if let Some(EffectOutcome::Ok { response }) = &asked.recorded
             && let Ok(value) = response.read()
         {
             return value;
         }
-        let value = fresh();
-        if !self.attempt.stopped.is_cancelled()
+        let Some(live) = &self.attempt.item.live else {
+            self.attempt.ran_out(self.at());
+            return unknown;
+        };
+        let value = fresh(live);
+        if !self.attempt.is_condemned()
             && let Ok(response) = Json::of(&value)
         {
-            self.see(asked.request, EffectOutcome::Ok { response }, None);
+            self.see(live, asked.request, EffectOutcome::Ok { response }, None);
         }
         value
     }
 
+    /// The version that was decided on before, else `min` where the item came past this place without deciding, else
+    /// `max`; recorded from now on.
+    pub(crate) fn version(
+        &self,
+        change: &str,
+        went_on: bool,
+        min: u32,
+        max: u32,
+    ) -> Result<u32, EffectError> {
+        check_name("change", change).map_err(|error| self.error(error.code(), error.to_string(), false))?;
+        let asked = self.ask(&())?;
+        let version = match (asked.recorded, &self.attempt.item.live) {
+            (Some(recorded), _) => self.replay(recorded)?,
+            (None, None) => min,
+            (None, Some(live)) => {
+                let version = if went_on { min } else { max };
+                let response = Json::of(&version).map_err(|e| self.error(e.code(), e.to_string(), false))?;
+                self.see(live, asked.request, EffectOutcome::Ok { response }, None);
+                version
+            }
+        };
+        if (min..=max).contains(&version) {
+            return Ok(version);
+        }
+        let message =
+            format!("version {version} of `{change}` is needed here, and this code has {min} to {max}");
+        self.attempt.condemn(NodeError::coded(code::UNSUPPORTED_VERSION, message.clone(), false));
+        Err(self.error(code::UNSUPPORTED_VERSION, message, false))
+    }
+
+    /// Waits for that long from when it was first asked for; that it did is recorded.
+    pub(crate) async fn sleep(&self, duration: Duration) -> Result<(), EffectError> {
+        let asked = self.ask(&())?;
+        if let Some(went_off) = asked.recorded {
+            return self.replay(went_off);
+        }
+        let live = self.live().await;
+        let due_us = self.due_us().unwrap_or_else(|| self.set_timer(live, asked.request, duration));
+        self.until(live, due_us).await;
+        // Another call may have been recorded since: of two that race, one is the first for ever.
+        let live = self.live().await;
+        let went_off = EffectOutcome::Ok { response: Json::null() };
+        self.attempt.item.see([self.result(live, went_off)]);
+        Ok(())
+    }
+
+    /// When the timer goes off that this call has set.
+    fn due_us(&self) -> Option<i64> {
+        lock(&self.attempt.item.recorded).call(self.scope, self.index)?.due_us
+    }
+
+    fn set_timer(&self, live: &Live, request: Digest, duration: Duration) -> i64 {
+        let at_us = live.now_us();
+        let due_us = at_us + duration.as_micros() as i64;
+        let (scope, index, attempt) = (self.scope.clone(), self.index, self.attempt.number);
+        self.attempt.item.see([Entry::Timer(Timer { scope, index, attempt, request, due_us, at_us })]);
+        due_us
+    }
+
     /// Waits until that time, in microseconds since 1970: in place when it is near, else parked.
-    pub(crate) async fn until(&self, at_us: i64) {
-        let left = Duration::from_micros(u64::try_from(at_us - self.attempt.item.now_us()).unwrap_or(0));
+    async fn until(&self, live: &Live, due_us: i64) {
+        let left = Duration::from_micros(u64::try_from(due_us - live.now_us()).unwrap_or(0));
         // A clock that stands still is moved on only while everything waits.
-        let parks = left > limits::SHORT_WAIT || self.attempt.item.clock.is_manual() && !left.is_zero();
+        let parks = left > limits::SHORT_WAIT || live.shared.clock.is_manual() && !left.is_zero();
         if parks {
-            return self.attempt.waits.wait(Wait::Until(at_us)).await;
+            return self.attempt.waits.wait(Wait::Until(due_us)).await;
         }
         let _busy = self.attempt.waits.busy();
         tokio::time::sleep(left).await;
@@ -543,14 +484,14 @@ impl<'a> EffectFuture<'a> {
         if let Some(recorded) = asked.recorded {
             return self.replay(recorded);
         }
-        self.unless_stopped().await;
-        let (item, busy) = (&self.attempt.item, self.attempt.waits.busy());
+        let live = self.live().await;
+        let busy = self.attempt.waits.busy();
         let read = async |letter: Letter| {
             let outcome = EffectOutcome::Ok { response: letter.payload };
-            self.see(asked.request, outcome.clone(), Some(letter.number));
+            self.see(live, asked.request, outcome.clone(), Some(letter.number));
             outcome
         };
-        match item.mailbox.take(&item.gate, &subject, read).await {
+        match live.mailbox.take(&live.gate, &subject, read).await {
             Ok(Some(outcome)) => self.replay(outcome),
             Ok(None) => {
                 drop(busy);
@@ -561,8 +502,8 @@ impl<'a> EffectFuture<'a> {
     }
 
     /// Bears an error of the store, or never returns: then the run stops.
-    pub(crate) async fn bear(&self, error: StoreError) {
-        let borne = self.attempt.item.gate.bear(error).await;
+    pub(crate) async fn bear(&self, live: &Live, error: StoreError) {
+        let borne = live.gate.bear(error).await;
         self.unless_halted(borne).await;
     }
 
@@ -576,23 +517,22 @@ impl<'a> EffectFuture<'a> {
 
     /// Journals and waits for the disk. When the run is stopped meanwhile this never returns: the node's future
     /// is dropped where it stands, and user code doesn't see why.
-    async fn record(&self, entries: &[Entry], unless_cancelled: bool, without_waiting: bool) {
-        self.unless_stopped().await;
-        let item = &self.attempt.item;
+    async fn record(&self, live: &Live, entries: &[Entry], unless_cancelled: bool, without_waiting: bool) {
+        self.unless_stopped(live).await;
         let durable = async {
             let alone = self.scope.is_empty() && !without_waiting;
-            let pace = if alone { item.pace } else { Pace::Ahead };
-            let mark = item.journal(pace, entries, unless_cancelled).await?;
-            if without_waiting { Ok(()) } else { item.gate.passed(mark).await }
+            let pace = if alone { live.pace } else { Pace::Ahead };
+            let mark = live.journal(&self.attempt.item, pace, entries, unless_cancelled).await?;
+            if without_waiting { Ok(()) } else { live.gate.passed(mark).await }
         };
         if durable.await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 
-    async fn unless_stopped(&self) {
+    async fn unless_stopped(&self, live: &Live) {
         let dead = !self.attempt.alive.load(Ordering::Acquire);
-        if dead || self.attempt.stopped.is_cancelled() || self.attempt.item.gate.halt().is_some() {
+        if dead || self.attempt.is_condemned() || live.gate.halt().is_some() {
             std::future::pending::<()>().await;
         }
     }

@@ -4,9 +4,9 @@
 //! fails, is parked or is dropped takes its messages with it, and the next one sends them anew.
 
 use crate::{
-    effects::Attempt,
     error::{EffectError, NodeError},
     gate::lock,
+    item::Attempt,
 };
 use hapax_core::{
     error::{Coded, code},

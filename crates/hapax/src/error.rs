@@ -1,6 +1,6 @@
 //! What can go wrong, named by what the caller must do next. Each error has a code with a page of its own.
 
-use crate::{letters::NotInDoubt, question::AnswerError};
+use crate::{fork::ForkError, letters::NotInDoubt, question::AnswerError};
 use hapax_core::{
     canonical::CanonicalError,
     commit::RunFailure,
@@ -98,6 +98,9 @@ pub enum Error {
     /// An answer was not taken.
     #[error(transparent)]
     Answer(Box<AnswerError>),
+    /// The run can't be forked like this.
+    #[error(transparent)]
+    Fork(Box<ForkError>),
     /// The engine is shut down.
     #[error("the engine is shut down; its runs go on when another one opens the store")]
     ShutDown,
@@ -112,6 +115,12 @@ pub enum Error {
 impl From<AnswerError> for Error {
     fn from(error: AnswerError) -> Self {
         Error::Answer(Box::new(error))
+    }
+}
+
+impl From<ForkError> for Error {
+    fn from(error: ForkError) -> Self {
+        Error::Fork(Box::new(error))
     }
 }
 
@@ -134,6 +143,7 @@ impl Coded for Error {
             Error::State(e) => e.code(),
             Error::Shape(e) => e.code(),
             Error::Store(e) => e.code(),
+            Error::Fork(e) => e.code(),
             Error::Failed { failure, .. } => known(&failure.code).unwrap_or(code::NODE_FAILED),
             Error::Cancelled { .. } => code::CANCELLED,
             Error::RunExists { .. } => code::RUN_EXISTS,

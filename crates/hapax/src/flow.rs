@@ -1,12 +1,13 @@
 //! A registered graph: starts, finds and resumes its runs.
 
 use crate::{
-    Engine,
+    Engine, Options,
     drive::{Claim, drive},
     error::Error,
     graph::Program,
     handle::Run,
     outline::GraphOutline,
+    replay::{self, Replay},
     worker::{Drive, End, Shared},
 };
 use futures::future::BoxFuture;
@@ -17,9 +18,9 @@ use hapax_core::{
     id::RunKey,
     key::{Digest, DigestBuilder},
     rng::run_seed,
-    state::State,
+    state::{self, State, StateShape},
 };
-use hapax_store::{Created, NewRun, RunRecord, StoreError};
+use hapax_store::{Created, NewRun, RunRecord, Store};
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 /// A graph registered with an engine. Cheap to clone.
@@ -101,8 +102,23 @@ impl<S: State, A: Send + Sync + 'static> Drive for Code<S, A> {
             tags: BTreeMap::new(),
             claim: None,
             parent: None,
+            journal: vec![],
             key,
         }
+    }
+
+    fn replay<'r>(
+        &'r self,
+        store: Arc<dyn Store>,
+        options: &'r Options,
+        record: RunRecord,
+        into: &'r mut Replay,
+    ) -> BoxFuture<'r, Result<(), Error>> {
+        Box::pin(replay::replay(&self.program, self.app.clone(), store, options, record, into))
+    }
+
+    fn check_state(&self, json: &[u8], version: u32) -> Result<(), StateShape> {
+        state::decode::<S>(json, version).map(drop)
     }
 
     fn outline(&self) -> GraphOutline {
@@ -177,13 +193,7 @@ impl<S: State, A: Send + Sync + 'static> Flow<S, A> {
     async fn begin(&self, key: RunKey, new: NewRun) -> Result<Run<S>, Error> {
         let (input, first) = (new.input, new.checkpoint.clone());
         let shared = &self.engine.shared;
-        let created = loop {
-            match shared.store.create(new.clone()).await {
-                // Whether it is there is found out by asking for the same again.
-                Err(StoreError::Unknown(_)) => {}
-                created => break created?,
-            }
-        };
+        let created = self.engine.create(new).await?;
         let handle = Run::new(self.engine.clone(), key.clone());
         match created {
             Created::New(Some(lease)) => {

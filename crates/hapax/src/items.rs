@@ -92,6 +92,7 @@ mod tests {
             tags: BTreeMap::new(),
             claim: Some(Claimant { owner: "test".into(), ttl: Duration::from_secs(600) }),
             parent: None,
+            journal: vec![],
             key,
         }
     }

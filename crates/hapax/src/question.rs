@@ -142,20 +142,21 @@ impl EffectFuture<'_> {
         if let Some(recorded) = asked.recorded {
             return self.replay(recorded);
         }
+        let live = self.live().await;
         if !self.is_begun() {
             let schema =
                 schema.as_ref().map(Json::of).transpose().map_err(|e| refuse(e.code(), e.to_string()))?;
-            self.see_question(name, text, schema, &asked);
+            self.see_question(live, name, text, schema, &asked);
         }
         let subject = mailbox::answer(name);
         let busy = self.attempt.waits.busy();
         let item = &self.attempt.item;
         let read = async |letter: Letter| {
             let outcome = EffectOutcome::Ok { response: letter.payload };
-            item.see([Entry::Took { letter: letter.number }, self.result(outcome.clone())]);
+            item.see([Entry::Took { letter: letter.number }, self.result(live, outcome.clone())]);
             outcome
         };
-        match self.unless_halted(item.mailbox.take(&item.gate, &subject, read).await).await {
+        match self.unless_halted(live.mailbox.take(&live.gate, &subject, read).await).await {
             Some(outcome) => self.replay(outcome),
             None => {
                 drop(busy);

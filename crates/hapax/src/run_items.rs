@@ -6,10 +6,10 @@
 use crate::{
     Ctx,
     drive::Claimed,
-    effects::{Attempt, Item},
     error::{NodeError, Result as NodeResult},
-    gate::{Halt, budget_exceeded, lock},
+    gate::{Gate, Halt, budget_exceeded, lock},
     graph::Program,
+    item::{Attempt, Item, Live},
     observe::Event,
     wait::{Wait, parking},
     worker::Shared,
@@ -20,12 +20,13 @@ use hapax_core::{
     error::{Coded, code},
     failure::NodeFailure,
     frontier::WorkItem,
+    id::NodeId,
     journal::{Done, Entry, ItemRecord, Recorded},
     json::Json,
     merge::ItemResult,
     outbox::Message,
     rng::Rng,
-    route::Outcome,
+    route::{Outcome, SettledRoute},
     state::{Delta, State},
 };
 use hapax_store::Pace;
@@ -197,22 +198,22 @@ impl<'r, S: State, A: Send + Sync + 'static> Items<'r, S, A> {
         let record = run.record.remove(&item.path_hash).unwrap_or_default();
         let shared_item = Arc::new(Item {
             run: run.key.clone(),
-            epoch: run.epoch,
             step: run.step,
             base: run.digest,
             node: item.node.clone(),
             order_key: item.order_key,
             path_hash: item.path_hash,
             seed: run.seed,
-            pace: if run.frontier.len() == 1 { Pace::Alone } else { Pace::Ahead },
-            gate: run.gate.clone(),
-            observer: run.shared.observer.clone(),
-            clock: run.shared.clock.clone(),
-            shared: run.shared.clone(),
-            mailbox: run.mailbox.clone(),
             rules: run.program.rules(item.node.as_str()),
             tail: std::sync::Mutex::default(),
             recorded: std::sync::Mutex::new(record.recorded.clone()),
+            live: Some(Live {
+                epoch: run.epoch,
+                pace: if run.frontier.len() == 1 { Pace::Alone } else { Pace::Ahead },
+                gate: run.gate.clone(),
+                shared: run.shared.clone(),
+                mailbox: run.mailbox.clone(),
+            }),
         });
         Work {
             program: run.program.clone(),
@@ -224,6 +225,7 @@ impl<'r, S: State, A: Send + Sync + 'static> Items<'r, S, A> {
             span: tracing::info_span!("node", node_id = %item.node, order_key = %item.order_key),
             work_item: item,
             item: shared_item,
+            gate: run.gate.clone(),
             record,
         }
     }
@@ -246,6 +248,7 @@ struct Work<S: State, A> {
     span: tracing::Span,
     work_item: WorkItem,
     item: Arc<Item>,
+    gate: Arc<Gate>,
     record: ItemRecord,
 }
 
@@ -257,36 +260,24 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
             return self.finished(done).map(Ended::Finished);
         }
         let span = self.span.clone();
-        let (result, messages) = match self.attempts().instrument(span).await? {
-            Tried::Returned(outcome, messages) => (self.settle(outcome), messages),
-            Tried::Failed(failure) => (ItemResult::Failed(failure), vec![]),
+        let (result, done, messages) = match self.attempts().instrument(span).await? {
+            Tried::Returned(outcome, messages) => match returned(outcome) {
+                Ok(Returned { delta, json, route }) => {
+                    let done = Done::Ok { delta: json, route: route.clone(), messages: messages.clone() };
+                    (ItemResult::Done { delta, route }, done, messages)
+                }
+                Err(error) => given_up(self.failure(&error, self.record.failed + 1)),
+            },
+            Tried::Failed(failure) => given_up(failure),
             Tried::Parked(waits) => {
-                self.item.journal(Pace::Ahead, &[], false).await?;
+                self.journal(&[]).await?;
                 return Ok(Ended::Parked(waits));
             }
         };
-        let (result, done) = self.as_journaled(result, messages.clone());
-        let messages = if matches!(done, Done::Ok { .. }) { messages } else { vec![] };
         if journaled {
-            self.item.journal(Pace::Ahead, &[Entry::ItemDone { done }], false).await?;
+            self.journal(&[Entry::ItemDone { done }]).await?;
         }
         Ok(Ended::Finished(self.conclude(result, messages)))
-    }
-
-    /// The item's end as the journal keeps it, and as it reads back: the merge sees the same with and without a crash.
-    /// A delta that can't be written is a failure.
-    fn as_journaled(&self, result: ItemResult<S>, messages: Vec<Message>) -> (ItemResult<S>, Done) {
-        let failure = match result {
-            ItemResult::Failed(failure) => failure,
-            ItemResult::Done { delta, route } => match written(&delta) {
-                Ok((delta, json)) => {
-                    let done = Done::Ok { delta: json, route: route.clone(), messages };
-                    return (ItemResult::Done { delta, route }, done);
-                }
-                Err(error) => self.failure(&error, self.record.failed + 1),
-            },
-        };
-        (ItemResult::Failed(failure.clone()), Done::Failed { failure })
     }
 
     fn conclude(self, result: ItemResult<S>, messages: Vec<Message>) -> Finished<S> {
@@ -295,7 +286,7 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
             ItemResult::Done { .. } => None,
         };
         let item = &self.item;
-        item.observer.emit(|| Event::ItemFinished {
+        self.shared.observer.emit(|| Event::ItemFinished {
             run: item.run.clone(),
             step: item.step,
             node: item.node.clone(),
@@ -326,25 +317,8 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
         Ok(self.conclude(result, messages))
     }
 
-    /// Checks the route; afterwards only an unknown node can be wrong with it.
-    fn settle(&self, outcome: Outcome<S>) -> ItemResult<S> {
-        match outcome.route.settle() {
-            Ok(route) => ItemResult::Done { delta: outcome.delta, route },
-            Err(e) => {
-                let error = NodeError::coded(e.code(), e.to_string(), false);
-                ItemResult::Failed(self.failure(&error, self.record.failed + 1))
-            }
-        }
-    }
-
     fn failure(&self, error: &NodeError, attempt: u32) -> NodeFailure {
-        NodeFailure {
-            node: self.item.node.clone(),
-            code: error.code().into(),
-            message: error.text(),
-            retryable: error.is_retryable(),
-            attempt,
-        }
+        failure_of(&self.item.node, error, attempt)
     }
 
     /// Attempts until one succeeds or none is left.
@@ -375,7 +349,7 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
             self.record.failed_since_retry += 1;
             let failure = self.failure(&error, number);
             let entry = Entry::AttemptFailed { failure: failure.clone() };
-            self.item.journal(Pace::Ahead, &[entry], false).await?;
+            self.journal(&[entry]).await?;
             if !retry.allows(self.record.failed_since_retry, &error) {
                 return Ok(Tried::Failed(failure));
             }
@@ -386,10 +360,17 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
         }
     }
 
+    async fn journal(&self, entries: &[Entry]) -> Result<(), Halt> {
+        match &self.item.live {
+            Some(live) => live.journal(&self.item, Pace::Ahead, entries, false).await.map(drop),
+            None => Ok(()),
+        }
+    }
+
     fn retrying(&self, failure: &NodeFailure) {
         let item = &self.item;
         tracing::warn!(run_id = %item.run, step_id = item.step, node_id = %item.node, attempt = failure.attempt, code = %failure.code, "attempt failed; another follows");
-        item.observer.emit(|| Event::Retrying {
+        self.shared.observer.emit(|| Event::Retrying {
             run: item.run.clone(),
             step: item.step,
             node: item.node.clone(),
@@ -406,17 +387,17 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
         }
         tokio::select! {
             () = tokio::time::sleep(pause) => Ok(()),
-            () = self.item.gate.halted().cancelled() => Err(self.halt()),
+            () = self.gate.halted().cancelled() => Err(self.halt()),
             () = tokio::time::sleep_until(self.run_deadline.into()) => Err(self.out_of_budget()),
         }
     }
 
     fn halt(&self) -> Halt {
-        self.item.gate.halt().unwrap_or(Halt::Drained)
+        self.gate.halt().unwrap_or(Halt::Drained)
     }
 
     fn out_of_budget(&self) -> Halt {
-        self.item.gate.shut(budget_exceeded(self.shared.options.run_budget, self.item.step))
+        self.gate.shut(budget_exceeded(self.shared.options.run_budget, self.item.step))
     }
 
     /// One attempt, within its time, until a cancel's grace is over.
@@ -444,15 +425,19 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
             }
         };
         let verdict = attempt.end(outcome.is_ok());
-        if self.item.gate.halt().is_some() {
+        if self.gate.halt().is_some() {
             return Err(self.halt());
         }
-        Ok(verdict.and(outcome).map(|outcome| Tried::Returned(outcome, attempt.outgoing.take())))
+        let drawn = attempt.draws().into_iter().map(Entry::Drew);
+        Ok(verdict.and(outcome).map(|outcome| {
+            self.item.see(drawn);
+            Tried::Returned(outcome, attempt.outgoing.take())
+        }))
     }
 
     fn started(&self, attempt: u32) {
         let item = &self.item;
-        item.observer.emit(|| Event::ItemStarted {
+        self.shared.observer.emit(|| Event::ItemStarted {
             run: item.run.clone(),
             step: item.step,
             node: item.node.clone(),
@@ -464,11 +449,40 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
     /// Resolves when a node must be dropped: at once when the run is somebody else's, after a grace when it was
     /// cancelled.
     async fn past_grace(&self) {
-        self.item.gate.halted().cancelled().await;
-        if matches!(self.item.gate.halt(), Some(Halt::Cancelled)) {
+        self.gate.halted().cancelled().await;
+        if matches!(self.gate.halt(), Some(Halt::Cancelled)) {
             tokio::time::sleep(self.shared.options.cancel_grace).await;
         }
     }
+}
+
+/// What a node returned, as the journal keeps it and as it reads back: the merge sees the same with and without a crash.
+pub(crate) struct Returned<S: State> {
+    pub(crate) delta: S::Delta,
+    pub(crate) json: Json,
+    pub(crate) route: SettledRoute,
+}
+
+/// Checks and writes what a node returned; afterwards only an unknown node can be wrong with its route.
+pub(crate) fn returned<S: State>(outcome: Outcome<S>) -> Result<Returned<S>, NodeError> {
+    let route = outcome.route.settle().map_err(|e| NodeError::coded(e.code(), e.to_string(), false))?;
+    let (delta, json) = written(&outcome.delta)?;
+    Ok(Returned { delta, json, route })
+}
+
+/// An error as it is recorded.
+pub(crate) fn failure_of(node: &NodeId, error: &NodeError, attempt: u32) -> NodeFailure {
+    NodeFailure {
+        node: node.clone(),
+        code: error.code().into(),
+        message: error.text(),
+        retryable: error.is_retryable(),
+        attempt,
+    }
+}
+
+fn given_up<S: State>(failure: NodeFailure) -> (ItemResult<S>, Done, Vec<Message>) {
+    (ItemResult::Failed(failure.clone()), Done::Failed { failure }, vec![])
 }
 
 /// A delta as JSON, and as it reads back.

@@ -11,7 +11,7 @@ use hapax_core::{
 };
 use hapax_store::Store;
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     future::pending,
     sync::{
         Arc, Mutex,
@@ -33,6 +33,8 @@ pub(crate) enum Wait {
     Child(Arc<str>),
     /// A time, in microseconds since 1970.
     Until(i64),
+    /// In a replay: the answer to this call, which isn't recorded.
+    Record(String),
 }
 
 /// The run that waits for all of these.
@@ -44,6 +46,7 @@ pub(crate) fn parking(waits: &[Wait]) -> Halt {
                 wake.letters.insert(subject.clone());
             }
             Wait::Until(at_us) => wake.at_us = wake.at_us.into_iter().chain([*at_us]).min(),
+            Wait::Record(_) => {}
         }
     }
     // Of several, what needs a person most.
@@ -52,7 +55,7 @@ pub(crate) fn parking(waits: &[Wait]) -> Halt {
         Some(Wait::Answer(_)) => Status::Waiting { on: WaitsOn::Answer },
         Some(Wait::Letter(_)) => Status::Waiting { on: WaitsOn::Signal },
         Some(Wait::Child(_)) => Status::Waiting { on: WaitsOn::Child },
-        Some(Wait::Until(_)) | None => Status::Waiting { on: WaitsOn::Timer },
+        Some(Wait::Until(_) | Wait::Record(_)) | None => Status::Waiting { on: WaitsOn::Timer },
     };
     Halt::Parked(Box::new(Parking { status, wake }))
 }
@@ -60,7 +63,8 @@ pub(crate) fn parking(waits: &[Wait]) -> Halt {
 /// The waits of one attempt, and how many of its calls are under way.
 #[derive(Debug, Default)]
 pub(crate) struct Waits {
-    waits: Mutex<Vec<Wait>>,
+    /// By number: one who stops waiting takes its own back.
+    waits: Mutex<BTreeMap<u64, Wait>>,
     busy: AtomicUsize,
     changed: Notify,
 }
@@ -75,15 +79,34 @@ impl Drop for Busy<'_> {
     }
 }
 
+/// A wait that somebody still waits for.
+struct Waiting<'w> {
+    waits: &'w Waits,
+    number: u64,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        lock(&self.waits.waits).remove(&self.number);
+    }
+}
+
 impl Waits {
     pub(crate) fn busy(&self) -> Busy<'_> {
         self.busy.fetch_add(1, Ordering::AcqRel);
         Busy(self)
     }
 
-    /// Never returns: whoever waits here is dropped, and asks again when the run is woken.
+    /// Never returns: whoever waits here is dropped. Parked with its run, it asks again when the run is woken; dropped
+    /// by its node, it waits no more.
     pub(crate) async fn wait<T>(&self, wait: Wait) -> T {
-        lock(&self.waits).push(wait);
+        let number = {
+            let mut waits = lock(&self.waits);
+            let number = waits.last_key_value().map_or(0, |(last, _)| last + 1);
+            waits.insert(number, wait);
+            number
+        };
+        let _waiting = Waiting { waits: self, number };
         self.changed.notify_one();
         pending().await
     }
@@ -91,7 +114,7 @@ impl Waits {
     /// Resolves when the attempt can only wait.
     pub(crate) async fn parked(&self) -> Vec<Wait> {
         loop {
-            let waits = lock(&self.waits).clone();
+            let waits: Vec<_> = lock(&self.waits).values().cloned().collect();
             if self.busy.load(Ordering::Acquire) == 0 && !waits.is_empty() {
                 return waits;
             }

@@ -5,17 +5,20 @@
 use crate::{
     Options,
     drive::Claim,
+    error::Error,
     gate::{Gate, Halt, lock},
     observe::{Event, Observer},
     outline::GraphOutline,
+    replay::Replay,
 };
 use futures::future::BoxFuture;
 use hapax_core::{
     commit::{PausedBy, Status, Wake},
     id::RunKey,
     key::Digest,
+    state::StateShape,
 };
-use hapax_store::{Claimant, Clock, Lease, NewRun, ReadyFilter, Store, StoreError};
+use hapax_store::{Claimant, Clock, Lease, NewRun, ReadyFilter, RunRecord, Store, StoreError};
 use std::{
     collections::HashMap,
     sync::{
@@ -49,6 +52,16 @@ pub(crate) trait Drive: Send + Sync {
     fn fingerprints(&self) -> Vec<Digest>;
     /// A run of it that isn't there yet.
     fn new_run(&self, key: RunKey, state: Vec<u8>, state_version: u32, seed: Option<u64>) -> NewRun;
+    /// Makes a run again from its record.
+    fn replay<'r>(
+        &'r self,
+        store: Arc<dyn Store>,
+        options: &'r Options,
+        record: RunRecord,
+        into: &'r mut Replay,
+    ) -> BoxFuture<'r, Result<(), Error>>;
+    /// Whether a state is one of this graph's.
+    fn check_state(&self, json: &[u8], version: u32) -> Result<(), StateShape>;
     /// The graph's shape, for people and drawings.
     fn outline(&self) -> GraphOutline;
 }

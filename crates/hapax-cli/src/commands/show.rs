@@ -329,6 +329,9 @@ fn told(entry: &Entry) -> String {
         Entry::Question(question) => {
             format!("call {} asks {}: {}", question.index, question.name, question.text)
         }
+        Entry::Timer(timer) => format!("call {} sleeps until {}", timer.index, time(timer.due_us)),
+        Entry::Drew(drew) if drew.scope.is_empty() => format!("drew {} random numbers", drew.draws),
+        Entry::Drew(drew) => format!("drew {} random numbers in {}", drew.draws, drew.scope),
         Entry::Took { letter } => format!("took letter {letter}"),
         Entry::Retried => "an operator asked for fresh attempts".into(),
         other => format!("{other:?}"),

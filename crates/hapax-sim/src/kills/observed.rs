@@ -151,6 +151,9 @@ impl Store for Observed {
     fn checkpoint(&self, run: RunKey, step: u64) -> Answer<'_, Option<Checkpoint>> {
         self.inner.checkpoint(run, step)
     }
+    fn checkpoints(&self, run: RunKey, from_step: u64, limit: usize) -> Answer<'_, Vec<Checkpoint>> {
+        self.inner.checkpoints(run, from_step, limit)
+    }
     fn frontier_page(&self, run: RunKey, step: u64, page: u32) -> Answer<'_, Vec<WorkItem>> {
         self.inner.frontier_page(run, step, page)
     }

@@ -121,6 +121,7 @@ impl Sample {
             tags: self.tags,
             claim: self.claim,
             parent: self.parent,
+            journal: vec![],
         }
     }
 

@@ -57,7 +57,7 @@ pub(super) enum Decision {
 
 impl Run {
     pub(super) fn new(new: NewRun, number: u64, now_us: i64) -> Self {
-        let checkpoint = new.checkpoint;
+        let (checkpoint, journal) = (new.checkpoint, new.journal);
         let record = RunRecord {
             key: new.key,
             graph: new.graph,
@@ -77,7 +77,7 @@ impl Run {
             created_at_us: now_us,
             updated_at_us: now_us,
         };
-        Self {
+        let mut run = Self {
             record,
             number,
             lease_until_us: 0,
@@ -86,7 +86,9 @@ impl Run {
             journal: BTreeMap::new(),
             outbox: RunOutbox::default(),
             mailbox: vec![],
-        }
+        };
+        run.insert_rows(0, &journal);
+        run
     }
 
     // Leases.

@@ -207,7 +207,8 @@ impl SqliteStore {
         let state = self.codec.snapshot(&run.checkpoint.state).map_err(StoreError::Retry)?;
         let (key, checkpoint, stored) = (run.key.clone(), run.checkpoint.clone(), state.clone());
         let parts = prepare::checkpoint_parts(&checkpoint, state, &self.codec).map_err(StoreError::Retry)?;
-        let created = self.queue.call(key.clone(), move |tx| runs::create(tx, &run, &parts)).await?;
+        let rows = prepare::entries(&run.journal, &self.codec).map_err(StoreError::Retry)?;
+        let created = self.queue.call(key.clone(), move |tx| runs::create(tx, &run, &parts, &rows)).await?;
         if let Created::New(Some(lease)) = &created {
             self.encoders.remember(&key, lease.epoch, checkpoint.step, &checkpoint.state, &stored);
         }
@@ -321,6 +322,15 @@ impl Store for SqliteStore {
             let read =
                 move |connection: &_, codec: &_, run: &_| read::checkpoint(connection, codec, run, step);
             Ok(self.read(run, read).await?.map(|(checkpoint, _)| checkpoint))
+        })
+    }
+
+    fn checkpoints(&self, run: RunKey, from_step: u64, limit: usize) -> Answer<'_, Vec<Checkpoint>> {
+        Box::pin(async move {
+            let read = move |connection: &_, codec: &_, run: &_| {
+                read::checkpoints(connection, codec, run, from_step, limit)
+            };
+            self.read(run, read).await
         })
     }
 

@@ -99,7 +99,8 @@ pub(super) fn checkpoint_parts(
     Ok(CheckpointParts { state, frontier, pages, barriers })
 }
 
-fn entries(rows: &[JournalRow], codec: &Codec) -> Result<Vec<Vec<u8>>, Source> {
+/// Encodes rows.
+pub(super) fn entries(rows: &[JournalRow], codec: &Codec) -> Result<Vec<Vec<u8>>, Source> {
     rows.iter().map(|row| pack(&row.entry, codec)).collect()
 }
 

@@ -17,6 +17,7 @@ use hapax_core::{
     frontier::{Barriers, WorkItem, page_digest},
     id::{NodeId, RunId, RunKey},
     key::{Digest, StepKey},
+    limits::WINDOW_BYTES,
 };
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use std::collections::{BTreeMap, HashSet};
@@ -122,6 +123,42 @@ pub(super) fn checkpoint(
     let Stored { checkpoint, next_seq } = stored;
     check(connection, codec, key, &checkpoint)?;
     Ok(Some((checkpoint, next_seq)))
+}
+
+/// The checkpoints from a step on, checked; no more than their states may fill of the memory.
+pub(super) fn checkpoints(
+    connection: &Connection,
+    codec: &Codec,
+    key: &RunKey,
+    from_step: u64,
+    limit: usize,
+) -> Result<Vec<Checkpoint>, StoreError> {
+    let mut found = vec![];
+    let mut bytes = 0;
+    for step in kept_steps(connection, key, from_step, limit).map_err(|error| unreadable(error, key))? {
+        let Some((checkpoint, _)) = checkpoint(connection, codec, key, step)? else { break };
+        bytes += checkpoint.state.len();
+        found.push(checkpoint);
+        if bytes > WINDOW_BYTES {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+fn kept_steps(
+    connection: &Connection,
+    key: &RunKey,
+    from_step: u64,
+    limit: usize,
+) -> rusqlite::Result<Vec<u64>> {
+    let mut statement = connection.prepare_cached(
+        "SELECT step_id FROM hapax_checkpoints WHERE namespace = ?1 AND run_id = ?2 AND step_id >= ?3 \
+         ORDER BY step_id LIMIT ?4",
+    )?;
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let from = params![key.namespace.as_str(), key.run.as_str(), from_step.cast_signed(), limit];
+    statement.query_map(from, |row| Ok(row.get::<_, i64>(0)?.cast_unsigned()))?.collect()
 }
 
 /// Checks content against digests. Of a large frontier only what the key needs is kept: place and node.

@@ -24,7 +24,12 @@ use hapax_core::{
 use rusqlite::{Connection, ToSql, params, params_from_iter};
 
 /// Creates a run with its step 0, unless its name is taken.
-pub(super) fn create(tx: &Tx<'_>, new: &NewRun, parts: &CheckpointParts) -> Outcome<Created> {
+pub(super) fn create(
+    tx: &Tx<'_>,
+    new: &NewRun,
+    parts: &CheckpointParts,
+    entries: &[Vec<u8>],
+) -> Outcome<Created> {
     let lease = new.claim.as_ref().map(|_| {
         let epoch = Epoch { counter: 1, nonce: new_nonce() };
         Lease { epoch, taken_over: false }
@@ -36,6 +41,7 @@ pub(super) fn create(tx: &Tx<'_>, new: &NewRun, parts: &CheckpointParts) -> Outc
         return Ok(Created::Exists(Box::new(found)));
     }
     insert_checkpoint(tx, &new.key, &new.checkpoint, parts, 0)?;
+    journal::insert(tx, &new.key, 0, &new.journal, entries)?;
     for (key, value) in &new.tags {
         tx.execute(
             "INSERT INTO hapax_tags (namespace, tag_key, tag_value, run_id) VALUES (?1, ?2, ?3, ?4)",
@@ -59,7 +65,7 @@ fn insert_run(tx: &Tx<'_>, new: &NewRun, lease: Option<&Lease>) -> rusqlite::Res
     let inserted = tx.execute(
         "INSERT INTO hapax_runs (namespace, run_id, graph, fingerprint, input, status, status_json, step_id, digest, \
          next_seq, epoch, nonce, owner, lease_until, lease_ttl, cancel_requested, used_us, created_at, updated_at, parent) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, 0, ?10, ?11, ?12, ?13, ?14, 0, 0, ?15, ?15, ?16) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?17, ?10, ?11, ?12, ?13, ?14, 0, 0, ?15, ?15, ?16) \
          ON CONFLICT DO NOTHING",
         params![
             new.key.namespace.as_str(),
@@ -78,6 +84,7 @@ fn insert_run(tx: &Tx<'_>, new: &NewRun, lease: Option<&Lease>) -> rusqlite::Res
             ttl,
             created_at,
             new.parent.as_ref().map(RunId::as_str),
+            new.journal.len() as i64,
         ],
     )?;
     Ok(inserted == 1)

@@ -48,6 +48,14 @@ const PROVOCATIONS: &[(Code, Provocation)] = provocations! {
     STATE_SHAPE => async { stored_as_something_else().await },
     NOT_SERIALISABLE => async { failed(graph(sends_nan)).await },
     OWN_HANDLER => async { unsound(quiet().on_error(WORK, Node::new("work"))) },
+    IMPURE => async { failed(two_answers()).await },
+    UNSUPPORTED_VERSION => async { failed(graph(node!([] |ctx| { ctx.version("change", 2, 1).map(drop) }))).await },
+    CANNOT_FORK => async {
+        let engine = engine(Options::default());
+        let flow = engine.register(quiet(), ()).await.unwrap();
+        flow.start("run", Board::default()).await.unwrap().wait().await.unwrap();
+        engine.fork(hapax::Fork::at("run", 7)).await.unwrap_err().code()
+    },
     NODE_FAILED => async { failed(graph(node!([] |ctx| { Err::<(), _>(NodeError::new("no")) }))).await },
     NODE_TIMEOUT => async {
         let policy = NodePolicy::default().timeout(Duration::from_millis(1));
@@ -100,6 +108,13 @@ const PROVOCATIONS: &[(Code, Provocation)] = provocations! {
     SINK_FAILED => async { hapax::outbox::FileSink::open("/nowhere/at/all.ndjson").unwrap_err().code() },
     BAD_URL => async { Engine::open("floppy:a").await.unwrap_err().code() },
 };
+
+/// Its predicate counts how often it is asked.
+fn two_answers() -> Graph<Board> {
+    let asked = std::sync::atomic::AtomicU32::new(0);
+    let odd = move |_: &Board| asked.fetch_add(1, std::sync::atomic::Ordering::SeqCst) % 2 == 1;
+    quiet().edge_if(WORK, WORK, "odd", odd)
+}
 
 /// Not of the library: the tests of `hapax-cli` meet them.
 const OF_THE_COMMAND_LINE: [Code; 2] = [code::USAGE, code::SYSTEM];
@@ -371,6 +386,7 @@ async fn tampered_with() -> Code {
         tags,
         claim,
         parent: None,
+        journal: vec![],
     };
     assert!(matches!(store.create(new).await, Ok(Created::New(_))));
     let error: Error = store.load(key("forged")).await.unwrap_err().into();

@@ -128,6 +128,7 @@ impl Store for Mortal {
         settle(write: Arc<Write>) -> Written;
         load(run: RunKey) -> Loaded;
         checkpoint(run: RunKey, step: u64) -> Option<Checkpoint>;
+        checkpoints(run: RunKey, from_step: u64, limit: usize) -> Vec<Checkpoint>;
         frontier_page(run: RunKey, step: u64, page: u32) -> Vec<WorkItem>;
         journal(run: RunKey, from_seq: u64, limit: usize) -> Vec<JournalRow>;
         run(run: RunKey) -> Option<RunRecord>;

@@ -14,6 +14,7 @@ use hapax::{
 use std::{sync::Arc, time::Duration};
 
 const WORK: Node = Node::new("work");
+const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// Waits for a signal and writes down what it says.
@@ -234,4 +235,139 @@ async fn a_parked_run_can_be_cancelled() {
     hear(&mut events, is_parked).await;
     run.cancel().await.unwrap();
     assert_eq!(run.wait().await.unwrap_err().code(), code::CANCELLED);
+}
+
+/// Moves a clock on, over the lease of whoever has crashed too.
+fn pass_by(clock: &Clock, time: Duration) {
+    clock.advance_to(clock.now_us() + time.as_micros() as i64);
+}
+
+/// Races a timer, which is asked first, against a signal; then pays for what won.
+fn races(stuck: bool, reached: &Signal) -> Graph<Board> {
+    let work = node!(
+        [reached] | ctx | {
+            let (mut timer, mut signal) = (ctx.scope("timer"), ctx.scope("signal"));
+            let word = tokio::select! {
+                biased;
+                _ = timer.sleep(HOUR) => "too late".to_owned(),
+                word = signal.signal::<String>("go") => word?,
+            };
+            let pay = async |_: hapax::Call| {
+                stop_here(stuck, &reached).await;
+                Ok::<(), NodeError>(())
+            };
+            ctx.effect("pay", Write, &word, pay).await?;
+            Ok::<_, NodeError>(Board::delta().word(word))
+        }
+    );
+    Graph::new("races", 1, WORK).node(WORK, work)
+}
+
+#[test]
+fn what_won_a_race_before_a_crash_wins_it_again_whatever_has_happened_since() {
+    let (reached, clock) = (Signal::default(), Clock::manual());
+    let store: Arc<dyn Store> = MemoryStore::with_clock(clock.clone());
+    let process = Process::doomed(&store);
+    process.run(async {
+        let engine = process.engine(Options::default());
+        let flow = engine.register(races(true, &reached), ()).await.unwrap();
+        let mut events = engine.events();
+        flow.start("run", Board::default()).await.unwrap();
+        hear(&mut events, is_parked).await;
+        engine.signal("run", "go", "in time").await.unwrap();
+        engine.resume("run").await.unwrap();
+        reached.take().await;
+    });
+    process.crash();
+    pass_by(&clock, 2 * HOUR);
+    assert_eq!(go_on(&store, races(false, &reached)).unwrap().word.as_deref(), Some("in time"));
+}
+
+#[test]
+fn a_timer_that_won_wins_again_although_the_signal_came_since() {
+    let (reached, clock) = (Signal::default(), Clock::manual());
+    let store: Arc<dyn Store> = MemoryStore::with_clock(clock.clone());
+    let process = Process::doomed(&store);
+    process.run(async {
+        let engine = process.engine(Options::default());
+        let flow = engine.register(races(true, &reached), ()).await.unwrap();
+        let mut events = engine.events();
+        flow.start("run", Board::default()).await.unwrap();
+        hear(&mut events, is_parked).await;
+        pass_by(&clock, HOUR);
+        engine.resume("run").await.unwrap();
+        reached.take().await;
+        engine.signal("run", "go", "too late as well").await.unwrap();
+    });
+    process.crash();
+    pass_by(&clock, HOUR);
+    assert_eq!(go_on(&store, races(false, &reached)).unwrap().word.as_deref(), Some("too late"));
+}
+
+#[tokio::test]
+async fn whoever_lost_a_race_is_waited_for_no_more() {
+    let work = node!(
+        [] | ctx | {
+            let (mut left, mut right) = (ctx.scope("left"), ctx.scope("right"));
+            let total = tokio::select! {
+                biased;
+                never = left.signal::<u64>("never") => never?,
+                read = right.effect("read", Read, &(), async |_| {
+                    tokio::task::yield_now().await;
+                    Ok::<u64, NodeError>(1)
+                }) => read?,
+            };
+            // Not a recorded wait: nothing could be parked for it.
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            Ok::<_, NodeError>(Board::delta().total(total))
+        }
+    );
+    let engine = engine(Options::default());
+    let flow = engine.register(Graph::new("loses", 1, WORK).node(WORK, work), ()).await.unwrap();
+    assert_eq!(flow.start("run", Board::default()).await.unwrap().wait().await.unwrap().total, 1);
+}
+
+/// What the node does once its code was changed, for items that were under way and for fresh ones.
+fn changed(reached: &Signal, stuck: bool, change: bool) -> Graph<Board> {
+    let work = node!(
+        [reached] | ctx | {
+            let version = if change { ctx.version("pay-by-card", 1, 2)? } else { 1 };
+            let name = if version == 1 { "pay" } else { "pay-by-card" };
+            let _: () = ctx.effect("look", Write, &(), async |_| Ok::<(), NodeError>(())).await?;
+            let pay = async |_: hapax::Call| {
+                stop_here(stuck, &reached).await;
+                Ok::<(), NodeError>(())
+            };
+            ctx.effect(name, Write, &(), pay).await?;
+            Ok::<_, NodeError>(Board::delta().word(name.to_owned()))
+        }
+    );
+    Graph::new("changed", 1, WORK).node(WORK, work)
+}
+
+#[test]
+fn an_item_that_began_under_the_old_code_goes_on_with_it() {
+    let (reached, store) = (Signal::default(), memory());
+    crash_in(&store, changed(&reached, true, false), &reached);
+    assert_eq!(go_on(&store, changed(&reached, false, true)).unwrap().word.as_deref(), Some("pay"));
+}
+
+#[test]
+fn an_item_that_began_under_the_new_code_stays_with_it() {
+    let (reached, store) = (Signal::default(), memory());
+    crash_in(&store, changed(&reached, true, true), &reached);
+    assert_eq!(go_on(&store, changed(&reached, false, true)).unwrap().word.as_deref(), Some("pay-by-card"));
+}
+
+#[tokio::test]
+async fn a_run_of_the_old_code_replays_with_the_new() {
+    let engine = engine(Options::default());
+    let reached = Signal::default();
+    let flow = engine.register(changed(&reached, false, false), ()).await.unwrap();
+    flow.start("run", Board::default()).await.unwrap().wait().await.unwrap();
+    let flow = engine.register(changed(&reached, false, true), ()).await.unwrap();
+    assert_eq!(engine.replay("run").await.unwrap().divergence, None);
+    let fresh = flow.start("fresh", Board::default()).await.unwrap().wait().await.unwrap();
+    assert_eq!(fresh.word.as_deref(), Some("pay-by-card"));
+    assert_eq!(engine.replay("fresh").await.unwrap().divergence, None);
 }

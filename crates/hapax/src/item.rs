@@ -1,0 +1,302 @@
+//! An item of a step and its attempts: what it recorded, and its way to the outside.
+//!
+//! Invariant: only an item that is executed has a way to the outside. A replayed one has its record and nothing else, so
+//! no code of a replay can call, write or wait for anything.
+
+use crate::{
+    emit::Outgoing,
+    error::NodeError,
+    gate::{Gate, Halt, Mark, lock},
+    options::CallRules,
+    wait::{Mailbox, Waits},
+    worker::Shared,
+};
+use hapax_core::{
+    canary,
+    commit::{Append, Epoch, Write},
+    error::{Coded, code},
+    id::{NodeId, RunKey, check_name},
+    journal::{Drew, Entry, JournalRow, Recorded, RecordedCall},
+    key::Digest,
+    order::{OrderKey, PathHash},
+};
+use hapax_store::Pace;
+use std::{
+    collections::{BTreeMap, BTreeSet, HashSet},
+    fmt,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
+
+/// An item of the current step, and what it recorded.
+pub(crate) struct Item {
+    pub(crate) run: RunKey,
+    pub(crate) step: u64,
+    /// The digest of the checkpoint whose frontier holds the item.
+    pub(crate) base: Digest,
+    pub(crate) node: NodeId,
+    pub(crate) order_key: OrderKey,
+    pub(crate) path_hash: PathHash,
+    pub(crate) seed: u64,
+    pub(crate) rules: CallRules,
+    pub(crate) recorded: Mutex<Recorded>,
+    /// What the item saw and the journal doesn't have yet: it is written with the item's next row, or with the step.
+    pub(crate) tail: Mutex<Vec<Entry>>,
+    /// `None` in a replay.
+    pub(crate) live: Option<Live>,
+}
+
+/// The way to the outside.
+pub(crate) struct Live {
+    pub(crate) epoch: Epoch,
+    /// Alone, unless other items of the step may have something to journal as well.
+    pub(crate) pace: Pace,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) mailbox: Arc<Mailbox>,
+}
+
+impl Live {
+    /// The time by the store's clock, in microseconds since 1970.
+    pub(crate) fn now_us(&self) -> i64 {
+        self.shared.clock.now_us()
+    }
+
+    /// Journals what happened to the item, behind everything that it saw before. Doesn't wait for the disk.
+    pub(crate) async fn journal(
+        &self,
+        item: &Item,
+        pace: Pace,
+        entries: &[Entry],
+        unless_cancelled: bool,
+    ) -> Result<Mark, Halt> {
+        let mut flushed = 0;
+        let append = |first_seq| {
+            let tail = lock(&item.tail);
+            flushed = if canary::on("tail_behind") { 0 } else { tail.len() };
+            let rows = tail[..flushed].iter().chain(entries).cloned().zip(first_seq..);
+            let rows = rows.map(|(entry, seq)| item.row(seq, entry)).collect();
+            let (run, epoch) = (item.run.clone(), self.epoch);
+            Write::Append(Append { run, epoch, first_seq, rows, unless_cancelled })
+        };
+        let accepted = self.gate.submit(pace, append).await?;
+        // Known at once, in the journal's order: an attempt that is dropped while it waits for the disk has recorded
+        // this all the same, and the next one must not call again.
+        lock(&item.tail).drain(..flushed);
+        let mut recorded = lock(&item.recorded);
+        entries.iter().for_each(|entry| recorded.take(entry));
+        Ok(accepted.mark)
+    }
+}
+
+impl Item {
+    /// A row of this item.
+    fn row(&self, seq: u64, entry: Entry) -> JournalRow {
+        JournalRow { seq, base: self.base, step: self.step, path_hash: self.path_hash, entry }
+    }
+
+    /// Takes note of what the item saw, to be journaled with its next row.
+    pub(crate) fn see(&self, entries: impl IntoIterator<Item = Entry>) {
+        let (mut tail, mut recorded) = (lock(&self.tail), lock(&self.recorded));
+        for entry in entries {
+            recorded.take(&entry);
+            tail.push(entry);
+        }
+    }
+
+    /// An error that says how the item differs from its record.
+    pub(crate) fn mismatch(&self, difference: &Difference) -> NodeError {
+        let message = format!("`{}` in step {} differs from its record: {difference}", self.node, self.step);
+        NodeError::coded(code::REPLAY_MISMATCH, message, false)
+    }
+}
+
+/// Where an execution and its record part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Difference {
+    /// The call, if it is one.
+    pub(crate) call: Option<String>,
+    pub(crate) field: String,
+    pub(crate) expected: String,
+    pub(crate) got: String,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { call, field, expected, got } = self;
+        if let Some(call) = call {
+            write!(f, "call {call}: ")?;
+        }
+        write!(f, "{field}: expected {expected}, got {got}")
+    }
+}
+
+/// A call for people: its number, its lane, its name.
+pub(crate) fn call_at(scope: &str, index: u32, name: &str) -> String {
+    if scope.is_empty() { format!("{index} {name}") } else { format!("{scope}/{index} {name}") }
+}
+
+/// One attempt of an item.
+pub(crate) struct Attempt {
+    pub(crate) item: Arc<Item>,
+    pub(crate) number: u32,
+    pub(crate) deadline: Instant,
+    pub(crate) alive: AtomicBool,
+    /// What it sends, if it ends well.
+    pub(crate) outgoing: Outgoing,
+    pub(crate) waits: Waits,
+    /// The calls that earlier executions recorded and this one hasn't asked for yet.
+    owed: Mutex<BTreeSet<(Arc<str>, u32)>>,
+    draws: Mutex<BTreeMap<Arc<str>, Arc<AtomicU64>>>,
+    scopes: Mutex<HashSet<Arc<str>>>,
+    verdict: Mutex<Option<NodeError>>,
+    difference: Mutex<Option<Difference>>,
+    beyond: Mutex<Option<String>>,
+    stopped: CancellationToken,
+}
+
+impl Attempt {
+    pub(crate) fn new(item: Arc<Item>, number: u32, deadline: Instant) -> Arc<Self> {
+        // A timer that didn't go off may have lost to whatever it raced with, before it was set.
+        let rests = |call: &RecordedCall| call.due_us.is_none() || call.outcome.is_some();
+        let recorded = lock(&item.recorded);
+        let owed = recorded.calls().filter(|(_, call)| rests(call)).map(|(at, _)| at.clone()).collect();
+        drop(recorded);
+        Arc::new(Self {
+            item,
+            number,
+            deadline,
+            alive: AtomicBool::new(true),
+            outgoing: Outgoing::default(),
+            waits: Waits::default(),
+            owed: Mutex::new(owed),
+            draws: Mutex::default(),
+            scopes: Mutex::default(),
+            verdict: Mutex::default(),
+            difference: Mutex::default(),
+            beyond: Mutex::default(),
+            stopped: CancellationToken::new(),
+        })
+    }
+
+    /// Fails the attempt whatever the node makes of it.
+    pub(crate) fn condemn(&self, error: NodeError) {
+        lock(&self.verdict).get_or_insert(error);
+        self.stopped.cancel();
+    }
+
+    /// Fails the attempt because it isn't what its record says.
+    pub(crate) fn differs(&self, difference: Difference) {
+        self.condemn(self.item.mismatch(&difference));
+        lock(&self.difference).get_or_insert(difference);
+    }
+
+    /// Where it parted from its record, if it did.
+    pub(crate) fn difference(&self) -> Option<Difference> {
+        lock(&self.difference).take()
+    }
+
+    pub(crate) fn is_condemned(&self) -> bool {
+        self.stopped.is_cancelled()
+    }
+
+    /// Resolves when the attempt was condemned.
+    pub(crate) async fn condemned(&self) -> NodeError {
+        self.stopped.cancelled().await;
+        lock(&self.verdict).take().unwrap_or_else(|| NodeError::new("the attempt was stopped"))
+    }
+
+    /// The attempt made a call that must be recorded, and isn't: nothing that it does from now on counts.
+    pub(crate) fn ran_out(&self, call: String) {
+        lock(&self.beyond).get_or_insert(call);
+        self.stopped.cancel();
+    }
+
+    /// The first call beyond its record, if it made one.
+    pub(crate) fn beyond(&self) -> Option<String> {
+        lock(&self.beyond).clone()
+    }
+
+    /// A recorded call was asked for.
+    pub(crate) fn asked(&self, scope: &Arc<str>, index: u32) {
+        let mut owed = lock(&self.owed);
+        if !owed.is_empty() {
+            owed.remove(&(scope.clone(), index));
+        }
+    }
+
+    /// Whether earlier executions recorded calls that this one hasn't asked for yet.
+    pub(crate) fn is_behind(&self) -> bool {
+        !lock(&self.owed).is_empty()
+    }
+
+    /// Whether an earlier execution recorded a call of this lane with this number or a later one, or of a lane inside it,
+    /// that this one hasn't asked for yet.
+    pub(crate) fn went_on(&self, scope: &str, index: u32) -> bool {
+        let inside = |lane: &str| {
+            scope.is_empty() || lane.strip_prefix(scope).is_some_and(|rest| rest.starts_with('/'))
+        };
+        let later = |(lane, at): &(Arc<str>, u32)| if **lane == *scope { *at >= index } else { inside(lane) };
+        lock(&self.owed).iter().any(later)
+    }
+
+    /// The lane's counter of draws.
+    pub(crate) fn counts(&self, scope: &Arc<str>, drawn: Arc<AtomicU64>) {
+        lock(&self.draws).insert(scope.clone(), drawn);
+    }
+
+    /// How much chance each lane used that used any.
+    pub(crate) fn draws(&self) -> Vec<Drew> {
+        let draws = lock(&self.draws);
+        let drew = |(scope, drawn): (&Arc<str>, &Arc<AtomicU64>)| Drew {
+            scope: scope.clone(),
+            draws: drawn.load(Ordering::Relaxed),
+        };
+        draws.iter().map(drew).filter(|drew| drew.draws > 0).collect()
+    }
+
+    /// The attempt is over: its handles do nothing any more. A record that it didn't ask for, though it succeeded,
+    /// means that the code changed.
+    pub(crate) fn end(&self, succeeded: bool) -> Result<(), NodeError> {
+        self.alive.store(false, Ordering::Release);
+        if let Some(verdict) = lock(&self.verdict).take() {
+            return Err(verdict);
+        }
+        match lock(&self.owed).first().filter(|_| succeeded) {
+            None => Ok(()),
+            Some((scope, index)) => {
+                let recorded = lock(&self.item.recorded);
+                let name = recorded.call(scope, *index).map_or("", |call| call.name.as_str());
+                let difference = Difference {
+                    call: Some(call_at(scope, *index, name)),
+                    field: "call".into(),
+                    expected: format!("`{name}`, which is recorded"),
+                    got: "no such call".into(),
+                };
+                let error = self.item.mismatch(&difference);
+                lock(&self.difference).get_or_insert(difference);
+                Err(error)
+            }
+        }
+    }
+
+    /// Opens a lane. The root is the empty path and `/` parts the names, so neither can stand in one.
+    pub(crate) fn open_scope(&self, parent: &str, name: &str) -> Arc<str> {
+        let path: Arc<str> = if parent.is_empty() { name.into() } else { format!("{parent}/{name}").into() };
+        if let Err(error) = check_name("scope", name) {
+            self.condemn(NodeError::coded(error.code(), error.to_string(), false));
+        } else if name.contains('/') {
+            let message = format!("scope `{name}` holds a `/`; open a scope inside a scope instead");
+            self.condemn(NodeError::coded(code::INVALID_ID, message, false));
+        } else if !lock(&self.scopes).insert(path.clone()) {
+            let message =
+                format!("scope `{path}` was opened twice in one attempt; give each lane its own name");
+            self.condemn(NodeError::coded(code::REPLAY_MISMATCH, message, false));
+        }
+        path
+    }
+}
