@@ -242,10 +242,10 @@ pub enum EffectKind {
 ///
 /// ```
 /// use hapax_core::journal::EffectOutcome;
-/// let (code, message) = ("HX0021".to_owned(), "card declined".to_owned());
+/// let (code, message) = ("HX0036".to_owned(), "card declined".to_owned());
 /// let declined = EffectOutcome::Err { code, message, retryable: false, unsent: false };
 /// let stored = serde_json::to_string(&declined)?;
-/// assert_eq!(stored, r#"{"err":{"code":"HX0021","message":"card declined","retryable":false}}"#);
+/// assert_eq!(stored, r#"{"err":{"code":"HX0036","message":"card declined","retryable":false}}"#);
 /// assert_eq!(serde_json::from_str::<EffectOutcome>(&stored)?, declined);
 /// # Ok::<(), serde_json::Error>(())
 /// ```
