@@ -101,6 +101,7 @@ pub(crate) fn fsync(store: &str, count: u64) -> Result<()> {
         tally.count();
         file.write_all_at(&page, (number % LOG_PAGES) * PAGE as u64)?;
         number += 1;
+        tally.sync();
         Ok(file.sync_data()?)
     })
 }

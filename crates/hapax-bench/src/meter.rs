@@ -21,6 +21,7 @@ use std::{
 pub(crate) struct Tally {
     begun: OnceLock<Instant>,
     executed: AtomicU64,
+    own_syncs: AtomicU64,
     last_ns: AtomicU64,
     latencies: Histogram,
     /// The most memory when this body began is kept: does memory grow with the length of a run?
@@ -34,6 +35,7 @@ impl Tally {
         Arc::new(Self {
             begun: OnceLock::new(),
             executed: AtomicU64::new(0),
+            own_syncs: AtomicU64::new(0),
             last_ns: AtomicU64::new(0),
             latencies: Histogram::default(),
             watch_at: (steps / 10).max(1),
@@ -63,6 +65,15 @@ impl Tally {
         self.count()
     }
 
+    /// Counts a sync that the workload makes itself, where no SQLite does.
+    pub(crate) fn sync(&self) {
+        self.own_syncs.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn syncs(&self) -> u64 {
+        hapax_vfs::syncs() + self.own_syncs.load(Ordering::Relaxed)
+    }
+
     /// Takes the time since `start`.
     pub(crate) fn record(&self, start: Instant) {
         self.latencies.record(start.elapsed().as_nanos() as u64);
@@ -72,7 +83,7 @@ impl Tally {
 /// The timed part of a workload.
 pub(crate) struct Meter {
     pub(crate) tally: Arc<Tally>,
-    begun_unix_ns: u64,
+    syncs: u64,
     cpu_s: f64,
     write_bytes: u64,
 }
@@ -81,15 +92,15 @@ impl Meter {
     /// Says `BEGIN` and starts the clock.
     pub(crate) fn begin(tally: Arc<Tally>) -> Self {
         println!("{BEGIN}");
-        let (cpu_s, write_bytes, begun_unix_ns) = (clock::cpu_s(), procfs::write_bytes(), clock::unix_ns());
+        let (syncs, cpu_s, write_bytes) = (tally.syncs(), clock::cpu_s(), procfs::write_bytes());
         tally.elapsed();
-        Self { tally, begun_unix_ns, cpu_s, write_bytes }
+        Self { tally, syncs, cpu_s, write_bytes }
     }
 
     /// Stops the clock and prints the result.
     pub(crate) fn end(self, steps: u64, transactions: u64, extra: Map<String, Value>) {
         let wall_s = self.tally.elapsed().as_secs_f64();
-        let ended_unix_ns = clock::unix_ns();
+        let fsyncs = self.tally.syncs() - self.syncs;
         let report = Report {
             wall_s,
             steps,
@@ -99,18 +110,17 @@ impl Meter {
             executed: self.tally.executed.load(Ordering::Relaxed),
             client_peak_rss: procfs::peak_rss_bytes(),
             client_write_bytes: procfs::write_bytes().saturating_sub(self.write_bytes),
-            extra: self.extra(transactions, ended_unix_ns, extra),
+            extra: self.extra(transactions, fsyncs, extra),
         };
         println!("{}", report.line());
         // Whoever reads the other end waits for this line; a closed pipe is theirs to notice.
         let _ = std::io::stdout().flush();
     }
 
-    fn extra(&self, transactions: u64, ended_unix_ns: u64, more: Map<String, Value>) -> Map<String, Value> {
+    fn extra(&self, transactions: u64, fsyncs: u64, more: Map<String, Value>) -> Map<String, Value> {
         let common = [
             ("transactions", json!(transactions)),
-            ("begun_unix_ns", json!(self.begun_unix_ns)),
-            ("ended_unix_ns", json!(ended_unix_ns)),
+            ("fsyncs", json!(fsyncs)),
             ("peak_rss_at_a_tenth", json!(self.tally.peak_rss_then.load(Ordering::Relaxed))),
         ];
         common.map(|(name, value)| (name.to_owned(), value)).into_iter().chain(more).collect()

@@ -58,10 +58,20 @@ fn every_workload_reports_the_steps_it_was_asked_for() {
 }
 
 #[test]
-fn a_strict_step_has_a_commit_of_its_own() {
+fn a_strict_step_has_a_commit_and_a_sync_of_its_own() {
     let folder = tempfile::tempdir().unwrap();
-    let report = report(&format!("{} w1 50", stores(folder.path())[1]));
-    assert!(report.extra_u64("transactions").unwrap() > 50);
+    let report = report(&format!("{} w1 20", stores(folder.path())[1]));
+    assert!(report.extra_u64("transactions").unwrap() > 20);
+    assert_eq!(report.extra_u64("fsyncs"), Some(21), "the start of the run, and its steps");
+}
+
+#[test]
+fn pipelined_steps_share_syncs_and_memory_has_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let fsyncs = |store: &str| report(&format!("{store} w1 300")).extra_u64("fsyncs").unwrap();
+    let stores = stores(folder.path());
+    assert_eq!(fsyncs(&stores[0]), 0);
+    assert!((1..150).contains(&fsyncs(&stores[2])));
 }
 
 #[test]
@@ -114,6 +124,7 @@ fn limits_report_what_they_wrote() {
     {
         let report = report(&format!("--store sqlite:{} {workload}", folder.path().join(name).display()));
         assert_eq!((report.steps, report.extra_u64("transactions")), (steps, Some(commits)), "{workload}");
+        assert_eq!(report.extra_u64("fsyncs"), Some(commits), "{workload}: each commit is synced");
     }
 }
 

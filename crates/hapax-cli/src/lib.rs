@@ -60,7 +60,17 @@ const FAREWELL: Duration = Duration::from_secs(5);
 /// [`finds_work(false)`](hapax::Options::finds_work), unless looking at runs shall also take up those that nobody
 /// holds.
 ///
-/// See the [crate's page](crate) for an example.
+/// ```
+/// use hapax::prelude::*;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> hapax::Result<()> {
+/// let options = Options::default().finds_work(false);
+/// let engine = Engine::builder().options(options).open("memory:").await?;
+/// // This process was called without a subcommand, so it is told what there is.
+/// assert_eq!(hapax_cli::run(engine).await, std::process::ExitCode::from(2));
+/// # Ok(())
+/// # }
+/// ```
 pub async fn run(engine: Engine) -> ExitCode {
     run_from(engine, std::env::args_os()).await
 }
@@ -103,12 +113,10 @@ pub async fn run_from(
 
 /// The stock `hapax`: opens the store by `--store` or `HAPAX_STORE`.
 ///
-/// ```no_run
+/// ```
 /// use std::process::ExitCode;
-///
-/// fn main() -> ExitCode {
-///     hapax_cli::main()
-/// }
+/// // This call is all that the binary's own `main` does. Here is no subcommand, so it says which there are.
+/// assert_eq!(hapax_cli::main(), ExitCode::from(2));
 /// ```
 pub fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();

@@ -21,6 +21,13 @@ use self::writer::Writer;
 /// How many arrays and objects may be nested; one more is [`CanonicalError::TooDeep`].
 ///
 /// It bounds the stack that untrusted text can claim. `serde_json` reads no deeper, and what is written must be readable.
+///
+/// ```
+/// use hapax_core::canonical::{CanonicalError, MAX_DEPTH, from_text};
+/// let nested = |depth| "[".repeat(depth) + &"]".repeat(depth);
+/// assert!(from_text(&nested(MAX_DEPTH)).is_ok());
+/// assert_eq!(from_text(&nested(MAX_DEPTH + 1)), Err(CanonicalError::TooDeep));
+/// ```
 pub const MAX_DEPTH: usize = 127;
 
 /// Why a value or text has no canonical form.

@@ -15,7 +15,28 @@ use std::sync::Arc;
 
 /// A step as it is committed and as it is read back.
 ///
-/// See [`Draft`] for an example.
+/// ```
+/// # use hapax_core::{checkpoint::{Checkpoint, Draft, IoDigest, outbox_digest}, frontier::Barriers, id::RunId};
+/// # fn executed(run: &str, state: &str) -> Checkpoint {
+/// #     let draft = Draft {
+/// #         step: 1,
+/// #         state: state.as_bytes().into(),
+/// #         state_version: 1,
+/// #         frontier: vec![],
+/// #         barriers: Barriers::default(),
+/// #         seed: 7,
+/// #         io: IoDigest::default().finish(),
+/// #         outbox: outbox_digest(&[]),
+/// #         label: None,
+/// #     };
+/// #     draft.seal(&RunId::new(run).unwrap())
+/// # }
+/// let ours = executed("order-42", r#"{"paid":true}"#);
+/// // Whoever executes the step arrives at the same digest; another run or another state never does.
+/// assert_eq!(ours.digest, executed("order-42", r#"{"paid":true}"#).digest);
+/// assert_ne!(ours.digest, executed("order-43", r#"{"paid":true}"#).digest);
+/// assert_ne!(ours.digest, executed("order-42", r#"{"paid":false}"#).digest);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checkpoint {
     /// The step.
@@ -149,7 +170,25 @@ fn digest(
 
 /// Binds what the items of a step recorded: the last word on each call, in item and call order.
 ///
-/// See [`Draft`] for an example.
+/// ```
+/// use hapax_core::{checkpoint::IoDigest, journal::{Entry, Recorded}, order::PathHash};
+/// # use hapax_core::{journal::{EffectOutcome, Seen}, json::Json, key::sha256};
+/// # let seen = |rate: &str, attempt, at_us| {
+/// #     let outcome = EffectOutcome::Ok { response: Json::of(rate).unwrap() };
+/// #     let (scope, name, request) = ("".into(), "rate".into(), sha256(b"EUR"));
+/// #     Entry::Seen(Seen { scope, index: 0, attempt, name, request, outcome, at_us })
+/// # };
+/// let digest = |entry: Entry| {
+///     let mut recorded = Recorded::default();
+///     recorded.take(&entry);
+///     let mut io = IoDigest::default();
+///     io.item(PathHash(7), &recorded);
+///     io.finish()
+/// };
+/// // What was seen counts; when, and by which attempt, does not.
+/// assert_ne!(digest(seen("1.08", 1, 100)), digest(seen("1.09", 1, 100)));
+/// assert_eq!(digest(seen("1.08", 1, 100)), digest(seen("1.08", 2, 900)));
+/// ```
 #[derive(Debug)]
 pub struct IoDigest(DigestBuilder);
 

@@ -117,7 +117,18 @@ pub struct StepCommit {
 
 /// Journal rows of a run.
 ///
-/// See [`Write`] for an example.
+/// ```
+/// use hapax_core::{commit::{Append, Epoch, Write}, journal::{Entry, JournalRow}};
+/// # use hapax_core::{id::{Namespace, RunId, RunKey}, key::sha256, order::PathHash};
+/// # let run = RunKey { namespace: Namespace::default(), run: RunId::new("order-42")? };
+/// # let row = |seq| JournalRow { seq, base: sha256(b""), step: 1, path_hash: PathHash(7), entry: Entry::Retried };
+/// # let epoch = Epoch { counter: 1, nonce: 9 };
+/// let append = Append { run, epoch, first_seq: 5, rows: vec![row(5), row(6)], unless_cancelled: false };
+/// // Rows are numbered without gaps, so that a lost one would be noticed.
+/// assert!(append.rows.iter().map(|row| row.seq).eq(append.first_seq..7));
+/// assert!(Write::Append(append).weight() > 500);
+/// # Ok::<(), hapax_core::id::InvalidId>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Append {
     /// The run.
@@ -134,7 +145,18 @@ pub struct Append {
 
 /// A run's new status.
 ///
-/// See [`Write`] for an example.
+/// ```
+/// use hapax_core::commit::{Epoch, Status, StatusChange, WaitsOn, Wake};
+/// # use hapax_core::id::{Namespace, RunId, RunKey};
+/// # let run = RunKey { namespace: Namespace::default(), run: RunId::new("order-42")? };
+/// # let epoch = Epoch { counter: 1, nonce: 9 };
+/// let status = Status::Waiting { on: WaitsOn::Timer };
+/// let wake = Wake { at_us: Some(1_800_000_000_000_000), ..Wake::default() };
+/// let parked = StatusChange { run, epoch, status, release: true, used_us: 250, wake };
+/// // Nobody holds a parked run: whoever is there when its time comes takes it up.
+/// assert!(parked.release && !parked.status.is_runnable());
+/// # Ok::<(), hapax_core::id::InvalidId>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct StatusChange {
     /// The run.
@@ -273,7 +295,12 @@ pub enum Status {
 
 /// What a parked run waits for.
 ///
-/// See [`Status`] for an example.
+/// ```
+/// use hapax_core::commit::{Status, WaitsOn};
+/// let parked = Status::Waiting { on: WaitsOn::Answer };
+/// assert!(!parked.is_runnable() && !parked.is_final());
+/// assert_eq!(parked.to_json().as_str(), r#"{"on":"answer","status":"waiting"}"#);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

@@ -17,8 +17,21 @@ pub type Code = &'static str;
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $name:ident = $code:literal;)*) => {
-        $($(#[$doc])* pub const $name: Code = $code;)*
+        $(
+            $(#[$doc])*
+            ///
+            /// ```
+            /// use hapax_core::error::code;
+            #[doc = concat!("assert_eq!(code::", stringify!($name), ", \"", $code, "\"); // docs/errors/", $code, ".md")]
+            /// ```
+            pub const $name: Code = $code;
+        )*
         /// Every code, in order.
+        ///
+        /// ```
+        /// use hapax_core::error::code;
+        /// assert!(code::ALL.is_sorted() && code::ALL.contains(&code::INVALID_ID));
+        /// ```
         pub const ALL: &[Code] = &[$($code),*];
     };
 }

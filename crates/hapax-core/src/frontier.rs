@@ -55,7 +55,16 @@ impl WorkItem {
 
 /// A producer that reached a join.
 ///
-/// See [`Barriers`] for an example.
+/// ```
+/// use hapax_core::{frontier::Arrival, order::{OrderKey, PathHash}};
+/// let plan = PathHash::ROOT.child("plan", 0);
+/// let arrival = |edge| {
+///     let (order_key, path_hash) = (OrderKey::of(plan, edge), plan.child("check", edge));
+///     Arrival { order_key, path_hash, edge_index: 0 }
+/// };
+/// // The earliest of a firing is the parent of what fires, whichever came first.
+/// assert_eq!([arrival(1), arrival(0)].into_iter().min(), Some(arrival(0)));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Arrival {
     /// The producer's order key.
@@ -89,7 +98,13 @@ impl Barriers {
 
 /// A page of the frontier, hashed on its own so that it can be checked on its own.
 ///
-/// See [`page_digests`] for an example.
+/// ```
+/// use hapax_core::{frontier::{WorkItem, page_digest}, id::NodeId, json::Json, order::PathHash};
+/// let item = |input| WorkItem::child(PathHash::ROOT, 0, NodeId::new("plan").unwrap(), input);
+/// let (none, null) = (item(None), item(Some(Json::from_text("null")?)));
+/// assert_ne!(page_digest(&[none]), page_digest(&[null]), "no input is not the input `null`");
+/// # Ok::<(), hapax_core::canonical::CanonicalError>(())
+/// ```
 pub fn page_digest(items: &[WorkItem]) -> Digest {
     let mut digest = DigestBuilder::new("hapax.frontier.v1");
     digest.u64(items.len() as u64);
@@ -116,7 +131,13 @@ pub fn page_digests(items: &[WorkItem]) -> Vec<Digest> {
 
 /// Binds the waiting barriers.
 ///
-/// See [`Barriers`] for an example.
+/// ```
+/// use hapax_core::{frontier::{Arrival, Barriers, barriers_digest}, order::{OrderKey, PathHash}};
+/// let came = Arrival { order_key: OrderKey(1), path_hash: PathHash(7), edge_index: 0 };
+/// let first = Barriers([(0, vec![[came].into(), [].into()])].into());
+/// let second = Barriers([(0, vec![[].into(), [came].into()])].into());
+/// assert_ne!(barriers_digest(&first), barriers_digest(&second), "it counts which source has arrived");
+/// ```
 pub fn barriers_digest(barriers: &Barriers) -> Digest {
     let mut digest = DigestBuilder::new("hapax.barriers.v1");
     for (join, queues) in &barriers.0 {

@@ -15,12 +15,24 @@ use std::{
 
 /// A pure question about the merged state.
 ///
-/// See [`GraphBuilder`] for an example.
+/// ```
+/// use hapax_core::graph::Predicate;
+/// use std::sync::Arc;
+/// let large: Predicate<u64> = Arc::new(|sum| *sum > 9);
+/// assert!(large(&10) && !large(&9));
+/// ```
 pub type Predicate<S> = Arc<dyn Fn(&S) -> bool + Send + Sync>;
 
 /// A graph that passed its checks.
 ///
-/// See [`GraphBuilder`] for an example.
+/// ```
+/// use hapax_core::graph::GraphBuilder;
+/// let graph = |version| GraphBuilder::<u64>::new("sums", version, "add").node("add", false, false).build();
+/// let (old, new) = (graph(1)?, graph(2)?);
+/// assert_eq!((old.position("add"), old.position("subtract")), (Some(0), None));
+/// assert_ne!(old.fingerprint(), new.fingerprint(), "a run stays with the shape that it began with");
+/// # Ok::<(), hapax_core::graph::GraphError>(())
+/// ```
 pub struct Graph<S> {
     name: Arc<str>,
     version: u32,
@@ -33,7 +45,18 @@ pub struct Graph<S> {
 
 /// A node and what leaves it.
 ///
-/// See [`GraphBuilder`] for an example.
+/// ```
+/// use hapax_core::graph::GraphBuilder;
+/// let graph = GraphBuilder::<u64>::new("orders", 1, "charge")
+///     .node("charge", false, false)
+///     .node("apologise", false, true)
+///     .on_error("charge", "apologise")
+///     .build()?;
+/// let [charge, apologise] = graph.nodes() else { unreachable!() };
+/// assert_eq!(charge.on_error.as_ref(), Some(&apologise.id));
+/// assert!(apologise.wants_input, "it gets the failure");
+/// # Ok::<(), hapax_core::graph::GraphError>(())
+/// ```
 pub struct NodeSpec<S> {
     /// Its name.
     pub id: NodeId,
@@ -53,7 +76,19 @@ pub struct NodeSpec<S> {
 
 /// A declared edge.
 ///
-/// See [`GraphBuilder`] for an example.
+/// ```
+/// use hapax_core::graph::GraphBuilder;
+/// use std::sync::Arc;
+/// let graph = GraphBuilder::<u64>::new("sums", 1, "add")
+///     .node("add", false, false)
+///     .edge_if("add", "add", "small", Arc::new(|sum: &u64| *sum < 9))
+///     .end("add")
+///     .build()?;
+/// let again = &graph.nodes()[0].edges[0];
+/// assert_eq!((again.to.as_str(), again.label.as_deref()), ("add", Some("small")));
+/// assert!(again.when.as_ref().is_some_and(|holds| holds(&8) && !holds(&9)));
+/// # Ok::<(), hapax_core::graph::GraphError>(())
+/// ```
 pub struct Edge<S> {
     /// Where it leads.
     pub to: NodeId,
@@ -65,7 +100,21 @@ pub struct Edge<S> {
 
 /// A barrier: one firing takes one arrival of each source.
 ///
-/// See [`GraphBuilder`] for an example.
+/// ```
+/// use hapax_core::graph::GraphBuilder;
+/// let graph = GraphBuilder::<u64>::new("sums", 1, "split")
+///     .node("split", false, false)
+///     .node("left", false, false)
+///     .node("right", false, false)
+///     .node("report", false, false)
+///     .edge("split", "left")
+///     .edge("split", "right")
+///     .join(["left", "right"], "report")
+///     .build()?;
+/// assert_eq!((graph.joins()[0].sources.len(), graph.joins()[0].to.as_str()), (2, "report"));
+/// assert_eq!(graph.nodes()[1].joins, [0], "`left` knows who waits for it");
+/// # Ok::<(), hapax_core::graph::GraphError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Join {
     /// The producers it waits for.

@@ -93,6 +93,12 @@ macro_rules! name_type {
 
 name_type!(
     /// A tenant: leads every primary key and enters every key that leaves the process.
+    ///
+    /// ```
+    /// use hapax_core::id::Namespace;
+    /// assert_eq!(Namespace::default().as_str(), "default");
+    /// assert!(Namespace::new("").is_err());
+    /// ```
     Namespace, "namespace"
 );
 name_type!(
@@ -107,6 +113,14 @@ name_type!(
 );
 name_type!(
     /// A node of a graph, by the name that the store keeps.
+    ///
+    /// ```
+    /// use hapax_core::id::NodeId;
+    /// let node: NodeId = serde_json::from_str(r#""charge""#)?;
+    /// assert_eq!(node, NodeId::new("charge")?);
+    /// assert!(serde_json::from_str::<NodeId>(r#""""#).is_err(), "what is read is checked like what is given");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     NodeId, "node id"
 );
 

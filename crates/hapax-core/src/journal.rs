@@ -14,7 +14,15 @@ use std::{
 
 /// One row.
 ///
-/// See [`by_item`] for an example.
+/// ```
+/// use hapax_core::{journal::{Entry, JournalRow, by_item}, key::sha256, order::PathHash};
+/// let (base, lost) = (sha256(b"the last checkpoint"), sha256(b"one that never reached the disk"));
+/// let row = |seq, base| {
+///     JournalRow { seq, base, step: 1, path_hash: PathHash(seq), entry: Entry::Took { letter: seq } }
+/// };
+/// let items = by_item(base, [row(0, base), row(1, lost)]);
+/// assert!(items.contains_key(&PathHash(0)) && !items.contains_key(&PathHash(1)));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JournalRow {
     /// Its place in the run's journal.
@@ -31,7 +39,19 @@ pub struct JournalRow {
 
 /// What a row says.
 ///
-/// See [`by_item`] for an example.
+/// ```
+/// use hapax_core::{failure::NodeFailure, journal::{Entry, JournalRow, by_item}};
+/// # use hapax_core::{id::NodeId, key::sha256, order::PathHash};
+/// # let (node, code, message) = (NodeId::new("charge")?, "HX0020".to_owned(), "card declined".to_owned());
+/// # let failure = NodeFailure { node, code, message, retryable: true, attempt: 1 };
+/// # let (base, item) = (sha256(b"checkpoint"), PathHash(7));
+/// # let row = |(seq, entry)| JournalRow { seq, base, step: 1, path_hash: item, entry };
+/// let entries = [Entry::AttemptFailed { failure }, Entry::Retried];
+/// let items = by_item(base, (0..).zip(entries).map(row));
+/// // An operator's word gives the item fresh attempts; the next one is number 2 all the same.
+/// assert_eq!((items[&item].failed, items[&item].failed_since_retry), (1, 0));
+/// # Ok::<(), hapax_core::id::InvalidId>(())
+/// ```
 // Tagged from outside: an inner tag makes serde buffer the entry, and a buffered [`Json`] can't be read back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -81,7 +101,22 @@ pub enum Entry {
 
 /// A call that is about to leave.
 ///
-/// See [`by_item`] for an example.
+/// ```
+/// use hapax_core::{journal::{EffectKind, Entry, Intent, Recorded}, key::sha256};
+/// let intent = Intent {
+///     scope: "".into(),
+///     index: 0,
+///     attempt: 1,
+///     name: "charge".into(),
+///     kind: EffectKind::Write,
+///     request: sha256(b"4200"),
+///     key: "fx:3b0f".into(),
+///     at_us: 1_800_000_000_000_000,
+/// };
+/// let mut recorded = Recorded::default();
+/// recorded.take(&Entry::Intent(intent));
+/// assert_eq!(recorded.call(&"".into(), 0).unwrap().outcome, None, "it may or may not have arrived");
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Intent {
     /// The call's scope.
@@ -104,7 +139,23 @@ pub struct Intent {
 
 /// A call that asked for nothing: it has no intent, only an end.
 ///
-/// See [`by_item`] for an example.
+/// ```
+/// use hapax_core::{journal::{EffectOutcome, Entry, Recorded, Seen}, json::Json, key::sha256};
+/// let outcome = EffectOutcome::Ok { response: Json::of("1.08")? };
+/// let seen = Seen {
+///     scope: "".into(),
+///     index: 0,
+///     attempt: 1,
+///     name: "rate".into(),
+///     request: sha256(b"EUR"),
+///     outcome: outcome.clone(),
+///     at_us: 1_800_000_000_000_000,
+/// };
+/// let mut recorded = Recorded::default();
+/// recorded.take(&Entry::Seen(seen));
+/// assert_eq!(recorded.call(&"".into(), 0).unwrap().outcome, Some(outcome), "one row says it all");
+/// # Ok::<(), hapax_core::canonical::CanonicalError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seen {
     /// The call's scope.
@@ -125,7 +176,17 @@ pub struct Seen {
 
 /// A timer, until it goes off.
 ///
-/// See [`by_item`] for an example.
+/// ```
+/// use hapax_core::{journal::{EffectOutcome, Entry, Recorded, Timer}, json::Json, key::sha256};
+/// let (scope, index, attempt, at_us) = ("".into(), 0, 1, 1_800_000_000_000_000);
+/// let (request, due_us) = (sha256(b"null"), at_us + 60_000_000);
+/// let mut recorded = Recorded::default();
+/// recorded.take(&Entry::Timer(Timer { scope, index, attempt, request, due_us, at_us }));
+/// assert_eq!(recorded.call(&"".into(), 0).unwrap().due_us, Some(due_us));
+/// let (scope, outcome) = ("".into(), EffectOutcome::Ok { response: Json::null() });
+/// recorded.take(&Entry::Result { scope, index, attempt, outcome, at_us: due_us });
+/// assert!(recorded.call(&"".into(), 0).unwrap().outcome.is_some(), "it went off");
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timer {
     /// The call's scope.
@@ -134,7 +195,7 @@ pub struct Timer {
     pub index: u32,
     /// The attempt that set it.
     pub attempt: u32,
-    /// The hash of its duration.
+    /// The hash of its request, which holds nothing: a changed duration changes no timer that was set.
     pub request: Digest,
     /// When it is due, in microseconds since 1970.
     pub due_us: i64,
@@ -144,7 +205,12 @@ pub struct Timer {
 
 /// The random numbers that a lane drew.
 ///
-/// See [`by_item`] for an example.
+/// ```
+/// use hapax_core::journal::{Drew, Entry, Recorded};
+/// let mut recorded = Recorded::default();
+/// recorded.take(&Entry::Drew(Drew { scope: "".into(), draws: 3 }));
+/// assert_eq!(recorded.draws()[""], 3);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Drew {
     /// The lane.
@@ -155,7 +221,22 @@ pub struct Drew {
 
 /// A question to a person, until it is answered.
 ///
-/// See [`by_item`] for an example.
+/// ```
+/// use hapax_core::{journal::{Entry, Question, Recorded}, key::sha256};
+/// let question = Question {
+///     scope: "".into(),
+///     index: 0,
+///     attempt: 1,
+///     request: sha256(b"Refund 900 cents?"),
+///     name: "refund".into(),
+///     text: "Refund 900 cents?".into(),
+///     schema: None,
+///     at_us: 1_800_000_000_000_000,
+/// };
+/// let mut recorded = Recorded::default();
+/// recorded.take(&Entry::Question(question));
+/// assert_eq!(recorded.call(&"".into(), 0).unwrap().outcome, None, "asked, and not answered yet");
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Question {
     /// The call's scope.
@@ -179,7 +260,18 @@ pub struct Question {
 
 /// What a call does to the world.
 ///
-/// See [`by_item`] for an example.
+/// ```
+/// use hapax_core::journal::EffectKind;
+/// // The journal tells, after a crash, what may be done with a call that was on its way.
+/// let again = |kind| match kind {
+///     EffectKind::Write => "with the same key",
+///     EffectKind::WriteAtMostOnce => "when a person says so",
+///     _ => "freely",
+/// };
+/// let kind: EffectKind = serde_json::from_str(r#""write_at_most_once""#)?;
+/// assert_eq!(again(kind), "when a person says so");
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -197,7 +289,15 @@ pub enum EffectKind {
 
 /// How a call ended. An error is a result like any other.
 ///
-/// See [`by_item`] for an example.
+/// ```
+/// use hapax_core::journal::EffectOutcome;
+/// let (code, message) = ("HX0036".to_owned(), "card declined".to_owned());
+/// let declined = EffectOutcome::Err { code, message, retryable: false, unsent: false };
+/// let stored = serde_json::to_string(&declined)?;
+/// assert_eq!(stored, r#"{"err":{"code":"HX0036","message":"card declined","retryable":false}}"#);
+/// assert_eq!(serde_json::from_str::<EffectOutcome>(&stored)?, declined);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EffectOutcome {
@@ -222,7 +322,18 @@ pub enum EffectOutcome {
 
 /// How an item ended.
 ///
-/// See [`by_item`] for an example.
+/// ```
+/// use hapax_core::{journal::{Done, Entry, JournalRow, by_item}, json::Json, route::SettledRoute};
+/// # use hapax_core::{key::sha256, order::PathHash};
+/// # let (base, item) = (sha256(b"checkpoint"), PathHash(7));
+/// let (delta, route) = (Json::from_text(r#"{"tax":3}"#)?, SettledRoute::Edges);
+/// let done = Done::Ok { delta, route, messages: vec![] };
+/// let entry = Entry::ItemDone { done: done.clone() };
+/// let row = JournalRow { seq: 0, base, step: 1, path_hash: item, entry };
+/// // After a crash its siblings go on, and the item itself is not executed again.
+/// assert_eq!(by_item(base, [row])[&item].done, Some(done));
+/// # Ok::<(), hapax_core::canonical::CanonicalError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Done {
@@ -244,15 +355,61 @@ pub enum Done {
 }
 
 /// The name of a timer among an item's calls.
+///
+/// ```
+/// use hapax_core::journal::{Entry, Recorded, SLEEP, Timer};
+/// # let (scope, request) = ("".into(), hapax_core::key::sha256(b""));
+/// let timer = Timer { scope, index: 0, attempt: 1, request, due_us: 60_000_000, at_us: 0 };
+/// let mut recorded = Recorded::default();
+/// recorded.take(&Entry::Timer(timer));
+/// assert_eq!(recorded.calls().filter(|(_, call)| call.name == SLEEP).count(), 1, "timers of this item");
+/// ```
 pub const SLEEP: &str = "hapax.sleep";
+
 /// The name of a decision about a change of the code among an item's calls.
+///
+/// ```
+/// use hapax_core::journal::{Entry, Recorded, Seen, VERSION};
+/// # use hapax_core::{journal::EffectOutcome, json::Json, key::sha256};
+/// # let outcome = EffectOutcome::Ok { response: Json::from_text("2")? };
+/// # let request = sha256(b"");
+/// // Decisions have lanes of their own, so they don't shift the numbers of other calls.
+/// let (scope, name) = ("//quotes-by-post".into(), VERSION.into());
+/// let mut recorded = Recorded::default();
+/// recorded.take(&Entry::Seen(Seen { scope, index: 0, attempt: 1, name, request, outcome, at_us: 0 }));
+/// assert!(recorded.call(&"".into(), 0).is_none());
+/// # Ok::<(), hapax_core::canonical::CanonicalError>(())
+/// ```
 pub const VERSION: &str = "hapax.version";
+
 /// The name of a question among an item's calls.
+///
+/// ```
+/// use hapax_core::journal::{ASK, Entry, Question, Recorded};
+/// # use hapax_core::key::sha256;
+/// # let (scope, name, text) = ("".into(), "refund".into(), "Refund 900 cents?".into());
+/// # let question = Question { scope, index: 0, attempt: 1, request: sha256(b""), name, text, schema: None, at_us: 0 };
+/// let mut recorded = Recorded::default();
+/// recorded.take(&Entry::Question(question));
+/// assert_eq!(recorded.call(&"".into(), 0).unwrap().name, ASK);
+/// ```
 pub const ASK: &str = "hapax.ask";
 
 /// What is known of one call.
 ///
-/// See [`by_item`] for an example.
+/// ```
+/// use hapax_core::journal::{Entry, Intent, Recorded};
+/// # use hapax_core::{journal::EffectKind, key::sha256};
+/// # let intent = |attempt, at_us| {
+/// #     let (name, kind, key) = ("charge".into(), EffectKind::Write, "fx:3b0f".into());
+/// #     Entry::Intent(Intent { scope: "".into(), index: 0, attempt, name, kind, request: sha256(b""), key, at_us })
+/// # };
+/// let mut recorded = Recorded::default();
+/// recorded.take(&intent(1, 100));
+/// recorded.take(&intent(2, 900));
+/// let call = recorded.call(&"".into(), 0).unwrap();
+/// assert_eq!((call.attempt, call.since_us), (2, 100), "the callee may know the key since the first attempt");
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordedCall {
     /// What the user calls it.
@@ -275,7 +432,21 @@ pub struct RecordedCall {
 
 /// Everything an item recorded so far.
 ///
-/// See [`by_item`] for an example.
+/// ```
+/// use hapax_core::journal::{Entry, Recorded, Seen};
+/// # use hapax_core::{journal::EffectOutcome, json::Json, key::sha256};
+/// # let seen = |index, name: &str| {
+/// #     let outcome = EffectOutcome::Ok { response: Json::of(name).unwrap() };
+/// #     let (name, request) = (name.into(), sha256(b""));
+/// #     Entry::Seen(Seen { scope: "".into(), index, attempt: 1, name, request, outcome, at_us: 0 })
+/// # };
+/// let mut recorded = Recorded::default();
+/// recorded.take(&seen(0, "rate"));
+/// recorded.take(&seen(1, "stock"));
+/// let call = |index| recorded.call(&"".into(), index).unwrap();
+/// assert!(recorded.nothing_rests_on(call(1)), "it was the last");
+/// assert!(!recorded.nothing_rests_on(call(0)), "`stock` was asked with its answer in hand");
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Recorded {
     calls: BTreeMap<(Arc<str>, u32), RecordedCall>,
@@ -364,7 +535,21 @@ impl Recorded {
 
 /// What the journal says about one item of the current step.
 ///
-/// See [`by_item`] for an example.
+/// ```
+/// use hapax_core::journal::{Entry, JournalRow, by_item};
+/// # use hapax_core::{failure::NodeFailure, id::NodeId, key::sha256, order::PathHash};
+/// # let (base, item) = (sha256(b"checkpoint"), PathHash(7));
+/// # let failed = |attempt, message: &str| {
+/// #     let (node, code) = (NodeId::new("charge").unwrap(), "HX0020".into());
+/// #     let failure = NodeFailure { node, code, message: message.into(), retryable: true, attempt };
+/// #     Entry::AttemptFailed { failure }
+/// # };
+/// # let row = |(seq, entry)| JournalRow { seq, base, step: 1, path_hash: item, entry };
+/// let entries = [failed(1, "timeout"), failed(2, "card declined")];
+/// let record = &by_item(base, (0..).zip(entries).map(row))[&item];
+/// assert_eq!((record.failed, record.done.is_some()), (2, false));
+/// assert_eq!(record.last_failure.as_ref().unwrap().message, "card declined");
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ItemRecord {
     /// Its calls.

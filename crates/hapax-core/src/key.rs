@@ -43,7 +43,13 @@ pub enum KeyError {
 ///
 /// Its fields are not length-delimited, so distinct steps can share one; a [`Digest`] stands beside it.
 ///
-/// See [`step_key`] for an example.
+/// ```
+/// use hapax_core::key::{StepKey, step_key};
+/// let key = step_key("run-001", 1, [], b"{}");
+/// let text = key.to_string();
+/// assert_eq!(text.parse(), Ok(key));
+/// assert!(text.to_uppercase().parse::<StepKey>().is_err(), "one key has one text");
+/// ```
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct StepKey(pub [u8; 32]);
 
@@ -105,13 +111,28 @@ pub fn step_key_unsorted(
 
 /// The key that a foreign call carries on every attempt: `fx:` and 64 hex digits.
 ///
-/// See [`effect_key`] for an example.
+/// ```
+/// use hapax_core::key::{EffectKey, EffectSite, effect_key};
+/// # use hapax_core::order::PathHash;
+/// # let (namespace, run_id, scope, name) = ("default", "order-42", "", "charge");
+/// # let site = EffectSite { namespace, run_id, step: 1, path_hash: PathHash(7), scope, index: 0, name };
+/// let key = effect_key(&site, b"4200");
+/// // What a callee has written down is the key that every later attempt carries.
+/// assert_eq!(key.as_str().parse::<EffectKey>(), Ok(effect_key(&site, b"4200")));
+/// assert_ne!(key, effect_key(&site, b"4300"));
+/// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct EffectKey(String);
 
 /// Which call of which item an effect is: everything in its key but the request.
 ///
-/// See [`effect_key`] for an example.
+/// ```
+/// use hapax_core::{key::{EffectSite, effect_key}, order::PathHash};
+/// let (namespace, run_id, scope, name) = ("default", "order-42", "", "charge");
+/// let first = EffectSite { namespace, run_id, step: 1, path_hash: PathHash(7), scope, index: 0, name };
+/// let second = EffectSite { index: 1, ..first };
+/// assert_ne!(effect_key(&first, b"4200"), effect_key(&second, b"4200"), "two calls, not one repeated");
+/// ```
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct EffectSite<'a> {
     /// The tenant.
@@ -179,7 +200,13 @@ pub fn effect_key_of_digest(site: &EffectSite<'_>, request: &Digest) -> EffectKe
 
 /// The key of an agent's command: `ik:` and 64 hex digits.
 ///
-/// See [`command_key`] for an example.
+/// ```
+/// use hapax_core::key::{CommandKey, EffectKey, command_key};
+/// let key = command_key("review", "T-0042", "snap-abc123", b"{}", b"[]")?;
+/// assert_eq!(key.to_string().parse::<CommandKey>()?, key);
+/// assert!(key.as_str().parse::<EffectKey>().is_err(), "the prefix tells them apart");
+/// # Ok::<(), hapax_core::key::KeyError>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct CommandKey(String);
 
@@ -220,7 +247,13 @@ pub fn command_key(
 
 /// A SHA-256 hash; 64 lowercase hex digits as text and in JSON.
 ///
-/// See [`sha256`] for an example.
+/// ```
+/// use hapax_core::key::{Digest, sha256};
+/// let digest = sha256(b"anvil");
+/// assert_eq!(serde_json::to_string(&digest)?, format!("\"{digest}\""));
+/// assert_eq!(digest.to_string().parse::<Digest>()?, digest);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Digest(pub [u8; 32]);
 

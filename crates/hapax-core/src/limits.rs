@@ -3,56 +3,232 @@
 use std::time::Duration;
 
 /// Ids are index keys on every database; 255 bytes fit the smallest of their limits.
+///
+/// ```
+/// use hapax_core::{id::RunId, limits::MAX_ID_BYTES};
+/// assert!(RunId::new("x".repeat(MAX_ID_BYTES)).is_ok());
+/// assert!(RunId::new("x".repeat(MAX_ID_BYTES + 1)).is_err());
+/// ```
 pub const MAX_ID_BYTES: usize = 255;
+
 /// A larger state belongs in a blob store; beyond this a single step would stall the writer for all runs.
+///
+/// ```
+/// use hapax_core::{canonical, limits::MAX_STATE_BYTES};
+/// let photo = vec![128u8; MAX_STATE_BYTES / 4];
+/// assert!(canonical::to_vec(&photo)?.len() > MAX_STATE_BYTES, "what counts is the JSON");
+/// # Ok::<(), canonical::CanonicalError>(())
+/// ```
 pub const MAX_STATE_BYTES: usize = 16 * 1024 * 1024;
+
 /// Inputs, deltas and effect results are journaled whole, so they share the state's limit.
+///
+/// ```
+/// use hapax_core::{json::Json, limits::MAX_PAYLOAD_BYTES};
+/// let text = Json::of(&"x".repeat(MAX_PAYLOAD_BYTES))?;
+/// assert!(text.as_bytes().len() > MAX_PAYLOAD_BYTES, "the quotes count, too");
+/// # Ok::<(), hapax_core::canonical::CanonicalError>(())
+/// ```
 pub const MAX_PAYLOAD_BYTES: usize = MAX_STATE_BYTES;
+
 /// An item's messages are journaled whole with it, so all of them together share that limit.
+///
+/// ```
+/// use hapax_core::{json::Json, limits::MAX_MESSAGE_BYTES, outbox::Message};
+/// let mail = Message { topic: "mail".into(), key: String::new(), payload: Json::of("shipped")? };
+/// let thousand = vec![mail; 1000];
+/// assert!(thousand.iter().map(Message::weight).sum::<usize>() < MAX_MESSAGE_BYTES);
+/// # Ok::<(), hapax_core::canonical::CanonicalError>(())
+/// ```
 pub const MAX_MESSAGE_BYTES: usize = MAX_PAYLOAD_BYTES;
+
 /// The order key keeps 24 bits for the edge index.
+///
+/// ```
+/// use hapax_core::{limits::MAX_FAN_OUT, order::{OrderKey, PathHash}};
+/// let last = u32::try_from(MAX_FAN_OUT)? - 1;
+/// assert_eq!(OrderKey::of(PathHash(u64::MAX), last).edge_index(), last);
+/// # Ok::<(), std::num::TryFromIntError>(())
+/// ```
 pub const MAX_FAN_OUT: usize = (1 << 24) - 1;
+
 /// Tags are indexed; more of them than this is data, not a tag.
+///
+/// ```
+/// use hapax_core::{id::check_tag, limits::MAX_TAGS};
+/// let tags = [("customer", "42"), ("country", "DE")];
+/// assert!(tags.len() <= MAX_TAGS && tags.iter().all(|(key, value)| check_tag(key, value).is_ok()));
+/// ```
 pub const MAX_TAGS: usize = 64;
+
 /// Error messages are stored with every failed attempt; nobody reads more.
+///
+/// ```
+/// use hapax_core::{failure::clip, limits::MAX_ERROR_BYTES};
+/// let page = "x".repeat(1_000_000);
+/// assert_eq!(clip(page).len(), MAX_ERROR_BYTES + "…".len());
+/// ```
 pub const MAX_ERROR_BYTES: usize = 8 * 1024;
+
 /// Frontier items are stored in pages of this many: what one read brings into memory.
+///
+/// ```
+/// use hapax_core::{frontier::{WorkItem, page_digests}, limits::FRONTIER_PAGE};
+/// # use hapax_core::{id::NodeId, order::PathHash};
+/// # let item = |edge| WorkItem::child(PathHash::ROOT, edge, NodeId::new("add").unwrap(), None);
+/// let items: Vec<WorkItem> = (0..).map(item).take(FRONTIER_PAGE + 1).collect();
+/// assert_eq!(page_digests(&items).len(), 2);
+/// ```
 pub const FRONTIER_PAGE: usize = 1024;
 
 /// Callees forget idempotency keys, many of them after a day: an unanswered call older than this is in doubt.
+///
+/// ```
+/// use hapax_core::limits::KEY_TTL;
+/// use std::time::Duration;
+/// assert!(KEY_TTL < Duration::from_secs(86_400), "we stop before the callee has forgotten");
+/// ```
 pub const KEY_TTL: Duration = Duration::from_secs(23 * 3600);
+
 /// A century: times that are added up stay far from the end of every clock.
+///
+/// ```
+/// use hapax_core::limits::MAX_WAIT;
+/// let now_us = 1_800_000_000_000_000_i64;
+/// assert!(now_us.checked_add(i64::try_from(MAX_WAIT.as_micros())?).is_some());
+/// # Ok::<(), std::num::TryFromIntError>(())
+/// ```
 pub const MAX_WAIT: Duration = Duration::from_secs(100 * 366 * 86_400);
+
 /// A wait longer than this drops the node's future: a parked run costs no task and no memory.
+///
+/// ```
+/// use hapax_core::limits::SHORT_WAIT;
+/// use std::time::Duration;
+/// let is_parked = |wait: Duration| wait > SHORT_WAIT;
+/// assert!(is_parked(Duration::from_secs(3600)) && !is_parked(Duration::from_millis(200)));
+/// ```
 pub const SHORT_WAIT: Duration = Duration::from_secs(1);
 
 /// Nodes of one run that execute at the same time.
+///
+/// ```
+/// use hapax_core::limits::{MAX_CONCURRENT_NODES, QUEUE_DEPTH};
+/// assert!(MAX_CONCURRENT_NODES < QUEUE_DEPTH, "the next items are at hand when one ends");
+/// ```
 pub const MAX_CONCURRENT_NODES: usize = 8;
+
 /// Frontier items of one run that are held in memory.
+///
+/// ```
+/// use hapax_core::limits::{FRONTIER_PAGE, QUEUE_DEPTH};
+/// assert_eq!(QUEUE_DEPTH, FRONTIER_PAGE, "what one read brings");
+/// ```
 pub const QUEUE_DEPTH: usize = FRONTIER_PAGE;
+
 /// Runs that one engine executes at the same time.
+///
+/// ```
+/// use hapax_core::limits::{MAX_ACTIVE_RUNS, MAX_CONCURRENT_NODES};
+/// assert_eq!(MAX_ACTIVE_RUNS * MAX_CONCURRENT_NODES, 2048, "bodies at the same time, at the most");
+/// ```
 pub const MAX_ACTIVE_RUNS: usize = 256;
+
 /// One attempt of a node.
+///
+/// ```
+/// use hapax_core::limits::{LEASE_RENEWAL, NODE_TIMEOUT};
+/// assert!(LEASE_RENEWAL < NODE_TIMEOUT, "a slow node keeps its run: the lease is renewed meanwhile");
+/// ```
 pub const NODE_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// A run's time while it runs; parked time is free.
+///
+/// ```
+/// use hapax_core::limits::{NODE_TIMEOUT, RUN_BUDGET};
+/// assert_eq!(RUN_BUDGET, NODE_TIMEOUT * 20, "so many attempts may hang before the run is over");
+/// ```
 pub const RUN_BUDGET: Duration = Duration::from_secs(600);
+
 /// How long a start waits for room before its run is parked.
+///
+/// ```
+/// use hapax_core::limits::{BACKPRESSURE_TIMEOUT, NODE_TIMEOUT};
+/// assert!(BACKPRESSURE_TIMEOUT >= NODE_TIMEOUT, "long enough for a node that is in the way");
+/// ```
 pub const BACKPRESSURE_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// How long a worker owns a run without renewing.
+///
+/// ```
+/// use hapax_core::limits::{LEASE_RENEWAL, LEASE_TTL};
+/// assert!(LEASE_TTL > LEASE_RENEWAL * 2, "one late renewal loses nothing");
+/// ```
 pub const LEASE_TTL: Duration = Duration::from_secs(15);
+
 /// A third of the lease: two renewals may be lost.
+///
+/// ```
+/// use hapax_core::limits::{LEASE_RENEWAL, LEASE_TTL};
+/// assert_eq!(LEASE_RENEWAL * 3, LEASE_TTL);
+/// ```
 pub const LEASE_RENEWAL: Duration = Duration::from_secs(5);
+
 /// How long a cancelled node may take to notice.
+///
+/// ```
+/// use hapax_core::limits::{CANCEL_GRACE, LEASE_RENEWAL};
+/// assert!(CANCEL_GRACE < LEASE_RENEWAL, "the run is still ours when its node has noticed");
+/// ```
 pub const CANCEL_GRACE: Duration = Duration::from_secs(1);
+
 /// How long a relay owns the messages of a run to a topic without a word to the store.
+///
+/// ```
+/// use hapax_core::limits::{RELAY_POLL, RELAY_TTL};
+/// assert!(RELAY_POLL < RELAY_TTL, "what a dead relay held is found soon after its claim has ended");
+/// ```
 pub const RELAY_TTL: Duration = Duration::from_secs(30);
+
 /// How often a relay looks for messages that nobody told it of.
+///
+/// ```
+/// use hapax_core::limits::RELAY_POLL;
+/// // Of its own engine's messages it is told at once; those of others wait no longer than this.
+/// assert_eq!(RELAY_POLL.as_secs(), 1);
+/// ```
 pub const RELAY_POLL: Duration = Duration::from_secs(1);
+
 /// Messages of one run to one topic that a relay takes at a time; a crash delivers at most these again.
+///
+/// ```
+/// use hapax_core::limits::RELAY_BATCH;
+/// assert_eq!(1000usize.div_ceil(RELAY_BATCH), 10, "claims for a thousand messages of one run");
+/// ```
 pub const RELAY_BATCH: usize = 100;
+
 /// Deliveries of a message that may be refused before it is dead: with the usual pauses, more than an hour.
+///
+/// ```
+/// use hapax_core::limits::RELAY_ATTEMPTS;
+/// // Pauses of 100 ms, doubled up to ten minutes.
+/// let pauses_ms = (0..RELAY_ATTEMPTS - 1).map(|failed| (100u64 << failed).min(600_000));
+/// assert!(pauses_ms.sum::<u64>() > 3_600_000);
+/// ```
 pub const RELAY_ATTEMPTS: u32 = 20;
+
 /// Steps that may run ahead of the disk; a crash repeats at most these.
+///
+/// ```
+/// use hapax_core::limits::{WINDOW_BYTES, WINDOW_STEPS};
+/// assert_eq!(WINDOW_BYTES / WINDOW_STEPS, 16_384, "with larger steps the bytes are the limit");
+/// ```
 pub const WINDOW_STEPS: usize = 256;
+
 /// Bytes that may run ahead of the disk.
+///
+/// ```
+/// use hapax_core::limits::{MAX_STATE_BYTES, WINDOW_BYTES};
+/// assert!(MAX_STATE_BYTES > WINDOW_BYTES, "a step with the largest state waits for the disk alone");
+/// ```
 pub const WINDOW_BYTES: usize = 4 * 1024 * 1024;

@@ -26,7 +26,14 @@ pub struct NewLetter {
 
 /// A letter in a run's mailbox.
 ///
-/// See [`NewLetter`] for an example.
+/// ```
+/// use hapax_core::{json::Json, mailbox::Letter};
+/// let letter = |number, text: &str| Letter { number, payload: Json::of(text).unwrap() };
+/// let mailbox = [letter(8, "second"), letter(3, "first")];
+/// let next = mailbox.iter().min_by_key(|letter| letter.number).unwrap();
+/// assert_eq!(next.payload.read::<String>()?, "first");
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Letter {
     /// Its place in the mailbox: letters of one subject are taken in this order.
@@ -37,7 +44,15 @@ pub struct Letter {
 
 /// What became of a letter.
 ///
-/// See [`NewLetter`] for an example.
+/// ```
+/// use hapax_core::mailbox::Posted;
+/// // A webhook may be delivered twice; either answer means that the letter has arrived.
+/// let http = |posted| match posted {
+///     Posted::New => 201,
+///     Posted::Known => 200,
+/// };
+/// assert_eq!(http(Posted::Known), 200);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Posted {
     /// It lies in the mailbox.
@@ -85,7 +100,11 @@ pub fn end_of(child: &str) -> Arc<str> {
 
 /// The key of the call that a subject is about, when it is a resolution.
 ///
-/// See [`resolution`] for an example.
+/// ```
+/// use hapax_core::mailbox::{call_in_doubt, signal};
+/// assert_eq!(call_in_doubt("resolve:fx:3b0f"), Some("fx:3b0f"));
+/// assert_eq!(call_in_doubt(&signal("approved")), None);
+/// ```
 pub fn call_in_doubt(subject: &str) -> Option<&str> {
     subject.strip_prefix("resolve:")
 }

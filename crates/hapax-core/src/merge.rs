@@ -19,7 +19,29 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 /// What became of one item.
 ///
-/// See [`Merger`] for an example.
+/// ```
+/// use hapax_core::{failure::NodeFailure, merge::{ItemResult, Merger}};
+/// # use hapax_core::{frontier::{Barriers, WorkItem}, graph::GraphBuilder, id::NodeId, state::ConflictPolicy};
+/// # use hapax_core as hapax;
+/// # use serde::{Deserialize, Serialize};
+/// # #[derive(hapax_macros::State, Clone, Default, Serialize, Deserialize)]
+/// # #[state(crate = hapax)]
+/// # struct Order { paid: bool }
+/// # let graph = GraphBuilder::<Order>::new("orders", 1, "charge")
+/// #     .node("charge", false, false)
+/// #     .node("apologise", false, true)
+/// #     .on_error("charge", "apologise")
+/// #     .build()?;
+/// # let charge = WorkItem::start(&graph);
+/// # let (node, code, message) = (NodeId::new("charge")?, "HX0020".into(), "card declined".into());
+/// # let failure = NodeFailure { node, code, message, retryable: false, attempt: 1 };
+/// let mut merger = Merger::new(&graph, 0, Order::default(), Barriers::default(), ConflictPolicy::Fail, 1);
+/// merger.push(&charge, ItemResult::Failed(failure.clone()))?;
+/// let handler = &merger.finish()?.frontier[0];
+/// assert_eq!(handler.node.as_str(), "apologise");
+/// assert_eq!(handler.input.as_ref().unwrap().read::<NodeFailure>()?, failure);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 pub enum ItemResult<S: State> {
     /// It returned.
@@ -35,7 +57,27 @@ pub enum ItemResult<S: State> {
 
 /// A step that can't be committed.
 ///
-/// See [`Merger`] for an example.
+/// ```
+/// use hapax_core::merge::{ItemResult, MergeError, Merger};
+/// # use hapax_core::{frontier::{Barriers, WorkItem}, graph::GraphBuilder, route::SettledRoute};
+/// # use hapax_core::state::{ConflictPolicy, State};
+/// # use hapax_core as hapax;
+/// # use serde::{Deserialize, Serialize};
+/// # #[derive(hapax_macros::State, Clone, Default, Debug, Serialize, Deserialize)]
+/// # #[state(crate = hapax)]
+/// # struct Sum { #[state(sum)] total: u64 }
+/// let graph = GraphBuilder::<Sum>::new("sums", 1, "add")
+///     .node("add", false, false)
+///     .edge_if("add", "add", "small", std::sync::Arc::new(|sum: &Sum| sum.total < 9))
+///     .build()?;
+/// let mut merger = Merger::new(&graph, 0, Sum::default(), Barriers::default(), ConflictPolicy::Fail, 1);
+/// let (delta, route) = (Sum::delta().total(9u64), SettledRoute::Edges);
+/// merger.push(&WorkItem::start(&graph), ItemResult::Done { delta, route })?;
+/// let error = merger.finish().unwrap_err();
+/// assert!(matches!(error, MergeError::NoRoute { .. }));
+/// assert!(error.to_string().ends_with(r#"add `.end("add")` or an edge for this case"#));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MergeError {
@@ -135,7 +177,24 @@ pub enum MergeError {
 
 /// What a step leads to.
 ///
-/// See [`Merger`] for an example.
+/// ```
+/// use hapax_core::merge::{ItemResult, Merger};
+/// # use hapax_core::{frontier::{Barriers, WorkItem}, graph::GraphBuilder, route::SettledRoute};
+/// # use hapax_core::state::{ConflictPolicy, State};
+/// # use hapax_core as hapax;
+/// # use serde::{Deserialize, Serialize};
+/// # #[derive(hapax_macros::State, Clone, Default, Serialize, Deserialize)]
+/// # #[state(crate = hapax)]
+/// # struct Sum { #[state(sum)] total: u64 }
+/// let graph = GraphBuilder::<Sum>::new("sums", 1, "add").node("add", false, false).build()?;
+/// let mut merger = Merger::new(&graph, 0, Sum { total: 4 }, Barriers::default(), ConflictPolicy::Fail, 1);
+/// let (delta, route) = (Sum::delta().total(3u64), SettledRoute::Edges);
+/// merger.push(&WorkItem::start(&graph), ItemResult::Done { delta, route })?;
+/// let merged = merger.finish()?;
+/// assert_eq!(merged.state.total, 7);
+/// assert!(merged.frontier.is_empty(), "nothing is left to do: the run ends with this step");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Merged<S> {
     /// The state after the step.

@@ -13,6 +13,13 @@ use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 
 /// The highest edge index: an [`OrderKey`] keeps 24 bits for it.
+///
+/// ```
+/// use hapax_core::order::{MAX_EDGE_INDEX, OrderKey, PathHash};
+/// let last = OrderKey::of(PathHash::ROOT, MAX_EDGE_INDEX);
+/// assert_eq!(last.edge_index(), MAX_EDGE_INDEX);
+/// assert!(std::panic::catch_unwind(|| OrderKey::of(PathHash::ROOT, MAX_EDGE_INDEX + 1)).is_err());
+/// ```
 pub const MAX_EDGE_INDEX: u32 = (1 << 24) - 1;
 
 /// An item's identity within its step: the hash of the way that led to it.

@@ -12,7 +12,14 @@ use serde::{Deserialize, Serialize};
 
 /// A message to the outside, written by the step's own commit and delivered afterwards.
 ///
-/// See [`outbox_digest`](crate::checkpoint::outbox_digest) for an example.
+/// ```
+/// use hapax_core::{json::Json, outbox::Message};
+/// let mail = Message { topic: "mail".into(), key: "order-42".into(), payload: Json::of("shipped")? };
+/// assert!(mail.check().is_ok());
+/// let stored = r#"{"topic":"mail","key":"order-42","payload":"shipped"}"#;
+/// assert_eq!(serde_json::from_str::<Message>(stored)?, mail);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
     /// Where it goes.
@@ -46,7 +53,11 @@ impl Message {
 
 /// Where a message stands in its run: in the commit of that step, so many messages after the first.
 ///
-/// See [`message_id`] for an example.
+/// ```
+/// use hapax_core::outbox::Place;
+/// let (earlier, later) = (Place { step: 1, position: 9 }, Place { step: 2, position: 0 });
+/// assert!(earlier < later, "messages leave in the order of their places");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
     /// The step whose commit wrote it.

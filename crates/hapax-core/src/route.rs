@@ -56,7 +56,13 @@ impl<I: Serialize> Node<I> {
 
 /// One branch of a fork. An input that can't be written is reported when the node returns.
 ///
-/// See [`RouteExt`] for an example.
+/// ```
+/// use hapax_core::route::{Node, Route, RouteError};
+/// const TAX: Node<f64> = Node::new("tax");
+/// let branches = vec![TAX.with(0.19), TAX.with(f64::NAN)];
+/// let refused = Route::Fork(branches).settle();
+/// assert!(matches!(refused, Err(RouteError::Input { to, .. }) if to == "tax"), "JSON has no NaN");
+/// ```
 #[derive(Debug, Clone)]
 pub struct Branch {
     pub(crate) to: String,
@@ -65,7 +71,17 @@ pub struct Branch {
 
 /// Where a finished node leads.
 ///
-/// See [`RouteExt`] for an example.
+/// ```
+/// use hapax_core::{route::{Node, Route, RouteExt}, state::State};
+/// # use hapax_core as hapax;
+/// # use serde::{Deserialize, Serialize};
+/// # #[derive(hapax_macros::State, Clone, Default, Serialize, Deserialize)]
+/// # #[state(crate = hapax)]
+/// # struct Sum { #[state(sum)] total: u64 }
+/// const ADD: Node<u64> = Node::new("add");
+/// let Route::Fork(branches) = Sum::delta().fork((1..=3).map(|n| ADD.with(n))).route else { unreachable!() };
+/// assert_eq!(branches.len(), 3);
+/// ```
 #[derive(Debug, Clone)]
 pub enum Route {
     /// Along the declared edges.
@@ -80,7 +96,20 @@ pub enum Route {
 
 /// What a node returns: what it wrote, and where to go.
 ///
-/// See [`RouteExt`] for an example.
+/// ```
+/// use hapax_core::{route::{Node, Outcome, Route, RouteExt}, state::State};
+/// # use hapax_core as hapax;
+/// # use serde::{Deserialize, Serialize};
+/// # #[derive(hapax_macros::State, Clone, Default, Serialize, Deserialize)]
+/// # #[state(crate = hapax)]
+/// # struct Sum { #[state(sum)] total: u64 }
+/// const REPORT: Node = Node::new("report");
+/// let outcome: Outcome<Sum> = Sum::delta().total(3u64).goto(REPORT);
+/// let mut sum = Sum { total: 4 };
+/// sum.apply(outcome.delta);
+/// assert_eq!(sum.total, 7);
+/// assert!(matches!(outcome.route, Route::Goto(to) if to == "report"));
+/// ```
 #[derive(Debug, Clone)]
 pub struct Outcome<S: State> {
     /// The fields it wrote.

@@ -39,7 +39,12 @@ pub fn check_limits(write: &Write) -> Result<(), StoreError> {
 
 /// Refuses a run whose state, inputs or tags are over their limits, or whose tags aren't names.
 ///
-/// See [`Store`](crate::Store) for an example.
+/// ```
+/// use hapax_store::{StoreError, check::check_new_run, conformance::Sample};
+/// assert!(check_new_run(&Sample::run("order-42").tag("customer", "42").build()).is_ok());
+/// let refused = check_new_run(&Sample::run("order-42").tag("customer", "two\nlines").build());
+/// assert!(matches!(refused, Err(StoreError::Name(_))));
+/// ```
 pub fn check_new_run(run: &NewRun) -> Result<(), StoreError> {
     check_checkpoint(&run.checkpoint)?;
     check_rows(&run.journal)?;

@@ -10,7 +10,14 @@ use hapax_core::{
 
 /// The driver's own error, boxed behind ours.
 ///
-/// See [`StoreError`] for an example.
+/// ```
+/// use hapax_store::{StoreError, error::Source};
+/// use std::{error::Error, io};
+/// let full: Source = io::Error::from(io::ErrorKind::StorageFull).into();
+/// let error = StoreError::Full(full);
+/// let cause = error.source().and_then(|source| source.downcast_ref::<io::Error>()).unwrap();
+/// assert_eq!(cause.kind(), io::ErrorKind::StorageFull);
+/// ```
 pub type Source = Box<dyn std::error::Error + Send + Sync>;
 
 /// A store's answer when it can't say yes.

@@ -35,7 +35,17 @@ use tokio::sync::watch;
 
 /// What happens at the picked call.
 ///
-/// See [`Faulty`] for an example.
+/// ```
+/// use hapax_store::{MemoryStore, Store, StoreError, conformance::Sample, faulty::{Fault, Faulty}};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let store = Faulty::new(MemoryStore::shared(), 0, Fault::LoseReply);
+/// let answer = store.create(Sample::run("order-42").build()).await;
+/// assert!(matches!(answer, Err(StoreError::Unknown(_))), "it is there, but who knows?");
+/// assert!(!store.is_dead() && store.applied().len() == 1);
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// The process dies before the call is applied.
@@ -48,7 +58,22 @@ pub enum Fault {
 
 /// What kind of call was applied.
 ///
-/// See [`Faulty`] for an example.
+/// ```
+/// use hapax_store::{MemoryStore, Store, faulty::{Fault, Faulty, Kind}};
+/// use hapax_store::conformance::{Sample, sample::claimant};
+/// # use std::time::Duration;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), hapax_store::StoreError> {
+/// let store = Faulty::new(MemoryStore::shared(), u64::MAX, Fault::Before);
+/// let run = Sample::run("order-42").build();
+/// let key = run.key.clone();
+/// store.create(run).await?;
+/// store.claim(key, claimant("engine-1", Duration::from_secs(30))).await?;
+/// assert!(store.applied().iter().map(|applied| applied.kind).eq([Kind::Create, Kind::Claim]));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// A run was created.
@@ -69,7 +94,20 @@ pub enum Kind {
 
 /// A call that took effect.
 ///
-/// See [`Faulty`] for an example.
+/// ```
+/// use hapax_store::{MemoryStore, Store, conformance::Sample, faulty::{Fault, Faulty}};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), hapax_store::StoreError> {
+/// let store = Faulty::new(MemoryStore::shared(), u64::MAX, Fault::Before);
+/// let run = Sample::run("order-42").build();
+/// store.create(run.clone()).await?;
+/// store.create(run).await?; // the id is taken: this one takes no effect
+/// let [created] = &store.applied()[..] else { unreachable!() };
+/// assert_eq!((created.run.to_string().as_str(), created.step), ("order-42", Some(0)));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Applied {
     /// The run.

@@ -76,7 +76,12 @@ pub trait Outbox: Send + Sync {
 
 /// The messages of one run to one topic.
 ///
-/// See [`Outbox`] for an example.
+/// ```
+/// use hapax_store::{StoreError, conformance::sample::key, outbox::Channel};
+/// let channel = Channel { run: key("order-42"), topic: "mail".into() };
+/// let lost = StoreError::ClaimLost { channel };
+/// assert_eq!(lost.to_string(), "the claim on the messages of run `order-42` to `mail` is over");
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Channel {
     /// The run that sends.
@@ -87,7 +92,25 @@ pub struct Channel {
 
 /// A channel that is ours until the claim ends.
 ///
-/// See [`Outbox`] for an example.
+/// ```
+/// use hapax_store::{MemoryStore, Store, StoreError, outbox::{Claim, ClaimFilter}};
+/// # use hapax_store::conformance::{Sample, sample::{claimant, message}};
+/// # use std::{sync::Arc, time::Duration};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), StoreError> {
+/// # let store: Arc<dyn Store> = MemoryStore::shared();
+/// # let mut holder = Sample::run("order-42").hold(&store).await;
+/// # holder.commit(holder.next_with("paid", 1, 0, vec![message("paid")])).await?;
+/// # let relay = claimant("relay-1", Duration::from_secs(30));
+/// let batch = store.outbox().claim(ClaimFilter::default(), relay).await?.remove(0);
+/// let (place, claim) = (batch.messages[0].place, batch.claim);
+/// let stale = Claim { token: claim.token ^ 1, ..claim.clone() };
+/// let refused = store.outbox().mark_sent(stale, vec![place], None).await;
+/// assert!(matches!(refused, Err(StoreError::ClaimLost { .. })), "only its token moves a channel");
+/// store.outbox().mark_sent(claim, vec![place], None).await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
     /// The channel.
@@ -98,7 +121,24 @@ pub struct Claim {
 
 /// What a claim brings.
 ///
-/// See [`Outbox`] for an example.
+/// ```
+/// use hapax_store::{MemoryStore, Store, outbox::ClaimFilter};
+/// # use hapax_store::conformance::{Sample, sample::{claimant, message}};
+/// # use std::{sync::Arc, time::Duration};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), hapax_store::StoreError> {
+/// # let store: Arc<dyn Store> = MemoryStore::shared();
+/// # let mut holder = Sample::run("order-42").hold(&store).await;
+/// # let three = ["paid", "packed", "sent"].map(message).to_vec();
+/// # holder.commit(holder.next_with("done", 1, 0, three)).await?;
+/// # let relay = claimant("relay-1", Duration::from_secs(30));
+/// let two_at_a_time = ClaimFilter { messages: 2, ..ClaimFilter::default() };
+/// let batch = store.outbox().claim(two_at_a_time, relay).await?.remove(0);
+/// assert_eq!((batch.messages.len(), batch.more), (2, true));
+/// assert!(batch.messages[0].place < batch.messages[1].place);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
     /// The claim.
@@ -111,7 +151,22 @@ pub struct Batch {
 
 /// Which channels a relay takes, and how much of each.
 ///
-/// See [`Outbox`] for an example.
+/// ```
+/// use hapax_store::{MemoryStore, Store, outbox::ClaimFilter};
+/// # use hapax_store::conformance::{Sample, sample::{claimant, message}};
+/// # use std::{sync::Arc, time::Duration};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), hapax_store::StoreError> {
+/// # let store: Arc<dyn Store> = MemoryStore::shared();
+/// # let mut holder = Sample::run("order-42").hold(&store).await;
+/// # holder.commit(holder.next_with("paid", 1, 0, vec![message("paid")])).await?;
+/// # let relay = claimant("relay-1", Duration::from_secs(30));
+/// let elsewhere = ClaimFilter { topics: vec!["invoices".into()], ..ClaimFilter::default() };
+/// assert!(store.outbox().claim(elsewhere, relay.clone()).await?.is_empty());
+/// assert_eq!(store.outbox().claim(ClaimFilter::default(), relay).await?.len(), 1);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct ClaimFilter {
     /// The tenant.
@@ -159,7 +214,22 @@ impl MessageState {
 
 /// A message as the store has it.
 ///
-/// See [`Outbox`] for an example.
+/// ```
+/// use hapax_store::{MemoryStore, Store, outbox::{MessageState, OutboxFilter}};
+/// # use hapax_core::outbox::message_id;
+/// # use hapax_store::conformance::{Sample, sample::message};
+/// # use std::sync::Arc;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), hapax_store::StoreError> {
+/// # let store: Arc<dyn Store> = MemoryStore::shared();
+/// # let mut holder = Sample::run("order-42").hold(&store).await;
+/// # holder.commit(holder.next_with("paid", 1, 0, vec![message("paid")])).await?;
+/// let record = store.outbox().list(OutboxFilter::default()).await?.remove(0);
+/// assert_eq!((record.state, record.attempts), (MessageState::Pending, 0));
+/// assert_eq!(record.id(), message_id(&record.run, record.place), "its place is its identity");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutboxRecord {
     /// The run that sends it.
@@ -187,7 +257,21 @@ impl OutboxRecord {
 
 /// Which messages to list.
 ///
-/// See [`Outbox`] for an example.
+/// ```
+/// use hapax_store::{MemoryStore, Store, outbox::{MessageState, OutboxFilter}};
+/// # use hapax_store::conformance::{Sample, sample::message};
+/// # use std::sync::Arc;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), hapax_store::StoreError> {
+/// # let store: Arc<dyn Store> = MemoryStore::shared();
+/// # let mut holder = Sample::run("order-42").hold(&store).await;
+/// # holder.commit(holder.next_with("paid", 1, 0, vec![message("paid")])).await?;
+/// let dead = OutboxFilter { states: vec![MessageState::Dead], ..OutboxFilter::default() };
+/// assert!(store.outbox().list(dead).await?.is_empty(), "nothing for an operator to do");
+/// assert_eq!(store.outbox().list(OutboxFilter::default()).await?.len(), 1);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct OutboxFilter {
     /// The tenant.
@@ -234,7 +318,25 @@ impl Failure {
 
 /// What became of a message that couldn't be delivered.
 ///
-/// See [`Outbox`] for an example.
+/// ```
+/// use hapax_store::{MemoryStore, Store, outbox::{ClaimFilter, Failure, Fate}};
+/// # use hapax_store::conformance::{Sample, sample::{claimant, message}};
+/// # use std::{sync::Arc, time::Duration};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), hapax_store::StoreError> {
+/// # let store: Arc<dyn Store> = MemoryStore::shared();
+/// # let mut holder = Sample::run("order-42").hold(&store).await;
+/// # holder.commit(holder.next_with("paid", 1, 0, vec![message("paid")])).await?;
+/// # let relay = claimant("relay-1", Duration::from_secs(30));
+/// let failure = Failure { error: "refused".into(), again_after: Duration::ZERO, dead_after: Some(2) };
+/// for fate in [Fate::Again, Fate::Dead] {
+///     let batch = store.outbox().claim(ClaimFilter::default(), relay.clone()).await?.remove(0);
+///     let place = batch.messages[0].place;
+///     assert_eq!(store.outbox().mark_failed(batch.claim, place, failure.clone()).await?, fate);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     /// It stays at the head of its channel.

@@ -25,11 +25,36 @@ use tokio::sync::oneshot;
 
 /// A boxed future, so that `Store` can be a trait object.
 ///
-/// See [`Store`] for an example.
+/// ```
+/// use hapax_store::BoxFuture;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// /// Futures of different types, behind one.
+/// fn steps(known: Option<u64>) -> BoxFuture<'static, u64> {
+///     match known {
+///         Some(steps) => Box::pin(std::future::ready(steps)),
+///         None => Box::pin(async { 0 }),
+///     }
+/// }
+/// assert_eq!(steps(Some(7)).await + steps(None).await, 7);
+/// # }
+/// ```
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// What most calls answer.
 ///
-/// See [`Store`] for an example.
+/// ```
+/// use hapax_store::{Answer, StoreError};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// /// As a method of a store looks that is out of reach.
+/// fn unreachable<'a>() -> Answer<'a, u64> {
+///     Box::pin(async { Err(StoreError::Retry("connection refused".into())) })
+/// }
+/// assert!(matches!(unreachable().await, Err(StoreError::Retry(_))));
+/// # }
+/// ```
 pub type Answer<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 
 /// Where runs live: commits, journals, leases.
@@ -186,7 +211,23 @@ pub trait Store: Send + Sync + 'static {
 
 /// How whoever submits a write goes on.
 ///
-/// See [`Store`] for an example.
+/// ```
+/// use hapax_store::{MemoryStore, Pace, Store};
+/// # use hapax_core::commit::Written;
+/// # use hapax_store::conformance::{Sample, sample::step};
+/// # use std::sync::Arc;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), hapax_store::StoreError> {
+/// # let store: Arc<dyn Store> = MemoryStore::shared();
+/// # let mut holder = Sample::run("order-42").hold(&store).await;
+/// # let mut next = |state: &str| { let write = step(holder.next(state)); holder.passed(&write); Arc::new(write) };
+/// let first = store.submit(next("reserved"), Pace::Ahead).await?; // does not wait
+/// let second = store.submit(next("paid"), Pace::Alone).await?; // waits for this one, right below
+/// assert_eq!(second.await?, Written::Committed);
+/// assert_eq!(first.await?, Written::Committed, "it came first, so it is there as well");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
     /// It doesn't wait for this write alone: others are queued with it, or come while it is on its way.
@@ -198,7 +239,21 @@ pub enum Pace {
 
 /// A run to be.
 ///
-/// See [`Store`] for an example.
+/// ```
+/// use hapax_store::{Created, MemoryStore, NewRun, Store, conformance::Sample};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), hapax_store::StoreError> {
+/// let store = MemoryStore::shared();
+/// let parent = Sample::run("order-42").build();
+/// let child = NewRun { parent: Some(parent.key.run.clone()), ..Sample::run("payment-7").build() };
+/// let key = child.key.clone();
+/// store.create(parent).await?;
+/// assert!(matches!(store.create(child).await?, Created::New(None)), "nobody has claimed it yet");
+/// assert_eq!(store.run(key).await?.unwrap().parent.unwrap().as_str(), "order-42");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct NewRun {
     /// Its name.
@@ -223,7 +278,19 @@ pub struct NewRun {
 
 /// The answer to a start.
 ///
-/// See [`Store`] for an example.
+/// ```
+/// use hapax_store::{Created, MemoryStore, Store, conformance::Sample};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), hapax_store::StoreError> {
+/// let store = MemoryStore::shared();
+/// let run = Sample::run("order-42").build();
+/// store.create(run.clone()).await?;
+/// let Created::Exists(there) = store.create(run.clone()).await? else { unreachable!() };
+/// assert_eq!(there.input, run.input, "the same start again, not another one under its name");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub enum Created {
     /// It is there now; the lease when it was claimed.
@@ -234,7 +301,22 @@ pub enum Created {
 
 /// Who claims, and for how long.
 ///
-/// See [`Store`] for an example.
+/// ```
+/// use hapax_store::{Claimant, MemoryStore, Store, StoreError};
+/// # use hapax_store::conformance::{Sample, sample::key};
+/// # use std::time::Duration;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), StoreError> {
+/// # let store = MemoryStore::shared();
+/// # store.create(Sample::run("order-42").build()).await?;
+/// let [ours, theirs] = ["engine-1", "engine-2"]
+///     .map(|owner| Claimant { owner: owner.into(), ttl: Duration::from_secs(15) });
+/// store.claim(key("order-42"), ours).await?;
+/// let refused = store.claim(key("order-42"), theirs).await;
+/// assert!(matches!(refused, Err(StoreError::Held { owner, .. }) if owner == "engine-1"));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Claimant {
     /// The engine's name. On SQLite a store-wide lock file of that name proves that it lives.
@@ -245,7 +327,23 @@ pub struct Claimant {
 
 /// A run that is ours until the lease ends.
 ///
-/// See [`Store`] for an example.
+/// ```
+/// use hapax_store::{Clock, MemoryStore, Store};
+/// # use hapax_store::conformance::{Sample, sample::{claimant, key}};
+/// # use std::time::Duration;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), hapax_store::StoreError> {
+/// let clock = Clock::manual();
+/// let store = MemoryStore::with_clock(clock.clone());
+/// # store.create(Sample::run("order-42").build()).await?;
+/// # let claim = |owner| store.claim(key("order-42"), claimant(owner, Duration::from_secs(15)));
+/// let first = claim("engine-1").await?;
+/// clock.advance(Duration::from_secs(16)); // it hasn't renewed
+/// let second = claim("engine-2").await?;
+/// assert!(second.taken_over && second.epoch > first.epoch, "whatever engine-1 still writes is refused");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lease {
     /// The fencing token.
@@ -256,7 +354,24 @@ pub struct Lease {
 
 /// The answer to a renewal.
 ///
-/// See [`Store`] for an example.
+/// ```
+/// use hapax_store::{Clock, MemoryStore, Renewal, Store};
+/// # use hapax_store::conformance::{Sample, sample::{claimant, key}};
+/// # use std::time::Duration;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), hapax_store::StoreError> {
+/// # let clock = Clock::manual();
+/// # let store = MemoryStore::with_clock(clock.clone());
+/// # store.create(Sample::run("order-42").build()).await?;
+/// # let [ours, theirs] = ["engine-1", "engine-2"].map(|owner| claimant(owner, Duration::from_secs(15)));
+/// let lease = store.claim(key("order-42"), ours.clone()).await?;
+/// clock.advance(Duration::from_secs(16));
+/// store.claim(key("order-42"), theirs).await?;
+/// let renewed = store.renew(vec![(key("order-42"), lease.epoch)], ours).await?;
+/// assert_eq!(renewed[0].1, Renewal::Lost, "stop at once: somebody else goes on");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Renewal {
     /// Still ours.
@@ -267,7 +382,26 @@ pub enum Renewal {
 
 /// Which runs a worker can execute.
 ///
-/// See [`Store`] for an example.
+/// ```
+/// use hapax_store::{MemoryStore, ReadyFilter, Store};
+/// # use hapax_core::key::sha256;
+/// # use hapax_store::conformance::{Sample, sample::claimant};
+/// # use std::time::Duration;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), hapax_store::StoreError> {
+/// # let store = MemoryStore::shared();
+/// let run = Sample::run("order-42").build();
+/// let filter = |shape| {
+///     let namespace = run.key.namespace.clone();
+///     ReadyFilter { namespace, graphs: vec![(run.graph.clone(), shape)], limit: 10 }
+/// };
+/// store.create(run.clone()).await?;
+/// let record = store.run(run.key.clone()).await?.unwrap();
+/// assert!(filter(run.fingerprint).admits(&record));
+/// assert!(!filter(sha256(b"another shape")).admits(&record), "its code could not go on with it");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct ReadyFilter {
     /// The tenant.
@@ -288,7 +422,22 @@ impl ReadyFilter {
 
 /// A run's row.
 ///
-/// See [`Store`] for an example.
+/// ```
+/// use hapax_core::commit::Status;
+/// use hapax_store::{MemoryStore, Store, conformance::{Sample, sample::key}};
+/// # use std::sync::Arc;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), hapax_store::StoreError> {
+/// let store: Arc<dyn Store> = MemoryStore::shared();
+/// let mut holder = Sample::run("order-42").tag("customer", "42").hold(&store).await;
+/// holder.commit(holder.last("paid")).await?;
+/// let record = store.run(key("order-42")).await?.unwrap();
+/// assert_eq!((record.step, record.status, record.owner), (1, Status::Succeeded, None));
+/// assert_eq!(record.tags["customer"], "42");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunRecord {
     /// Its name.
@@ -329,7 +478,23 @@ pub struct RunRecord {
 
 /// What a worker needs to go on.
 ///
-/// See [`Store`] for an example.
+/// ```
+/// use hapax_core::commit::Write;
+/// use hapax_store::{MemoryStore, Store, conformance::{Sample, sample::key}};
+/// # use std::sync::Arc;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), hapax_store::StoreError> {
+/// let store: Arc<dyn Store> = MemoryStore::shared();
+/// let mut holder = Sample::run("order-42").hold(&store).await;
+/// holder.commit(holder.next("reserved")).await?;
+/// holder.write(Write::Append(holder.append(2))).await?;
+/// let loaded = store.load(key("order-42")).await?;
+/// assert_eq!((loaded.checkpoint.step, loaded.journal.len()), (1, 2));
+/// assert!(loaded.journal.iter().all(|row| row.base == loaded.checkpoint.digest));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Loaded {
     /// The run's row.
@@ -342,7 +507,20 @@ pub struct Loaded {
 
 /// Which runs to list.
 ///
-/// See [`MemoryStore`](crate::MemoryStore) for an example.
+/// ```
+/// use hapax_store::{ListFilter, MemoryStore, Store, conformance::Sample};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), hapax_store::StoreError> {
+/// let store = MemoryStore::shared();
+/// store.create(Sample::run("order-1").tag("customer", "42").build()).await?;
+/// store.create(Sample::run("order-2").tag("customer", "43").build()).await?;
+/// let tags = [("customer".to_owned(), "42".to_owned())].into();
+/// let found = store.list(ListFilter { tags, ..ListFilter::default() }).await?;
+/// assert_eq!((found.len(), found[0].key.run.as_str()), (1, "order-1"));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct ListFilter {
     /// The tenant.
@@ -374,7 +552,23 @@ impl Default for ListFilter {
 
 /// What may be deleted.
 ///
-/// See [`Store`] for an example.
+/// ```
+/// use hapax_store::{GcPolicy, MemoryStore, Store};
+/// # use hapax_core::id::Namespace;
+/// # use hapax_store::conformance::{Sample, sample::key};
+/// # use std::sync::Arc;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), hapax_store::StoreError> {
+/// # let store: Arc<dyn Store> = MemoryStore::shared();
+/// Sample::run("order-1").hold(&store).await.finish().await;
+/// let namespace = Namespace::default();
+/// let all = GcPolicy { namespace, older_than: None, keep_newest: 0, limit: 100, dry_run: true };
+/// assert_eq!(store.gc(all.clone()).await?.deleted, [key("order-1")], "it would be deleted");
+/// assert!(store.run(key("order-1")).await?.is_some(), "it is there still");
+/// assert!(store.gc(GcPolicy { keep_newest: 1, ..all }).await?.deleted.is_empty());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct GcPolicy {
     /// The tenant.
@@ -414,7 +608,13 @@ pub struct Fact {
 
 /// Whether a fact is as it must be.
 ///
-/// See [`Fact`] for an example.
+/// ```
+/// use hapax_store::Verdict;
+/// let found = [Verdict::Good, Verdict::Note, Verdict::Good];
+/// // A store is as healthy as the worst of its facts.
+/// assert_eq!(found.into_iter().max(), Some(Verdict::Note));
+/// assert!(Verdict::Note < Verdict::Unsafe);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
     /// As it must be.
@@ -427,7 +627,24 @@ pub enum Verdict {
 
 /// What was deleted.
 ///
-/// See [`Store`] for an example.
+/// ```
+/// use hapax_store::{GcPolicy, GcReport, MemoryStore, Store};
+/// # use hapax_core::id::Namespace;
+/// # use hapax_store::conformance::{Sample, sample::message};
+/// # use std::sync::Arc;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), hapax_store::StoreError> {
+/// # let store: Arc<dyn Store> = MemoryStore::shared();
+/// let mut holder = Sample::run("order-1").hold(&store).await;
+/// holder.commit(holder.next_with("paid", 1, 0, vec![message("paid")])).await?;
+/// holder.finish().await;
+/// # let namespace = Namespace::default();
+/// # let policy = GcPolicy { namespace, older_than: None, keep_newest: 0, limit: 100, dry_run: false };
+/// let report = store.gc(policy).await?;
+/// assert_eq!(report, GcReport { deleted: vec![], unsent: 1 }, "its message has not left yet");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GcReport {
     /// The runs.

@@ -318,7 +318,36 @@ fn next_call<'a>(
 
 /// What the closure of an effect gets.
 ///
-/// See [`Ctx`] for an example.
+/// ```
+/// use hapax::{Call, prelude::*};
+/// # use serde::{Deserialize, Serialize};
+/// # use std::{io, sync::Mutex, time::Duration};
+/// # #[derive(State, Clone, Default, Serialize, Deserialize)]
+/// # struct Order { paid: bool }
+/// # const PAY: Node = Node::new("pay");
+/// struct Bank(Mutex<Vec<String>>); // the keys that it has seen
+///
+/// async fn pay(mut ctx: hapax::Ctx<Order, Bank>) -> hapax::Result<OrderDelta> {
+///     let bank = ctx.app();
+///     let charge = async |call: Call| {
+///         let mut seen = bank.0.lock().unwrap();
+///         seen.push(call.key().to_owned());
+///         if seen.len() == 1 { Err(io::Error::other("connection lost")) } else { Ok(()) }
+///     };
+///     ctx.effect("charge", Write, &4200, charge).await?;
+///     Ok(Order::delta().paid(true))
+/// }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> hapax::Result<()> {
+/// # let twice = NodePolicy::default().retry(Retry::standard().attempts(2).backoff(|_| Duration::ZERO));
+/// # let graph = Graph::new("orders", 1, PAY).node(PAY, pay).policy(PAY, twice);
+/// # let orders = Engine::open("memory:").await?.register(graph, Bank(Mutex::default())).await?;
+/// # orders.start("order-42", Order::default()).await?.wait().await?;
+/// let seen = orders.app().0.lock().unwrap();
+/// assert_eq!((seen.len(), &seen[0]), (2, &seen[1]), "it can tell that they are one charge");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Call {
     key: Arc<str>,

@@ -40,21 +40,34 @@ pub(crate) fn failed(code: &str, message: String, retryable: bool) -> EffectOutc
 /// made again.
 ///
 /// ```
-/// # async fn connect() -> Result<(), std::io::Error> { Ok(()) }
-/// # async fn send(_key: &str) -> Result<String, std::io::Error> { Ok("sent".into()) }
-/// # use hapax::prelude::*;
+/// use hapax::{Call, Unsent, prelude::*};
 /// # use serde::{Serialize, Deserialize};
+/// # use std::{io, time::Duration};
 /// # #[derive(State, Clone, Default, Serialize, Deserialize)]
 /// # struct Letter { receipt: Option<String> }
-/// use hapax::{NodeError, Unsent};
+/// # const POST: Node = Node::new("post");
+/// # fn connect(attempt: u32) -> io::Result<()> {
+/// #     if attempt == 1 { Err(io::Error::other("no route")) } else { Ok(()) }
+/// # }
+/// # async fn send(_key: &str) -> io::Result<String> { Ok("sent".into()) }
 /// async fn post(mut ctx: hapax::Ctx<Letter>) -> hapax::Result<LetterDelta> {
-///     let receipt: String = ctx.effect("post", WriteAtMostOnce, "dear sirs", async |call| {
-///         connect().await.map_err(|e| Unsent::new(e))?;
+///     let attempt = ctx.attempt();
+///     let call = async |call: Call| {
+///         connect(attempt).map_err(Unsent::new)?; // fails at first
 ///         send(call.key()).await.map_err(NodeError::from)
-///     }).await?;
+///     };
+///     let receipt: String = ctx.effect("post", WriteAtMostOnce, "dear sirs", call).await?;
 ///     Ok(Letter::delta().receipt(receipt))
 /// }
-/// # let _ = post;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> hapax::Result<()> {
+/// # let twice = NodePolicy::default().retry(Retry::standard().attempts(2).backoff(|_| Duration::ZERO));
+/// # let graph = Graph::new("letters", 1, POST).node(POST, post).policy(POST, twice);
+/// # let letters = Engine::open("memory:").await?.register(graph, ()).await?;
+/// # let letter = letters.start("letter-7", Letter::default()).await?.wait().await?;
+/// assert_eq!(letter.receipt.as_deref(), Some("sent"), "the run was never in doubt");
+/// # Ok(())
+/// # }
 /// ```
 #[derive(Debug, thiserror::Error)]
 #[error("nothing was sent: {0}")]

@@ -95,7 +95,7 @@ impl fmt::Debug for Engine {
 /// # async fn main() -> hapax::Result<()> {
 /// use hapax::{Engine, Options};
 /// let engine = Engine::builder().options(Options::default().max_active_runs(16)).open("memory:").await?;
-/// # drop(engine);
+/// assert!(engine.graphs().is_empty(), "it executes what is registered");
 /// # Ok(())
 /// # }
 /// ```

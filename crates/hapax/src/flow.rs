@@ -129,9 +129,21 @@ impl<S: State, A: Send + Sync + 'static> Drive for Code<S, A> {
 /// How a run begins, beyond its id and state.
 ///
 /// ```
-/// use hapax::StartOptions;
+/// use hapax::{StartOptions, prelude::*};
+/// # use serde::{Deserialize, Serialize};
+/// # #[derive(State, Clone, Default, Serialize, Deserialize)]
+/// # struct Order { paid: bool }
+/// # const PAY: Node = Node::new("pay");
+/// # async fn pay(_: hapax::Ctx<Order>) -> OrderDelta { Order::delta().paid(true) }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> hapax::Result<()> {
+/// # let engine = Engine::open("memory:").await?;
+/// # let orders = engine.register(Graph::new("orders", 1, PAY).node(PAY, pay), ()).await?;
 /// let options = StartOptions::default().tag("customer", "42").seed(7);
-/// # drop(options);
+/// orders.start_with("order-42", Order::default(), options).await?.wait().await?;
+/// assert_eq!(engine.record("order-42").await?.tags["customer"], "42");
+/// # Ok(())
+/// # }
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct StartOptions {

@@ -32,7 +32,7 @@ use std::{collections::HashMap, sync::Arc};
 ///     .edge(WRITE, REVIEW)
 ///     .edge_if(REVIEW, WRITE, "again", |draft: &Draft| draft.rounds < 3)
 ///     .end(REVIEW);
-/// # drop(graph);
+/// assert!(graph.check().is_ok());
 /// ```
 pub struct Graph<S: State, A = ()> {
     shape: GraphBuilder<S>,

@@ -16,7 +16,27 @@ use std::sync::Arc;
 
 /// No call of that name or key waits for a person's word.
 ///
-/// See [`Resolution`] for an example.
+/// ```
+/// use hapax::{Error, Resolution, prelude::*};
+/// # use serde::{Deserialize, Serialize};
+/// # #[derive(State, Clone, Default, Serialize, Deserialize)]
+/// # struct Order { paid: bool }
+/// # const WAIT: Node = Node::new("wait");
+/// # async fn wait(mut ctx: hapax::Ctx<Order>) -> hapax::Result<OrderDelta> {
+/// #     let paid: bool = ctx.signal("paid").await?;
+/// #     Ok(Order::delta().paid(paid))
+/// # }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> hapax::Result<()> {
+/// # let engine = Engine::open("memory:").await?;
+/// # let orders = engine.register(Graph::new("orders", 1, WAIT).node(WAIT, wait), ()).await?;
+/// # let _run = orders.start("order-42", Order::default()).await?;
+/// let refused = engine.resolve("order-42", "charge", Resolution::Retry).await;
+/// let Err(Error::NotInDoubt(why)) = refused else { unreachable!() };
+/// assert_eq!(why.to_string(), "run `order-42` has no call `charge` in doubt; none is");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("run `{run}` has no call `{effect}` in doubt{}", in_doubt(open))]
 pub struct NotInDoubt {

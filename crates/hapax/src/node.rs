@@ -17,13 +17,11 @@ pub(crate) type BoxNode<S, A> =
     Arc<dyn Fn(Ctx<S, A>, Option<Json>) -> BoxFuture<Result<Outcome<S>>> + Send + Sync>;
 
 /// Marks nodes of the shape `(ctx)`.
-///
-/// See [`IntoNode`] for an example.
+#[doc(hidden)]
 #[derive(Debug)]
 pub struct NoInput;
 /// Marks nodes of the shape `(ctx, input)`.
-///
-/// See [`IntoNode`] for an example.
+#[doc(hidden)]
 #[derive(Debug)]
 pub struct WithInput;
 
@@ -108,7 +106,24 @@ fn read_input<I: DeserializeOwned>(input: Option<&Json>) -> Result<I> {
 
 /// A synchronous node, run where it may block.
 ///
-/// See [`blocking`] for an example.
+/// ```
+/// # use hapax::prelude::*;
+/// # use serde::{Serialize, Deserialize};
+/// # #[derive(State, Clone, Default, Serialize, Deserialize)]
+/// # struct Sum { #[state(sum)] total: u64 }
+/// const ADD: Node = Node::new("add");
+/// fn add(_: hapax::Ctx<Sum>) -> SumDelta {
+///     Sum::delta().total((1..=100u64).sum::<u64>())
+/// }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> hapax::Result<()> {
+/// let node: hapax::Blocking<fn(hapax::Ctx<Sum>) -> SumDelta> = hapax::blocking(add);
+/// let graph = Graph::new("sums", 1, ADD).node(ADD, node);
+/// let sums = Engine::open("memory:").await?.register(graph, ()).await?;
+/// assert_eq!(sums.start("sum-1", Sum::default()).await?.wait().await?.total, 5050);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Blocking<F>(F);
 
@@ -127,7 +142,7 @@ pub struct Blocking<F>(F);
 ///     Sum::delta().total((1..=100u64).sum::<u64>())
 /// }
 /// let graph = Graph::<Sum>::new("sums", 1, ADD).node(ADD, hapax::blocking(add));
-/// # drop(graph);
+/// assert!(graph.check().is_ok());
 /// ```
 pub fn blocking<F>(node: F) -> Blocking<F> {
     Blocking(node)

@@ -8,7 +8,27 @@ use std::{fmt, sync::Arc, time::Duration};
 
 /// How far a run may go before its steps are on disk.
 ///
-/// See [`Options`] for an example.
+/// ```
+/// use hapax::{Durability, prelude::*};
+/// # use serde::{Deserialize, Serialize};
+/// # #[derive(State, Clone, Default, Serialize, Deserialize)]
+/// # struct Count { #[state(sum)] done: u64 }
+/// # const STEP: Node = Node::new("step");
+/// # async fn step(_: hapax::Ctx<Count>) -> CountDelta { Count::delta().done(1u64) }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> hapax::Result<()> {
+/// # let folder = tempfile::tempdir()?;
+/// # let url = format!("sqlite:{}", folder.path().join("runs.db").display());
+/// # let graph = Graph::new("counts", 1, STEP).node(STEP, step);
+/// # let graph = graph.edge_if(STEP, STEP, "more", |count: &Count| count.done < 10).end(STEP);
+/// let options = Options::default().durability(Durability::Strict);
+/// let engine = Engine::builder().options(options).open(&url).await?;
+/// engine.register(graph, ()).await?.start("count-1", Count::default()).await?.wait().await?;
+/// let stats = engine.store().stats();
+/// assert!(stats.steps == 10 && stats.transactions >= 10, "no two steps share a commit");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Durability {
     /// Steps run ahead of the disk and share its commits; nothing leaves the process before it is durable.
@@ -21,13 +41,27 @@ pub enum Durability {
 /// What an engine may do. The defaults suit most programs.
 ///
 /// ```
-/// use hapax::{Durability, Options};
-/// use std::time::Duration;
+/// use hapax::{Durability, prelude::*};
+/// # use serde::{Deserialize, Serialize};
+/// # use std::time::Duration;
+/// # #[derive(State, Clone, Default, Serialize, Deserialize, Debug)]
+/// # struct Count { #[state(sum)] done: u64 }
+/// # const STEP: Node = Node::new("step");
+/// # async fn step(_: hapax::Ctx<Count>) -> CountDelta { Count::delta().done(1u64) }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> hapax::Result<()> {
+/// # let endless = Graph::new("counts", 1, STEP).node(STEP, step).edge(STEP, STEP);
 /// let options = Options::default()
 ///     .max_concurrent_nodes(4)
 ///     .node_timeout(Duration::from_secs(5))
+///     .max_steps(Some(10))
 ///     .durability(Durability::Strict);
-/// # drop(options);
+/// let engine = Engine::builder().options(options).open("memory:").await?;
+/// let counts = engine.register(endless, ()).await?;
+/// let ended = counts.start("count-1", Count::default()).await?.wait().await.unwrap_err();
+/// assert!(ended.to_string().contains("10 steps"), "{ended}");
+/// # Ok(())
+/// # }
 /// ```
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -137,11 +171,29 @@ type Predicate = Arc<dyn Fn(&NodeError) -> bool + Send + Sync>;
 /// When and how often a failed node is tried again.
 ///
 /// ```
-/// use hapax::Retry;
-/// use std::time::Duration;
-/// let retry = Retry::standard().attempts(3).only_if(|e| !e.to_string().contains("refused"));
-/// let linear = Retry::standard().backoff(|n| Duration::from_millis(50) * n);
-/// # drop((retry, linear));
+/// use hapax::prelude::*;
+/// # use serde::{Deserialize, Serialize};
+/// # use std::time::Duration;
+/// # #[derive(State, Clone, Default, Serialize, Deserialize)]
+/// # struct Order { attempts: u32 }
+/// # const PAY: Node = Node::new("pay");
+/// async fn pay(ctx: hapax::Ctx<Order>) -> hapax::Result<OrderDelta> {
+///     if ctx.attempt() < 3 {
+///         return Err(NodeError::new("busy"));
+///     }
+///     Ok(Order::delta().attempts(ctx.attempt()))
+/// }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> hapax::Result<()> {
+/// let retry = Retry::standard()
+///     .attempts(3)
+///     .backoff(|failures| Duration::from_millis(1) * failures)
+///     .only_if(|error| !error.to_string().contains("refused"));
+/// let graph = Graph::new("orders", 1, PAY).node(PAY, pay).policy(PAY, NodePolicy::default().retry(retry));
+/// # let orders = Engine::open("memory:").await?.register(graph, ()).await?;
+/// assert_eq!(orders.start("order-42", Order::default()).await?.wait().await?.attempts, 3);
+/// # Ok(())
+/// # }
 /// ```
 #[derive(Clone)]
 pub struct Retry {
@@ -208,10 +260,22 @@ impl Retry {
 /// What one node may do, where it differs from the engine's options.
 ///
 /// ```
-/// use hapax::{NodePolicy, Retry};
-/// use std::time::Duration;
-/// let policy = NodePolicy::default().timeout(Duration::from_secs(2)).retry(Retry::standard());
-/// # drop(policy);
+/// use hapax::{Coded, prelude::*};
+/// # use serde::{Deserialize, Serialize};
+/// # use std::time::Duration;
+/// # #[derive(State, Clone, Default, Serialize, Deserialize, Debug)]
+/// # struct Order { paid: bool }
+/// # const PAY: Node = Node::new("pay");
+/// # async fn pay(_: hapax::Ctx<Order>) { std::future::pending().await }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> hapax::Result<()> {
+/// let policy = NodePolicy::default().timeout(Duration::from_millis(5)).retry(Retry::none());
+/// let graph = Graph::new("orders", 1, PAY).node(PAY, pay).policy(PAY, policy);
+/// # let orders = Engine::open("memory:").await?.register(graph, ()).await?;
+/// let hung = orders.start("order-42", Order::default()).await?.wait().await.unwrap_err();
+/// assert_eq!(hung.code(), "HX0021");
+/// # Ok(())
+/// # }
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct NodePolicy {
@@ -224,9 +288,24 @@ pub struct NodePolicy {
 /// Which calls a node may make.
 ///
 /// ```
-/// use hapax::{Effects, NodePolicy};
-/// let policy = NodePolicy::default().effects(Effects::None); // it only computes
-/// # drop(policy);
+/// use hapax::{Coded, Effects, prelude::*};
+/// # use serde::{Deserialize, Serialize};
+/// # #[derive(State, Clone, Default, Serialize, Deserialize, Debug)]
+/// # struct Order { paid: bool }
+/// # const PAY: Node = Node::new("pay");
+/// async fn pay(mut ctx: hapax::Ctx<Order>) -> hapax::Result<OrderDelta> {
+///     let paid = ctx.effect("charge", Write, &4200, async |_| Ok::<_, NodeError>(true)).await?;
+///     Ok(Order::delta().paid(paid))
+/// }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> hapax::Result<()> {
+/// let only_looks = NodePolicy::default().effects(Effects::Reads);
+/// let graph = Graph::new("orders", 1, PAY).node(PAY, pay).policy(PAY, only_looks);
+/// # let orders = Engine::open("memory:").await?.register(graph, ()).await?;
+/// let refused = orders.start("order-42", Order::default()).await?.wait().await.unwrap_err();
+/// assert_eq!(refused.code(), "HX0037", "nothing was charged");
+/// # Ok(())
+/// # }
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Effects {
@@ -242,9 +321,26 @@ pub enum Effects {
 /// A call that is about to get its key.
 ///
 /// ```
-/// use hapax::NodePolicy;
-/// let policy = NodePolicy::default().idempotency(|call| format!("{}-{}", call.run_id, call.name));
-/// # drop(policy);
+/// use hapax::{Call, CallSite, prelude::*};
+/// # use serde::{Deserialize, Serialize};
+/// # #[derive(State, Clone, Default, Serialize, Deserialize)]
+/// # struct Order { key: String }
+/// # const PAY: Node = Node::new("pay");
+/// async fn pay(mut ctx: hapax::Ctx<Order>) -> hapax::Result<OrderDelta> {
+///     let charge = async |call: Call| Ok::<_, NodeError>(call.key().to_owned());
+///     let key: String = ctx.effect("charge", Write, &4200, charge).await?;
+///     Ok(Order::delta().key(key))
+/// }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> hapax::Result<()> {
+/// let by_run = |call: CallSite<'_>| format!("{}-{}", call.run_id, call.name);
+/// let policy = NodePolicy::default().idempotency(by_run);
+/// # let graph = Graph::new("orders", 1, PAY).node(PAY, pay).policy(PAY, policy);
+/// # let orders = Engine::open("memory:").await?.register(graph, ()).await?;
+/// # let order = orders.start("order-42", Order::default()).await?.wait().await?;
+/// assert_eq!(order.key, "order-42-charge");
+/// # Ok(())
+/// # }
 /// ```
 #[derive(Debug, Clone, Copy)]
 pub struct CallSite<'a> {

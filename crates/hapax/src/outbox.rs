@@ -30,7 +30,17 @@ use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
 /// A message on its way, as a [`Sink`] gets it. As JSON it has `id`, `topic`, `key`, `payload`, `namespace`, `run` and
 /// `step`, and is the same on every delivery.
 ///
-/// See [`Sink`] for an example.
+/// ```
+/// use hapax::{core::json::Json, outbox::Delivery};
+/// # use hapax::core::id::{Namespace, RunId, RunKey};
+/// # let run = RunKey { namespace: Namespace::default(), run: RunId::new("order-42")? };
+/// # let (id, topic, key) = ("msg:3b0f".into(), "orders".into(), "order-42".into());
+/// let first = Delivery { id, topic, key, payload: Json::of("paid")?, run, step: 1, refused: 0 };
+/// let again = Delivery { refused: 1, ..first.clone() };
+/// assert_eq!(serde_json::to_value(&again)?, serde_json::to_value(&first)?);
+/// assert_eq!(serde_json::to_value(&again)?["payload"], "paid");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delivery {
     /// The same on every delivery: receivers tell a repeated one by it.
@@ -183,7 +193,38 @@ impl Coded for SinkError {
 
 /// What becomes of a message that is refused again and again.
 ///
-/// See [`RelayOptions`] for an example.
+/// ```
+/// use hapax::{outbox::{Delivery, OnPoison, RelayOptions, Sink, SinkError}, prelude::*};
+/// # use futures::future::BoxFuture;
+/// # use serde::{Deserialize, Serialize};
+/// # use std::time::Duration;
+/// # #[derive(State, Clone, Default, Serialize, Deserialize)]
+/// # struct Order { paid: bool }
+/// # const PAY: Node = Node::new("pay");
+/// # async fn pay(mut ctx: hapax::Ctx<Order>) -> hapax::Result<OrderDelta> {
+/// #     ctx.emit("orders", "", "paid")?;
+/// #     Ok(Order::delta().paid(true))
+/// # }
+/// # struct Picky; // refuses everything
+/// # impl Sink for Picky {
+/// #     fn publish<'a>(&'a self, _: &'a Delivery) -> BoxFuture<'a, Result<(), SinkError>> {
+/// #         Box::pin(async { Err(SinkError::refused("no such topic")) })
+/// #     }
+/// # }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> hapax::Result<()> {
+/// # let engine = Engine::open("memory:").await?;
+/// # let orders = engine.register(Graph::new("orders", 1, PAY).node(PAY, pay), ()).await?;
+/// let once = RelayOptions::default().max_attempts(1).backoff(|_| Duration::from_secs(60));
+/// orders.start("order-1", Order::default()).await?.wait().await?; // sends a message
+/// let blocked = engine.deliver(once.clone().on_poison(OnPoison::Block), &Picky).await?;
+/// assert_eq!((blocked.refused, blocked.dead), (1, 0), "it is tried again in a minute");
+/// orders.start("order-2", Order::default()).await?.wait().await?;
+/// let buried = engine.deliver(once.on_poison(OnPoison::DeadLetter), &Picky).await?;
+/// assert_eq!((buried.refused, buried.dead), (0, 1), "an operator decides about it");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnPoison {
     /// It is dead until an operator decides, and the rest of its run and topic goes on: the order has a gap.
@@ -198,14 +239,30 @@ type Backoff = Arc<dyn Fn(u32) -> Duration + Send + Sync>;
 /// How a relay delivers. The defaults suit most programs.
 ///
 /// ```
-/// use hapax::outbox::{OnPoison, RelayOptions};
-/// use std::time::Duration;
+/// use hapax::{outbox::{OnPoison, RelayOptions, StdoutSink}, prelude::*};
+/// # use serde::{Deserialize, Serialize};
+/// # use std::time::Duration;
+/// # #[derive(State, Clone, Default, Serialize, Deserialize)]
+/// # struct Order { paid: bool }
+/// # const PAY: Node = Node::new("pay");
+/// # async fn pay(mut ctx: hapax::Ctx<Order>) -> hapax::Result<OrderDelta> {
+/// #     ctx.emit("orders", "", "paid")?;
+/// #     Ok(Order::delta().paid(true))
+/// # }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> hapax::Result<()> {
+/// # let engine = Engine::open("memory:").await?;
+/// # let orders = engine.register(Graph::new("orders", 1, PAY).node(PAY, pay), ()).await?;
+/// orders.start("order-42", Order::default()).await?.wait().await?; // sends a message to `orders`
 /// let options = RelayOptions::default()
-///     .topics(["orders"])
 ///     .max_attempts(5)
 ///     .on_poison(OnPoison::Block)
 ///     .poll_interval(Duration::from_millis(200));
-/// # drop(options);
+/// let mail = engine.deliver(options.clone().topics(["mail"]), &StdoutSink).await?;
+/// let all = engine.deliver(options, &StdoutSink).await?;
+/// assert_eq!((mail.sent, all.sent), (0, 1));
+/// # Ok(())
+/// # }
 /// ```
 #[derive(Clone)]
 pub struct RelayOptions {

@@ -68,7 +68,28 @@ impl Question {
 
 /// A question that waits for its answer.
 ///
-/// See [`Question`] for an example.
+/// ```
+/// use hapax::{Question, prelude::*};
+/// # use serde::{Deserialize, Serialize};
+/// # #[derive(State, Clone, Default, Serialize, Deserialize)]
+/// # struct Refund { approved: bool }
+/// # const ASK: Node = Node::new("ask");
+/// # async fn ask(mut ctx: hapax::Ctx<Refund>) -> hapax::Result<RefundDelta> {
+/// #     let approved: bool = ctx.ask("refund", Question::new("Refund 900 cents?")).await?;
+/// #     Ok(Refund::delta().approved(approved))
+/// # }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> hapax::Result<()> {
+/// # let engine = Engine::open("memory:").await?;
+/// # let refunds = engine.register(Graph::new("refunds", 1, ASK).node(ASK, ask), ()).await?;
+/// # let _refund = refunds.start("refund-7", Refund::default()).await?;
+/// # while engine.inbox().await?.is_empty() { tokio::task::yield_now().await }
+/// let open = engine.inbox().await?.remove(0);
+/// assert_eq!(format!("{} of {}: {}", open.name, open.run, open.text), "refund of refund-7: Refund 900 cents?");
+/// assert!(open.schema.is_none(), "any JSON will do");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Serialize)]
 pub struct OpenQuestion {
     /// The run that asks.
@@ -85,7 +106,31 @@ pub struct OpenQuestion {
 
 /// Why an answer was not taken.
 ///
-/// See [`Question`] for an example.
+/// ```
+/// use hapax::{AnswerError, Error, Question, prelude::*};
+/// # use serde::{Deserialize, Serialize};
+/// # #[derive(State, Clone, Default, Serialize, Deserialize)]
+/// # struct Refund { approved: bool }
+/// # const ASK: Node = Node::new("ask");
+/// # async fn ask(mut ctx: hapax::Ctx<Refund>) -> hapax::Result<RefundDelta> {
+/// #     let question = Question::new("Refund?").schema(serde_json::json!({ "type": "boolean" }));
+/// #     let approved: bool = ctx.ask("refund", question).await?;
+/// #     Ok(Refund::delta().approved(approved))
+/// # }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> hapax::Result<()> {
+/// # let engine = Engine::open("memory:").await?;
+/// # let refunds = engine.register(Graph::new("refunds", 1, ASK).node(ASK, ask), ()).await?;
+/// # let _refund = refunds.start("refund-7", Refund::default()).await?;
+/// # while engine.inbox().await?.is_empty() { tokio::task::yield_now().await }
+/// // The run asks for a boolean, under the name `refund`.
+/// let Err(Error::Answer(rejected)) = engine.answer("refund-7", "refund", "perhaps").await else { unreachable!() };
+/// assert!(matches!(*rejected, AnswerError::Rejected { .. }));
+/// let Err(Error::Answer(unasked)) = engine.answer("refund-7", "discount", &true).await else { unreachable!() };
+/// assert_eq!(unasked.to_string(), "run `refund-7` does not ask `discount`; it asks: refund");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum AnswerError {

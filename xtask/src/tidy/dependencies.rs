@@ -21,6 +21,7 @@ const RULES: &[Rule] = &[
     Rule { package: "hapax-store", may_use: &["hapax-core"], never: &[] },
     Rule { package: "hapax", may_use: &["hapax-core", "hapax-macros", "hapax-store"], never: &[] },
     Rule { package: "hapax-cli", may_use: &["hapax", "hapax-core", "hapax-store"], never: &[] },
+    Rule { package: "hapax-vfs", may_use: &[], never: &[] },
 ];
 
 /// Fault injection sees all and is seen by no shipped crate.
@@ -106,7 +107,9 @@ mod tests {
         );
         let all = "[dependencies]\nhapax-core = \"1\"\nhapax-macros = \"1\"\nhapax-store = \"1\"\n";
         assert!(crate_with("hapax", all).is_empty());
-        assert_eq!(crate_with("hapax", &format!("{all}hapax-server = \"1\"\n")).len(), 1);
+        for other in ["hapax-server", "hapax-vfs"] {
+            assert_eq!(crate_with("hapax", &format!("{all}{other} = \"1\"\n")).len(), 1, "{other}");
+        }
     }
 
     #[test]

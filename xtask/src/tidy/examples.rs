@@ -1,8 +1,4 @@
 //! Examples: what users meet shows how it is used, in code that the doc tests run.
-//!
-//! An item either has an example of its own, or says whose example shows it: `See [Other] for an example.`
-
-use std::collections::{BTreeMap, BTreeSet};
 
 use super::Finding;
 use super::source::SourceFile;
@@ -21,50 +17,38 @@ struct Item<'f> {
 }
 
 impl Item<'_> {
+    /// Whether some block of its doc is compiled and run.
     fn has_example(&self) -> bool {
-        self.doc.iter().any(|line| line.starts_with("/// ```"))
-    }
-
-    /// Whose example shows it; empty: that of the crate.
-    fn shown_by(&self) -> Option<String> {
-        let pointer =
-            self.doc.iter().find(|line| line.starts_with("/// See ") && line.ends_with("for an example."))?;
-        Some(pointer.split('`').nth(1).unwrap_or_default().to_owned())
+        let fences =
+            self.doc.iter().rev().filter_map(|line| line.strip_prefix("///")?.trim().strip_prefix("```"));
+        // Every other fence closes a block.
+        fences.step_by(2).any(runs)
     }
 }
 
-/// Every public struct, enum, trait, function and exported macro has an example, or names an item of its crate that has.
+/// Whether rustdoc runs a block with these words after its fence: it runs Rust, unless it is told otherwise.
+fn runs(words: &str) -> bool {
+    let is_run = |word: &str| matches!(word, "" | "rust" | "should_panic") || word.starts_with("edition");
+    words.split([',', ' ']).all(is_run)
+}
+
+/// Every public struct, enum, trait, function, constant, type alias and exported macro has an example of its own.
 pub(super) fn shown(files: &[SourceFile]) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for (_, items) in by_crate(files) {
-        let examples: BTreeSet<&str> =
-            items.iter().filter(|item| item.has_example()).map(|item| item.name.as_str()).collect();
-        let shown = |item: &&Item<'_>| {
-            let by = item.shown_by();
-            item.has_example() || by.is_some_and(|name| name.is_empty() || examples.contains(name.as_str()))
-        };
-        findings.extend(items.iter().filter(|item| !shown(item)).map(|item| {
-            let message = format!("`{}` has no example, nor `See [`Item`] for an example.`", item.name);
-            item.file.finding(item.line, message, WHY)
-        }));
-    }
-    findings
+    let without = files.iter().filter(|file| is_met(file)).flat_map(items).filter(|item| !item.has_example());
+    without
+        .map(|item| item.file.finding(item.line, format!("`{}` has no example that runs", item.name), WHY))
+        .collect()
 }
 
-fn by_crate(files: &[SourceFile]) -> BTreeMap<&str, Vec<Item<'_>>> {
-    let mut crates = BTreeMap::<_, Vec<_>>::new();
-    for file in files.iter().filter(|file| file.is_rust()) {
-        let Some((name, path)) = file.path.strip_prefix("crates/").and_then(|path| path.split_once("/src/"))
-        else {
-            continue;
-        };
-        // The suite's promises are called by its macro alone, and `private.rs` is hidden.
-        let is_promise = path.starts_with("conformance/") && path != "conformance/mod.rs";
-        if CRATES.contains(&name) && !is_promise && path != "private.rs" {
-            crates.entry(name).or_default().extend(items(file));
-        }
-    }
-    crates
+fn is_met(file: &SourceFile) -> bool {
+    let inside = file.path.strip_prefix("crates/").and_then(|path| path.split_once("/src/"));
+    // The suite's promises are called by its macro alone, and `private.rs` is hidden.
+    let is_promise = |path: &str| {
+        let file = path.strip_prefix("conformance/");
+        file.is_some_and(|file| file != "mod.rs" && file != "sample.rs")
+    };
+    let is_met = |(name, path)| CRATES.contains(&name) && !is_promise(path) && path != "private.rs";
+    file.is_rust() && inside.is_some_and(is_met)
 }
 
 fn items(file: &SourceFile) -> impl Iterator<Item = Item<'_>> {
@@ -90,11 +74,11 @@ fn public_name(code: &str) -> Option<&str> {
     let rest = match code.strip_prefix("macro_rules! ") {
         Some(rest) => rest,
         None => {
-            let mut rest = code.strip_prefix("pub ")?;
-            for word in ["const ", "async "] {
-                rest = rest.strip_prefix(word).unwrap_or(rest);
-            }
-            ["struct ", "enum ", "trait ", "fn "].iter().find_map(|kind| rest.strip_prefix(kind))?
+            let rest = code.strip_prefix("pub ")?;
+            // A function may have any of these words before it; else `const` is a kind of its own.
+            let kinds =
+                ["struct ", "enum ", "trait ", "fn ", "const fn ", "async fn ", "const ", "static ", "type "];
+            kinds.iter().find_map(|kind| rest.strip_prefix(kind))?
         }
     };
     let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
@@ -112,21 +96,43 @@ mod tests {
 
     #[test]
     fn an_item_without_example_is_found() {
-        for item in ["struct A;", "enum A {}", "trait A {}", "async fn A() {}", "const fn A() {}"] {
+        for item in [
+            "struct A;",
+            "enum A {}",
+            "trait A {}",
+            "fn A() {}",
+            "async fn A() {}",
+            "const fn A() {}",
+            "const A: u8 = 1;",
+            "static A: u8 = 1;",
+            "type A = u8;",
+        ] {
             let found = found(&format!("/// What.\n#[derive(Debug)]\npub {item}\n"));
-            assert_eq!(found.len(), 1, "{item}");
-            assert!(found[0].starts_with("3: `A` has no example"), "{found:?}");
+            assert_eq!(found, ["3: `A` has no example that runs"], "{item}");
         }
         assert_eq!(found("/// What.\n#[macro_export]\nmacro_rules! a {\n    () => {};\n}\n").len(), 1);
     }
 
     #[test]
-    fn an_example_of_its_own_or_of_another_item_is_fine() {
+    fn only_an_example_of_its_own_will_do() {
         let own = "/// What.\n///\n/// ```\n/// a();\n/// ```\n#[must_use]\npub fn a() {}\n";
         assert!(found(own).is_empty());
         let other = "/// What.\n///\n/// See [`a`] for an example.\npub struct B;\n";
-        assert!(found(&format!("{own}\n{other}")).is_empty());
-        assert_eq!(found(other).len(), 1, "the item that is named has no example");
+        assert_eq!(found(&format!("{own}\n{other}")), ["12: `B` has no example that runs"]);
+    }
+
+    #[test]
+    fn only_an_example_that_runs_will_do() {
+        let with =
+            |words: &str| found(&format!("/// ```{words}\n/// a();\n/// ```\npub fn a() {{}}\n")).len();
+        for words in ["", "rust", "should_panic", "rust,should_panic", "edition2024"] {
+            assert_eq!(with(words), 0, "{words}");
+        }
+        for words in ["text", "json", "no_run", "ignore", "rust,ignore", "compile_fail", "rust,no_run"] {
+            assert_eq!(with(words), 1, "{words}");
+        }
+        let second = "/// ```text\n/// a\n/// ```\n///\n/// ```\n/// a();\n/// ```\npub fn a() {}\n";
+        assert!(found(second).is_empty());
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod error_pages;
 mod examples;
 mod invariants;
 mod lex;
+mod lints;
 mod markers;
 mod paths;
 mod shape;
@@ -42,6 +43,7 @@ const CHECKS: &[Check] = &[
     shape::file_length,
     markers::leftovers,
     dependencies::direction,
+    lints::same,
     invariants::banned,
     error_pages::complete,
     examples::shown,

@@ -52,11 +52,6 @@ impl Case {
     pub(crate) fn is_long(&self) -> bool {
         self.id == "long"
     }
-
-    /// Whether its fsyncs are counted.
-    pub(crate) fn is_traced(&self) -> bool {
-        self.place != Place::Memory && !self.is_crash() && !self.is_long()
-    }
 }
 
 /// How much is done.

@@ -12,7 +12,7 @@ mod table;
 
 use crate::{Result, args::SuiteOptions};
 use cases::{Case, FILL_STEPS, Place, Sizes, thousands};
-use child::{Call, Fsyncs, Sample};
+use child::{Call, Sample};
 use machine::Machine;
 use rows::Row;
 use std::{
@@ -28,13 +28,10 @@ struct Outcome {
     version: &'static str,
     quick: bool,
     machine: Machine,
-    fsyncs: &'static str,
     rows: Vec<Row>,
 }
 
-const COUNTED: &str = "fsyncs: calls of fsync and fdatasync for each commit, counted by strace in an untimed run of the \
-     same workload, times commits/s";
-const NOT_COUNTED: &str = "fsyncs: n/a (strace missing)";
+const COUNTED: &str = "fsyncs: calls of xSync in SQLite's VFS, counted in the timed runs themselves";
 
 /// Runs the suite and tells everybody.
 pub(crate) fn run(options: &SuiteOptions) -> Result<()> {
@@ -43,9 +40,8 @@ pub(crate) fn run(options: &SuiteOptions) -> Result<()> {
     let bench = Bench::new(options.folder.as_deref(), &sizes)?;
     let machine = Machine::read();
     let rows = rows::rows(&cases, &bench.measure(&cases, sizes.rounds)?);
-    let fsyncs = if bench.trace { COUNTED } else { NOT_COUNTED };
     let machine = machine.loaded_until_now();
-    let outcome = Outcome { version: env!("CARGO_PKG_VERSION"), quick: options.quick, machine, fsyncs, rows };
+    let outcome = Outcome { version: env!("CARGO_PKG_VERSION"), quick: options.quick, machine, rows };
     tell(&outcome, options)
 }
 
@@ -73,18 +69,17 @@ fn notes(outcome: &Outcome) -> Vec<String> {
     let sizes = if outcome.quick { "quick: sizes too small to judge by; " } else { "" };
     vec![
         format!("{sizes}medians of {rounds}; {}", outcome.machine),
-        outcome.fsyncs.to_owned(),
+        COUNTED.to_owned(),
         "limit: steps/s over those of the limit in the same round; steps of W3 are items".to_owned(),
     ]
 }
 
-type Samples = HashMap<String, (Vec<Sample>, Option<Fsyncs>)>;
+type Samples = HashMap<String, Vec<Sample>>;
 
-/// Where the databases are, and what can be measured there.
+/// Where the databases are.
 struct Bench {
     folder: TempDir,
     fill_runs: u64,
-    trace: bool,
 }
 
 impl Bench {
@@ -92,7 +87,7 @@ impl Bench {
         let beside_us = std::env::current_exe()?.parent().map(Path::to_owned);
         let folder = folder.map(Path::to_owned).or(beside_us).unwrap_or_else(|| ".".into());
         let folder = tempfile::Builder::new().prefix("hapax-bench-").tempdir_in(folder)?;
-        Ok(Self { folder, fill_runs: sizes.fill_runs, trace: child::can_trace() })
+        Ok(Self { folder, fill_runs: sizes.fill_runs })
     }
 
     fn measure(&self, cases: &[Case], rounds: usize) -> Result<Samples> {
@@ -102,12 +97,8 @@ impl Bench {
             for case in cases.iter().filter(|case| round == 1 || !case.is_long()) {
                 let sample = self.sample(case)?;
                 eprintln!("[{round}/{rounds}] {}", progress(case, &sample));
-                samples.entry(case.id.clone()).or_default().0.push(sample);
+                samples.entry(case.id.clone()).or_default().push(sample);
             }
-        }
-        for case in cases.iter().filter(|case| self.trace && case.is_traced()) {
-            eprintln!("[strace] {}", case.id);
-            samples.entry(case.id.clone()).or_default().1 = Some(self.count_fsyncs(case)?);
         }
         Ok(samples)
     }
@@ -136,13 +127,6 @@ impl Bench {
         let (report, restart_s) = call(case, path, &format!("w5resume {steps} {}", file.display())).run()?;
         fs::remove_file(file)?;
         Ok(Sample { report, restart_s: Some(restart_s), disk_bytes: Some(child::disk_bytes(path)?) })
-    }
-
-    fn count_fsyncs(&self, case: &Case) -> Result<Fsyncs> {
-        let path = self.path(case);
-        let fsyncs = call(case, &path, &case.call).count_fsyncs(&self.file("strace.log"));
-        clean(case, &path);
-        fsyncs
     }
 
     fn path(&self, case: &Case) -> PathBuf {

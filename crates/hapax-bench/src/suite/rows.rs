@@ -1,10 +1,6 @@
 //! From samples to the figures of a row: medians, rates and the ratio to the limit of the same round.
 
-use super::{
-    cases::Case,
-    child::{Fsyncs, Sample},
-    goals::Verdict,
-};
+use super::{cases::Case, child::Sample, goals::Verdict};
 use serde::Serialize;
 use std::collections::HashMap;
 
@@ -19,7 +15,6 @@ pub(crate) struct Row {
     pub(crate) figures: Figures,
     pub(crate) verdicts: Vec<Verdict>,
     pub(crate) samples: Vec<Sample>,
-    pub(crate) fsyncs: Option<Fsyncs>,
 }
 
 /// The medians of a case.
@@ -29,8 +24,9 @@ pub(crate) struct Figures {
     pub(crate) steps_per_s: f64,
     /// Physical transactions, as the store counts them.
     pub(crate) commits_per_s: Option<f64>,
-    /// Counted for each transaction in a traced run, times the transactions of the timed one.
+    /// As SQLite's VFS counts them.
     pub(crate) fsyncs_per_s: Option<f64>,
+    pub(crate) fsyncs_per_commit: Option<f64>,
     pub(crate) cpu_us_per_step: f64,
     pub(crate) p50_ms: f64,
     pub(crate) p99_ms: f64,
@@ -55,14 +51,14 @@ impl Row {
 }
 
 /// The rows of all cases, in their order.
-pub(crate) fn rows(cases: &[Case], samples: &HashMap<String, (Vec<Sample>, Option<Fsyncs>)>) -> Vec<Row> {
+pub(crate) fn rows(cases: &[Case], samples: &HashMap<String, Vec<Sample>>) -> Vec<Row> {
     let rates: HashMap<&str, Vec<f64>> =
-        samples.iter().map(|(id, (samples, _))| (id.as_str(), samples.iter().map(rate).collect())).collect();
+        samples.iter().map(|(id, samples)| (id.as_str(), samples.iter().map(rate).collect())).collect();
     let measured = cases.iter().filter_map(|case| Some((case, samples.get(&case.id)?)));
     measured
-        .map(|(case, (samples, fsyncs))| {
+        .map(|(case, samples)| {
             let limit = case.limit.and_then(|limit| rates.get(limit));
-            let figures = figures(samples, *fsyncs, limit.map(Vec::as_slice));
+            let figures = figures(samples, limit.map(Vec::as_slice));
             Row {
                 id: case.id.clone(),
                 title: case.title.clone(),
@@ -72,21 +68,23 @@ pub(crate) fn rows(cases: &[Case], samples: &HashMap<String, (Vec<Sample>, Optio
                 verdicts: case.goals.iter().map(|goal| goal.judge(&figures)).collect(),
                 figures,
                 samples: samples.clone(),
-                fsyncs: *fsyncs,
             }
         })
         .collect()
 }
 
-fn figures(samples: &[Sample], fsyncs: Option<Fsyncs>, limit: Option<&[f64]>) -> Figures {
+fn figures(samples: &[Sample], limit: Option<&[f64]>) -> Figures {
     let of = |figure: fn(&Sample) -> f64| median(samples.iter().map(figure)).unwrap_or_default();
-    let commits_per_s = median(samples.iter().filter_map(commit_rate));
+    let per_s = |name: &str| {
+        median(samples.iter().filter_map(|sample| Some(extra(sample, name)? / sample.report.wall_s)))
+    };
     let ratios = limit.map(|limit| samples.iter().map(rate).zip(limit).map(|(ours, limit)| ours / limit));
     Figures {
         wall_ms: of(wall_ms),
         steps_per_s: of(rate),
-        commits_per_s,
-        fsyncs_per_s: commits_per_s.zip(fsyncs).map(|(rate, fsyncs)| rate * fsyncs.per_transaction()),
+        commits_per_s: per_s("transactions"),
+        fsyncs_per_s: per_s("fsyncs"),
+        fsyncs_per_commit: median(samples.iter().filter_map(fsyncs_per_commit)),
         cpu_us_per_step: of(|sample| sample.report.cpu_s * 1e6 / steps(sample).max(1) as f64),
         p50_ms: of(|sample| sample.report.p50_ms),
         p99_ms: of(|sample| sample.report.p99_ms),
@@ -112,9 +110,13 @@ fn steps(sample: &Sample) -> u64 {
     if sample.restart_s.is_some() { sample.report.executed } else { sample.report.steps }
 }
 
-fn commit_rate(sample: &Sample) -> Option<f64> {
-    let transactions = sample.report.extra_u64("transactions")?;
-    Some(transactions as f64 / sample.report.wall_s)
+fn extra(sample: &Sample, name: &str) -> Option<f64> {
+    sample.report.extra_u64(name).map(|number| number as f64)
+}
+
+fn fsyncs_per_commit(sample: &Sample) -> Option<f64> {
+    let commits = extra(sample, "transactions").filter(|commits| *commits > 0.0)?;
+    Some(extra(sample, "fsyncs")? / commits)
 }
 
 fn disk_per_step(sample: &Sample) -> Option<f64> {
@@ -122,12 +124,12 @@ fn disk_per_step(sample: &Sample) -> Option<f64> {
 }
 
 fn peak_growth(sample: &Sample) -> Option<f64> {
-    let then = sample.report.extra_u64("peak_rss_at_a_tenth").filter(|then| *then > 0)?;
-    Some(sample.report.client_peak_rss as f64 / then as f64)
+    let then = extra(sample, "peak_rss_at_a_tenth").filter(|then| *then > 0.0)?;
+    Some(sample.report.client_peak_rss as f64 / then)
 }
 
 fn committed_executed_twice(sample: &Sample) -> Option<f64> {
-    sample.report.extra_u64("committed_executed_twice").map(|steps| steps as f64)
+    extra(sample, "committed_executed_twice")
 }
 
 /// The middle one; of an even number the mean of the two in the middle.
@@ -146,9 +148,10 @@ pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
 mod tests {
     use super::{super::cases, *};
     use crate::report::Report;
+    use serde_json::json;
 
-    fn sample(wall_s: f64, steps: u64, transactions: u64) -> Sample {
-        let extra = serde_json::json!({"transactions": transactions, "peak_rss_at_a_tenth": 1_000_000});
+    fn sample(wall_s: f64, steps: u64, fsyncs: u64) -> Sample {
+        let extra = json!({"transactions": steps, "fsyncs": fsyncs, "peak_rss_at_a_tenth": 1_000_000});
         let report = Report {
             wall_s,
             steps,
@@ -170,16 +173,16 @@ mod tests {
     #[test]
     fn a_row_holds_medians_and_ratios_of_its_own_round() {
         let cases = cases::all(&cases::Sizes::new(true, false));
-        let fsyncs = Some(Fsyncs { fsyncs: 11, transactions: 10 });
         let samples = HashMap::from([
-            ("step".to_owned(), (vec![sample(1.0, 100, 100), sample(2.0, 100, 100)], None)),
-            ("w1-sqlite-strict".to_owned(), (vec![sample(1.0, 90, 90), sample(2.0, 70, 70)], fsyncs)),
+            ("step".to_owned(), vec![sample(1.0, 100, 100), sample(2.0, 100, 100)]),
+            ("w1-sqlite-strict".to_owned(), vec![sample(1.0, 90, 99), sample(2.0, 70, 84)]),
         ]);
         let rows = rows(&cases, &samples);
         assert_eq!(rows.iter().map(|row| row.id.as_str()).collect::<Vec<_>>(), ["step", "w1-sqlite-strict"]);
         let figures = &rows[1].figures;
         assert_eq!((figures.steps_per_s, figures.ratio), (62.5, Some(0.8)));
-        assert_eq!((figures.commits_per_s, figures.fsyncs_per_s), (Some(62.5), Some(68.75)));
+        assert_eq!((figures.commits_per_s, figures.fsyncs_per_s), (Some(62.5), Some(70.5)));
+        assert_eq!(figures.fsyncs_per_commit, Some(1.15));
         assert_eq!((figures.disk_bytes_per_step, figures.peak_growth), (Some(400.0), Some(2.0)));
         assert!(rows[1].verdicts[0].met && rows[0].is_limit());
     }

@@ -19,8 +19,9 @@ const BUDGET: Duration = Duration::from_secs(24 * 60 * 60);
 /// How long runs may take to stop once the result is printed; there are none left by then.
 const SHUTDOWN: Duration = Duration::from_secs(10);
 
-/// Runs one workload in this process.
+/// Runs one workload in this process, and counts its syncs.
 pub(crate) fn run(drive: &Drive) -> Result<()> {
+    hapax_vfs::install()?;
     match &drive.workload {
         Workload::LimitFsync { count } => limits::fsync(&drive.store, *count),
         Workload::LimitRows { commits, rows } => limits::rows(&drive.store, *commits, *rows),

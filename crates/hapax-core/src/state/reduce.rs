@@ -173,7 +173,19 @@ fn some<T>(value: &mut Option<T>, new: Option<T>, reduce: fn(&mut T, T)) {
 
 /// The type's own CRDT merge.
 ///
-/// See [`Crdt`] for an example.
+/// ```
+/// use hapax_core::{crdt::Crdt, state::reduce};
+/// struct Seen(u64);
+/// impl Crdt for Seen {
+///     fn merge(&mut self, other: Self) {
+///         self.0 |= other.0;
+///     }
+/// }
+/// let mut seen = Seen(0b001);
+/// reduce::crdt(&mut seen, Seen(0b100));
+/// reduce::crdt(&mut seen, Seen(0b100));
+/// assert_eq!(seen.0, 0b101, "told twice is told once");
+/// ```
 pub fn crdt<T: Crdt>(value: &mut T, new: T) {
     value.merge(new);
 }

@@ -41,24 +41,62 @@ use std::{any::Any, fmt, sync::Arc};
 
 /// A second handle on the same data; the first one stays open.
 ///
-/// See [`Fixture`] for an example.
+/// ```
+/// use hapax_store::{MemoryStore, Store, conformance::{Reopen, Sample, sample::key}};
+/// use std::sync::Arc;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), hapax_store::StoreError> {
+/// let store: Arc<dyn Store> = MemoryStore::shared();
+/// let same = store.clone();
+/// let reopen: Reopen = Box::new(move || same.clone());
+/// Sample::run("order-42").create(&store).await;
+/// assert!(reopen().run(key("order-42")).await?.is_some());
+/// # Ok(())
+/// # }
+/// ```
 pub type Reopen = Box<dyn Fn() -> Arc<dyn Store> + Send + Sync>;
 /// Damages a run behind the store's back; false: this store has nothing to damage there.
 ///
-/// See [`Fixture`] for an example.
+/// ```
+/// use hapax_store::conformance::{Corrupt, Damage, sample::key};
+/// // A store without a file of its own: there is nothing behind its back.
+/// let corrupt: Corrupt = Box::new(|_, _| false);
+/// assert!(!corrupt(&key("order-42"), Damage::State));
+/// ```
 pub type Corrupt = Box<dyn Fn(&RunKey, Damage) -> bool + Send + Sync>;
 /// Makes the n-th statement (from 0) of the next write fail; the answer disarms it and tells whether it fired.
 ///
-/// See [`Fixture`] for an example.
+/// ```
+/// use hapax_store::conformance::{FailAt, Fired};
+/// // A write of two statements: the third is never reached.
+/// let fail_at: FailAt = Box::new(|statement| -> Fired { Box::new(move || statement < 2) });
+/// let reached = (0..).take_while(|statement| fail_at(*statement)()).count();
+/// assert_eq!(reached, 2, "a promise tries them all, until none fires");
+/// ```
 pub type FailAt = Box<dyn Fn(u64) -> Fired + Send + Sync>;
 /// Disarms a fail point and tells whether it fired.
 ///
-/// See [`Fixture`] for an example.
+/// ```
+/// use hapax_store::conformance::Fired;
+/// use std::sync::{Arc, atomic::{AtomicBool, Ordering}};
+/// let armed = Arc::new(AtomicBool::new(true));
+/// let point = armed.clone();
+/// let fired: Fired = Box::new(move || !point.swap(false, Ordering::Relaxed));
+/// assert!(!fired(), "no statement came, so it was armed still");
+/// assert!(!armed.load(Ordering::Relaxed), "it is disarmed now");
+/// ```
 pub type Fired = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// What to damage of a run.
 ///
-/// See [`Fixture`] for an example.
+/// ```
+/// use hapax_store::{MemoryStore, conformance::{Damage, Fixture, sample::key}};
+/// // A store tells which of its rows it can damage; a promise about the others says nothing.
+/// let fixture = Fixture::new(MemoryStore::shared()).corrupt(|_, damage| damage == Damage::State);
+/// let corrupt = fixture.corrupt.as_ref().unwrap();
+/// assert!(corrupt(&key("order-42"), Damage::State) && !corrupt(&key("order-42"), Damage::Journal));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Damage {
     /// The bytes of the latest checkpoint's state.

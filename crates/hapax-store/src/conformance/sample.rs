@@ -21,9 +21,22 @@ use hapax_core::{
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// Longer than any test lasts.
+///
+/// ```
+/// use hapax_store::conformance::{Sample, sample::LONG};
+/// let run = Sample::run("order-42").claimed_by("engine-1", LONG).build();
+/// assert_eq!(run.claim.unwrap().ttl, LONG);
+/// ```
 pub const LONG: Duration = Duration::from_secs(600);
 
 /// A run to be, built step by step.
+///
+/// ```
+/// use hapax_store::conformance::Sample;
+/// let run = Sample::run("order-42").items(3).tag("customer", "42").build();
+/// assert_eq!((run.checkpoint.frontier.len(), run.checkpoint.step), (3, 0));
+/// assert_eq!(run.checkpoint.digest, Sample::run("order-42").items(3).build().checkpoint.digest);
+/// ```
 #[derive(Debug, Clone)]
 pub struct Sample {
     key: RunKey,
@@ -151,37 +164,77 @@ impl Sample {
 }
 
 /// The shape of a sample graph.
+///
+/// ```
+/// use hapax_store::conformance::{Sample, sample::shape};
+/// assert_eq!(Sample::run("order-42").graph("orders").build().fingerprint, shape("orders"));
+/// ```
 pub fn shape(graph: &str) -> Digest {
     sha256(graph.as_bytes())
 }
 
 /// A run in the default namespace.
+///
+/// ```
+/// use hapax_store::conformance::{Sample, sample::key};
+/// assert_eq!(Sample::run("order-42").build().key, key("order-42"));
+/// assert_ne!(Sample::run("order-42").namespace("shop").build().key, key("order-42"));
+/// ```
 pub fn key(name: &str) -> RunKey {
     RunKey { namespace: Namespace::default(), run: RunId::new(name).expect("a sample's name is a name") }
 }
 
 /// Who claims, and for how long.
+///
+/// ```
+/// use hapax_store::conformance::sample::{LONG, claimant};
+/// assert_eq!(&*claimant("engine-1", LONG).owner, "engine-1");
+/// ```
 pub fn claimant(owner: &str, ttl: Duration) -> Claimant {
     Claimant { owner: owner.into(), ttl }
 }
 
 /// A failure to end a run with.
+///
+/// ```
+/// use hapax_store::conformance::sample::failed;
+/// assert!(failed().is_final());
+/// assert_eq!(failed().word(), "failed");
+/// ```
 pub fn failed() -> Status {
     let (code, message) = ("HX0020".to_owned(), "it broke".to_owned());
     Status::Failed { error: RunFailure { code, message, step: 1, node: None } }
 }
 
 /// A message to the outside.
+///
+/// ```
+/// use hapax_store::conformance::sample::message;
+/// assert!(message("paid").check().is_ok());
+/// assert_eq!(message("paid").topic, message("packed").topic, "all of them are one channel");
+/// ```
 pub fn message(text: &str) -> Message {
     Message { topic: "t".to_owned(), key: "k".to_owned(), payload: json(text) }
 }
 
 /// A text as JSON.
+///
+/// ```
+/// use hapax_store::conformance::sample::json;
+/// assert_eq!(json("paid").as_str(), r#""paid""#);
+/// ```
 pub fn json(text: &str) -> Json {
     Json::of(text).expect("a text has a JSON form")
 }
 
 /// That many work items, some with inputs, in order.
+///
+/// ```
+/// use hapax_store::conformance::sample::items;
+/// let items = items(5);
+/// assert!(items.is_sorted_by_key(|item| item.order_key));
+/// assert_eq!(items.iter().filter(|item| item.input.is_some()).count(), 2);
+/// ```
 pub fn items(count: u32) -> Vec<WorkItem> {
     let node = NodeId::new("work").expect("a fine name");
     let item = |index: u32| {
@@ -206,6 +259,22 @@ fn draft(step: u64, state: &str, count: u32, seed: u64) -> Draft {
 }
 
 /// A worker that holds a run and keeps its place in it.
+///
+/// ```
+/// use hapax_store::{MemoryStore, Store, StoreError, conformance::{Holder, Sample}};
+/// # use std::sync::Arc;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), StoreError> {
+/// # let store: Arc<dyn Store> = MemoryStore::shared();
+/// let mut holder = Sample::run("order-42").hold(&store).await;
+/// holder.commit(holder.next("reserved")).await?;
+/// holder.commit(holder.next("paid")).await?;
+/// assert_eq!((holder.step, holder.record().await.step), (2, 2));
+/// let other = Holder::claim(&store, &holder.key, "engine-2").await;
+/// assert!(matches!(other, Err(StoreError::Held { .. })));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Holder {
     /// Its store.
@@ -346,6 +415,18 @@ impl Holder {
 }
 
 /// Claims up to `limit` runs of the sample graph that are ready.
+///
+/// ```
+/// use hapax_store::{MemoryStore, Store, conformance::{Sample, sample::ready}};
+/// # use std::sync::Arc;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// # let store: Arc<dyn Store> = MemoryStore::shared();
+/// Sample::run("order-42").create(&store).await;
+/// assert_eq!(ready(&store, "engine-1", 10).await.len(), 1);
+/// assert!(ready(&store, "engine-2", 10).await.is_empty(), "it is held");
+/// # }
+/// ```
 pub async fn ready(store: &Arc<dyn Store>, owner: &str, limit: usize) -> Vec<(RunKey, Lease)> {
     let graphs = vec![("sample".into(), shape("sample"))];
     let filter = ReadyFilter { namespace: Namespace::default(), graphs, limit };
@@ -353,6 +434,20 @@ pub async fn ready(store: &Arc<dyn Store>, owner: &str, limit: usize) -> Vec<(Ru
 }
 
 /// Claims a run again and again until its earlier lease has ended; a lease that doesn't end fails the test.
+///
+/// ```
+/// use hapax_store::{Clock, MemoryStore, Store};
+/// use hapax_store::conformance::{Sample, sample::{LONG, claim_when_free, key}};
+/// # use std::sync::Arc;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let clock = Clock::manual();
+/// let store: Arc<dyn Store> = MemoryStore::with_clock(clock.clone());
+/// Sample::run("order-42").claimed_by("engine-1", LONG).create(&store).await;
+/// clock.advance(LONG);
+/// assert!(claim_when_free(&store, &key("order-42"), "engine-2").await.taken_over);
+/// # }
+/// ```
 pub async fn claim_when_free(store: &Arc<dyn Store>, key: &RunKey, owner: &str) -> Lease {
     let claim = async {
         loop {
@@ -367,6 +462,12 @@ pub async fn claim_when_free(store: &Arc<dyn Store>, key: &RunKey, owner: &str) 
 }
 
 /// An intent that only its number tells from others.
+///
+/// ```
+/// use hapax_store::conformance::sample::intent;
+/// assert_eq!(intent(1), intent(1));
+/// assert_ne!(intent(1), intent(2));
+/// ```
 pub fn intent(number: u64) -> Entry {
     Entry::Intent(Intent {
         scope: "".into(),
@@ -381,16 +482,58 @@ pub fn intent(number: u64) -> Entry {
 }
 
 /// A step as a write.
+///
+/// ```
+/// use hapax_store::{MemoryStore, Store, conformance::{Sample, sample::step}};
+/// # use std::sync::Arc;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// # let store: Arc<dyn Store> = MemoryStore::shared();
+/// let holder = Sample::run("order-42").hold(&store).await;
+/// let write = step(holder.next("paid"));
+/// assert_eq!((write.run(), write.epoch()), (&holder.key, holder.epoch));
+/// # }
+/// ```
 pub fn step(commit: StepCommit) -> Write {
     Write::Step(Box::new(commit))
 }
 
 /// Submits a write and waits for its outcome.
+///
+/// ```
+/// use hapax_core::commit::Written;
+/// use hapax_store::{MemoryStore, Store, conformance::{Sample, sample::{step, submit}}};
+/// # use std::sync::Arc;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), hapax_store::StoreError> {
+/// # let store: Arc<dyn Store> = MemoryStore::shared();
+/// let holder = Sample::run("order-42").hold(&store).await;
+/// assert_eq!(submit(&store, step(holder.next("paid"))).await?, Written::Committed);
+/// assert_eq!(submit(&store, step(holder.next("paid"))).await?, Written::AlreadyCommitted);
+/// # Ok(())
+/// # }
+/// ```
 pub async fn submit(store: &Arc<dyn Store>, write: Write) -> Result<Written, StoreError> {
     store.submit(Arc::new(write), Pace::Alone).await?.await
 }
 
 /// Everything that a store shows of a run: two equal pictures mean that nothing was changed between them.
+///
+/// ```
+/// use hapax_store::{MemoryStore, Store, conformance::{Picture, Sample, sample::{step, submit}}};
+/// # use std::sync::Arc;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), hapax_store::StoreError> {
+/// # let store: Arc<dyn Store> = MemoryStore::shared();
+/// let mut holder = Sample::run("order-42").hold(&store).await;
+/// let paid = holder.next("paid");
+/// holder.commit(paid.clone()).await?;
+/// let before = Picture::of(&store, &holder.key).await;
+/// submit(&store, step(paid)).await?; // a repeated commit changes nothing
+/// assert_eq!(Picture::of(&store, &holder.key).await, before);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Picture {
     record: Option<RunRecord>,

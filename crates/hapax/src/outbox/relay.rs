@@ -25,7 +25,28 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// A relay at work. Dropping this leaves it to its work, until the engine ends.
 ///
-/// See [`Sink`] for an example.
+/// ```
+/// use hapax::{outbox::{RelayOptions, StdoutSink}, prelude::*, store::outbox::OutboxFilter};
+/// # use serde::{Deserialize, Serialize};
+/// # #[derive(State, Clone, Default, Serialize, Deserialize)]
+/// # struct Order { paid: bool }
+/// # const PAY: Node = Node::new("pay");
+/// # async fn pay(mut ctx: hapax::Ctx<Order>) -> hapax::Result<OrderDelta> {
+/// #     ctx.emit("orders", "", "paid")?;
+/// #     Ok(Order::delta().paid(true))
+/// # }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> hapax::Result<()> {
+/// # let engine = Engine::open("memory:").await?;
+/// # let orders = engine.register(Graph::new("orders", 1, PAY).node(PAY, pay), ()).await?;
+/// let relay = engine.relay(RelayOptions::default(), StdoutSink)?;
+/// relay.stop().await;
+/// orders.start("order-42", Order::default()).await?.wait().await?; // sends a message
+/// let left = engine.outbox(OutboxFilter::default()).await?;
+/// assert_eq!((left.len(), left[0].state.word()), (1, "pending"), "it waits for the next relay");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Relay {
     stop: CancellationToken,

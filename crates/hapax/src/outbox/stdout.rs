@@ -6,7 +6,19 @@ use std::io::Write;
 
 /// Prints each message as a line of JSON on standard output.
 ///
-/// See [`Delivered`](super::Delivered) for an example.
+/// ```
+/// use hapax::outbox::{Delivery, Sink, StdoutSink};
+/// # use hapax::core::{id::{Namespace, RunId, RunKey}, json::Json};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> hapax::Result<()> {
+/// # let run = RunKey { namespace: Namespace::default(), run: RunId::new("order-42")? };
+/// # let (id, topic, key) = ("msg:3b0f".into(), "orders".into(), String::new());
+/// # let message = Delivery { id, topic, key, payload: Json::of("paid")?, run, step: 1, refused: 0 };
+/// // {"id":"msg:3b0f","topic":"orders","key":"","payload":"paid","namespace":"default","run":"order-42","step":1}
+/// assert!(StdoutSink.publish(&message).await.is_ok(), "somebody reads our output");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, Default)]
 pub struct StdoutSink;
 

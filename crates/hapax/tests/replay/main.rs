@@ -50,6 +50,45 @@ fn graph(outside: &Diary, change: Change) -> Graph<Board> {
             })
         }
     );
+    let pay = node!(
+        [outside] | ctx | {
+            if ctx.attempt() < 2 {
+                return Err(NodeError::new("not yet"));
+            }
+            let refuse = async |_: hapax::Call| {
+                outside.note("refused");
+                Err::<(), _>(NodeError::new("refused"))
+            };
+            ctx.effect("pay", Write, &1, refuse).await.map_err(NodeError::from)?;
+            Ok::<(), NodeError>(())
+        }
+    );
+    let excuse = node!([] |ctx, failure: hapax::NodeFailure| {
+        let why = if is(Change::Failure) { "another".into() } else { failure.message };
+        Board::delta().log(why).goto(WAIT)
+    });
+    let wait = node!(
+        [] | ctx | {
+            ctx.sleep(Duration::from_secs(86_400)).await?;
+            let word: String = ctx.signal("word").await?;
+            Ok::<_, NodeError>(Board::delta().word(word))
+        }
+    );
+    let twice = Retry::standard().backoff(|_| Duration::ZERO);
+    let retry = NodePolicy::default().retry(twice.attempts(3));
+    branches(Graph::new("all", 1, START), outside, change)
+        .node(START, start)
+        .node(PAY, pay)
+        .node(EXCUSE, excuse)
+        .node(WAIT, wait)
+        .join((LEFT, RIGHT), PAY)
+        .on_error(PAY, EXCUSE)
+        .policy(PAY, retry)
+}
+
+/// The two branches, with calls in a row and side by side.
+fn branches(graph: Graph<Board>, outside: &Diary, change: Change) -> Graph<Board> {
+    let is = move |other| change == other;
     let left = node!([outside] |ctx, input: u64| {
         let ask = async |what: &str| {
             outside.note(what);
@@ -82,42 +121,7 @@ fn graph(outside: &Diary, change: Change) -> Graph<Board> {
         let delta = Board::delta().total(a? + b? + more).log(format!("right {input}"));
         Ok::<_, NodeError>(if is(Change::Route) { delta.stop() } else { Outcome { delta, route: hapax::Route::Edges } })
     });
-    let pay = node!(
-        [outside] | ctx | {
-            if ctx.attempt() < 2 {
-                return Err(NodeError::new("not yet"));
-            }
-            let refuse = async |_: hapax::Call| {
-                outside.note("refused");
-                Err::<(), _>(NodeError::new("refused"))
-            };
-            ctx.effect("pay", Write, &1, refuse).await.map_err(NodeError::from)?;
-            Ok::<(), NodeError>(())
-        }
-    );
-    let excuse = node!([] |ctx, failure: hapax::NodeFailure| {
-        let why = if is(Change::Failure) { "another".into() } else { failure.message };
-        Board::delta().log(why).goto(WAIT)
-    });
-    let wait = node!(
-        [] | ctx | {
-            ctx.sleep(Duration::from_secs(86_400)).await?;
-            let word: String = ctx.signal("word").await?;
-            Ok::<_, NodeError>(Board::delta().word(word))
-        }
-    );
-    let twice = Retry::standard().backoff(|_| Duration::ZERO);
-    let retry = NodePolicy::default().retry(twice.attempts(3));
-    Graph::new("all", 1, START)
-        .node(START, start)
-        .node(LEFT, left)
-        .node(RIGHT, right)
-        .node(PAY, pay)
-        .node(EXCUSE, excuse)
-        .node(WAIT, wait)
-        .join((LEFT, RIGHT), PAY)
-        .on_error(PAY, EXCUSE)
-        .policy(PAY, retry)
+    graph.node(LEFT, left).node(RIGHT, right)
 }
 
 /// A finished run of the graph as it was, in the lab, and what it called.

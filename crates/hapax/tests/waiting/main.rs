@@ -318,7 +318,7 @@ async fn whoever_lost_a_race_is_waited_for_no_more() {
                 }) => read?,
             };
             // Not a recorded wait: nothing could be parked for it.
-            tokio::time::sleep(Duration::from_millis(1)).await;
+            tokio::task::spawn_blocking(|| ()).await.map_err(|gone| NodeError::new(gone.to_string()))?;
             Ok::<_, NodeError>(Board::delta().total(total))
         }
     );
