@@ -252,6 +252,13 @@ fn cure(code: Code) -> &'static str {
         code::BAD_DURATION => "compute the duration from two times that you check first",
         code::ANSWER_REJECTED => "`inbox` shows the question with its schema: answer again",
         code::NO_QUESTION => "`inbox` lists the open questions with their names",
+        _ => cure_around(code),
+    }
+}
+
+/// The same for what lies around runs: stores, the command line, other programs, the outbox.
+fn cure_around(code: Code) -> &'static str {
+    match code {
         code::STORE_RETRY => "try again; if it stays, look for a process that holds the file",
         code::STORE_UNKNOWN => "look with `show` whether it took effect",
         code::FENCED => "nothing: another engine goes on with it",
