@@ -222,6 +222,7 @@ fn cure(code: Code) -> &'static str {
         code::IMPURE => "let it depend on nothing but its arguments: no clock, no chance, no shared counter",
         code::UNSUPPORTED_VERSION => "deploy code that still has that version, or the newer code that has it",
         code::CANNOT_FORK => "`show RUN --step N` tells what is there: choose another step or field",
+        code::NOT_ALONE => "join the branches first, and let the node after the join continue",
         code::NODE_FAILED => "mend what the message names, then `retry`: it goes on from the failed step",
         code::NODE_TIMEOUT => "raise the node's timeout, or make it faster; then `retry`",
         code::NODE_PANICKED => "mend the panic, then `retry`",

@@ -85,6 +85,7 @@ pub enum Write {
 ///     journal: vec![],
 ///     outbox: vec![],
 ///     ends: true,
+///     fresh: None,
 ///     used_us: 250,
 ///     run,
 /// };
@@ -111,6 +112,9 @@ pub struct StepCommit {
     pub outbox: Vec<Message>,
     /// The run has no more to do: it succeeds with this commit, unless a cancel was requested.
     pub ends: bool,
+    /// The run begins anew: the commit also deletes every earlier checkpoint, key and journal row, its own rows included, and
+    /// binds the run to this shape. All earlier writes of the run are durable before it is submitted.
+    pub fresh: Option<Digest>,
     /// The run's time used so far, in microseconds.
     pub used_us: u64,
 }

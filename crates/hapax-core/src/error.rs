@@ -75,6 +75,8 @@ pub mod code {
         UNSUPPORTED_VERSION = "HX0016";
         /// A run can't be forked at this step.
         CANNOT_FORK = "HX0017";
+        /// A run can't begin anew while other branches are under way.
+        NOT_ALONE = "HX0018";
         /// A node returned an error.
         NODE_FAILED = "HX0020";
         /// A node took too long.
@@ -202,7 +204,7 @@ impl Coded for GraphError {
 impl Coded for RouteError {
     fn code(&self) -> Code {
         match self {
-            RouteError::Input { .. } => code::NOT_SERIALISABLE,
+            RouteError::Input { .. } | RouteError::State(_) => code::NOT_SERIALISABLE,
             RouteError::Name(_) => code::INVALID_ID,
         }
     }
@@ -218,6 +220,8 @@ impl Coded for MergeError {
             MergeError::Failed { .. } => code::NODE_FAILED,
             MergeError::FanOut { .. } | MergeError::PathCollision { .. } => code::LIMIT,
             MergeError::Impure { .. } => code::IMPURE,
+            MergeError::NotAlone { .. } => code::NOT_ALONE,
+            MergeError::Shape { .. } => code::STATE_SHAPE,
             MergeError::Unwritable { .. } => code::NOT_SERIALISABLE,
         }
     }

@@ -257,6 +257,15 @@ impl<S> fmt::Debug for Graph<S> {
     }
 }
 
+/// The name of the node by which branches leave a part that ends in several places.
+const EXIT: &str = "end";
+
+/// Where the branches of a part end: at nodes that lead nowhere, and at those that may, with the condition.
+struct Leave<S> {
+    last: Vec<String>,
+    undecided: Vec<(String, Predicate<S>)>,
+}
+
 /// From, to, label and condition, as declared.
 type DeclaredEdge<S> = (String, String, Option<String>, Option<Predicate<S>>);
 
@@ -284,9 +293,10 @@ pub struct GraphBuilder<S> {
     joins: Vec<(Vec<String>, String)>,
     ends: Vec<String>,
     handlers: Vec<(String, String)>,
+    parts: Vec<(String, GraphBuilder<S>)>,
 }
 
-impl<S> GraphBuilder<S> {
+impl<S: 'static> GraphBuilder<S> {
     /// Begins a graph.
     pub fn new(name: impl Into<String>, version: u32, start: impl Into<String>) -> Self {
         Self {
@@ -298,6 +308,7 @@ impl<S> GraphBuilder<S> {
             joins: vec![],
             ends: vec![],
             handlers: vec![],
+            parts: vec![],
         }
     }
 
@@ -337,8 +348,112 @@ impl<S> GraphBuilder<S> {
         self
     }
 
+    /// Declares that a whole graph stands in the place of a node. Its nodes become nodes of this graph, under the part's
+    /// name and a `/`. What leads to the part leads to its start; what leaves the part leaves it where its branches end.
+    ///
+    /// ```
+    /// use hapax_core::graph::GraphBuilder;
+    /// let payment = GraphBuilder::<u64>::new("payment", 1, "charge")
+    ///     .node("charge", false, false)
+    ///     .node("receipt", false, false)
+    ///     .edge("charge", "receipt");
+    /// let order = GraphBuilder::<u64>::new("order", 1, "reserve")
+    ///     .node("reserve", false, false)
+    ///     .subgraph("pay", payment)
+    ///     .node("ship", false, false)
+    ///     .edge("reserve", "pay")
+    ///     .edge("pay", "ship")
+    ///     .build()?;
+    /// let names: Vec<&str> = order.nodes().iter().map(|node| node.id.as_str()).collect();
+    /// assert_eq!(names, ["reserve", "ship", "pay", "pay/charge", "pay/receipt"]);
+    /// # Ok::<(), hapax_core::graph::GraphError>(())
+    /// ```
+    pub fn subgraph(mut self, name: &str, part: GraphBuilder<S>) -> Self {
+        self.parts.push((name.into(), part));
+        self
+    }
+
     /// Checks everything and gives the graph.
     pub fn build(self) -> Result<Graph<S>, GraphError> {
+        self.flat().check()
+    }
+
+    /// All parts' nodes as nodes of this graph.
+    fn flat(mut self) -> Self {
+        for (name, part) in std::mem::take(&mut self.parts) {
+            self.take_in(&name, part.flat());
+        }
+        self
+    }
+
+    fn take_in(&mut self, name: &str, part: Self) {
+        let inside = |node: String| format!("{name}/{node}");
+        let leave = part.leave();
+        self.nodes.push((name.into(), false, false));
+        self.edges.push((name.into(), inside(part.start), None, None));
+        let nodes: Vec<String> = part.nodes.iter().map(|(id, ..)| inside(id.clone())).collect();
+        self.nodes.extend(part.nodes.into_iter().map(|(id, routes, input)| (inside(id), routes, input)));
+        let edge = |(from, to, label, when)| (inside(from), inside(to), label, when);
+        self.edges.extend(part.edges.into_iter().map(edge));
+        let join =
+            |(sources, to): (Vec<String>, String)| (sources.into_iter().map(inside).collect(), inside(to));
+        self.joins.extend(part.joins.into_iter().map(join));
+        let own: BTreeSet<String> = part.handlers.iter().map(|(node, _)| inside(node.clone())).collect();
+        self.handlers.extend(part.handlers.into_iter().map(|(node, to)| (inside(node), inside(to))));
+        self.handle_failures(name, nodes.into_iter().filter(|node| !own.contains(node)));
+        let exit = match leave {
+            Leave { last, undecided } if last.len() == 1 && undecided.is_empty() => inside(last[0].clone()),
+            Leave { last, undecided } => {
+                let exit = inside(EXIT.into());
+                self.nodes.push((exit.clone(), false, false));
+                let plain = last.into_iter().map(|from| (inside(from), exit.clone(), None, None));
+                let when = |(from, when)| (inside(from), exit.clone(), Some(EXIT.to_owned()), Some(when));
+                let edges: Vec<_> = plain.chain(undecided.into_iter().map(when)).collect();
+                self.edges.extend(edges);
+                exit
+            }
+        };
+        self.leave_by(name, &exit);
+    }
+
+    /// A failure inside a part is one of the part, unless a node of it has a handler of its own.
+    fn handle_failures(&mut self, name: &str, nodes: impl Iterator<Item = String>) {
+        let of_part = self.handlers.iter().position(|(node, _)| node == name);
+        if let Some((_, handler)) = of_part.map(|at| self.handlers.remove(at)) {
+            self.handlers.extend(nodes.map(|node| (node, handler.clone())));
+        }
+    }
+
+    /// What was declared to lead on from the part leads on from its exit. The first edge is the way in.
+    fn leave_by(&mut self, name: &str, exit: &str) {
+        let enters = format!("{name}/");
+        let rename = |node: &mut String| exit.clone_into(node);
+        self.edges
+            .iter_mut()
+            .filter(|(from, to, ..)| from == name && !to.starts_with(&enters))
+            .for_each(|(from, ..)| rename(from));
+        self.joins.iter_mut().flat_map(|(sources, _)| sources).filter(|node| *node == name).for_each(rename);
+        self.ends.iter_mut().filter(|node| *node == name).for_each(rename);
+    }
+
+    /// Where the branches of a part end.
+    fn leave(&self) -> Leave<S> {
+        let joined = |node: &String| self.joins.iter().any(|(sources, _)| sources.contains(node));
+        let ends = self.nodes.iter().map(|(id, ..)| id).filter(|id| !joined(id));
+        let (last, rest): (Vec<_>, Vec<_>) = ends.partition(|id| self.edges_of(id).next().is_none());
+        let undecided = rest.into_iter().filter(|id| self.ends.contains(id)).map(|id| {
+            let holds: Vec<Predicate<S>> = self.edges_of(id).filter_map(|(.., when)| when.clone()).collect();
+            let when: Predicate<S> = Arc::new(move |state: &S| !holds.iter().any(|holds| holds(state)));
+            (id.clone(), when)
+        });
+        Leave { undecided: undecided.collect(), last: last.into_iter().cloned().collect() }
+    }
+
+    fn edges_of<'g>(&'g self, node: &'g str) -> impl Iterator<Item = &'g DeclaredEdge<S>> {
+        self.edges.iter().filter(move |(from, ..)| from == node)
+    }
+
+    fn check(self) -> Result<Graph<S>, GraphError> {
         NodeId::new(&self.name).map_err(|error| InvalidId { what: "graph name", ..error })?;
         let index = self.check_nodes()?;
         self.check_mentions(&index)?;

@@ -13,7 +13,7 @@ use crate::{
     limits::MAX_FAN_OUT,
     order::{OrderKey, PathHash},
     route::SettledRoute,
-    state::{Claims, Conflict, ConflictPolicy, Reducer, State},
+    state::{self, Claims, Conflict, ConflictPolicy, Reducer, State, StateShape},
 };
 use std::collections::{HashMap, HashSet, VecDeque, hash_map::Entry};
 
@@ -153,6 +153,28 @@ pub enum MergeError {
         /// The shared hash.
         path_hash: PathHash,
     },
+    /// A run can't begin anew while something else of it is under way.
+    #[error(
+        "`{node}` continues as a fresh run in step {step}, but {beside}; only a node that is alone can: join the branches first"
+    )]
+    NotAlone {
+        /// The step.
+        step: u64,
+        /// Who continued.
+        node: NodeId,
+        /// What else there is.
+        beside: String,
+    },
+    /// The state to begin anew with isn't one of this program's.
+    #[error("`{node}` continues in step {step} with a state that does not fit: {source}")]
+    Shape {
+        /// The step.
+        step: u64,
+        /// Who continued.
+        node: NodeId,
+        /// Why.
+        source: StateShape,
+    },
     /// A reducer or a predicate gave two answers to one question.
     #[error(
         "{what} gave two answers to the same question in step {step}; it may depend on nothing but its arguments"
@@ -203,6 +225,8 @@ pub struct Merged<S> {
     pub frontier: Vec<WorkItem>,
     /// The joins that still wait.
     pub barriers: Barriers,
+    /// The run begins anew: what was before is to be forgotten.
+    pub fresh: bool,
 }
 
 /// Folds the results of one step, one after the other, in order-key order.
@@ -356,6 +380,9 @@ impl<'g, S: State> Merger<'g, S> {
     /// Decides what runs next.
     pub fn finish(mut self) -> Result<Merged<S>, MergeError> {
         self.check_purity()?;
+        if let Some(fresh) = self.fresh()? {
+            return Ok(fresh);
+        }
         let mut next = Vec::new();
         let mut plain = HashSet::new();
         let mut held = HashMap::new();
@@ -365,7 +392,33 @@ impl<'g, S: State> Merger<'g, S> {
         self.fire_joins(&mut next);
         next.sort_by(|a, b| a.sort_key().cmp(&b.sort_key()));
         self.check_frontier(&next)?;
-        Ok(Merged { state: self.state, frontier: next, barriers: self.barriers })
+        Ok(Merged { state: self.state, frontier: next, barriers: self.barriers, fresh: false })
+    }
+
+    /// The run's new start, if a node asked for one.
+    fn fresh(&self) -> Result<Option<Merged<S>>, MergeError> {
+        let fresh = self.routed.iter().find_map(|routed| match &routed.route {
+            Next::Settled(SettledRoute::ContinueAs { state, version }) => {
+                Some((routed.node, state, *version))
+            }
+            _ => None,
+        });
+        let Some((node, state, version)) = fresh else { return Ok(None) };
+        let (step, node) = (self.step, self.graph.nodes()[node].id.clone());
+        if self.routed.len() > 1 || !self.barriers.is_empty() {
+            let beside = match self.routed.len() - 1 {
+                0 => format!("joins wait: {}", self.waiting()),
+                others => format!("{others} other items ran beside it"),
+            };
+            return Err(MergeError::NotAlone { step, node, beside });
+        }
+        let state = state::decode(state.as_bytes(), version).map_err(|source| MergeError::Shape {
+            step,
+            node,
+            source,
+        })?;
+        let frontier = vec![WorkItem::start(self.graph)];
+        Ok(Some(Merged { state, frontier, barriers: Barriers::default(), fresh: true }))
     }
 
     /// Adds what one producer leads to. `plain` holds the nodes already reached by an edge or a goto: producers
@@ -380,7 +433,7 @@ impl<'g, S: State> Merger<'g, S> {
         let parent = producer.path_hash;
         match producer.route {
             Next::Handler(handler, input) => next.push(WorkItem::child(parent, 0, handler, Some(input))),
-            Next::Settled(SettledRoute::Stop) => {}
+            Next::Settled(SettledRoute::Stop | SettledRoute::ContinueAs { .. }) => {}
             Next::Settled(SettledRoute::Goto(to)) => {
                 self.check_target(producer.node, &to)?;
                 if plain.insert(to.clone()) {

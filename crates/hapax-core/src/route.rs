@@ -92,6 +92,28 @@ pub enum Route {
     Stop,
     /// To these, each with its own input.
     Fork(Vec<Branch>),
+    /// To the start again, with this state of this version, and without the history so far.
+    ContinueAs {
+        /// The state as JSON.
+        state: Result<Json, CanonicalError>,
+        /// Its version.
+        version: u32,
+    },
+}
+
+impl Route {
+    /// The route as it is in a graph that holds this one under a prefix.
+    pub fn prefixed(self, prefix: &str) -> Self {
+        let inside = |to: String| format!("{prefix}/{to}");
+        match self {
+            Route::Goto(to) => Route::Goto(inside(to)),
+            Route::Fork(branches) => {
+                let branch = |Branch { to, input }| Branch { to: inside(to), input };
+                Route::Fork(branches.into_iter().map(branch).collect())
+            }
+            route => route,
+        }
+    }
 }
 
 /// What a node returns: what it wrote, and where to go.
@@ -116,6 +138,31 @@ pub struct Outcome<S: State> {
     pub delta: S::Delta,
     /// Where it leads.
     pub route: Route,
+}
+
+impl<S: State> Outcome<S> {
+    /// Begins anew under the same name: the run goes on at its start with this state, and everything before is
+    /// forgotten: steps, recorded calls, streams. For loops without end, whose history would grow without end.
+    ///
+    /// The node must be alone: no other branch may be under way, and no join may wait. What was sent is still delivered,
+    /// letters that nobody has taken are kept, and the run's time counts anew.
+    ///
+    /// ```
+    /// use hapax_core::{route::{Outcome, Route}, state::State};
+    /// # use hapax_core as hapax;
+    /// # use serde::{Deserialize, Serialize};
+    /// # #[derive(hapax_macros::State, Clone, Default, Serialize, Deserialize)]
+    /// # #[state(crate = hapax)]
+    /// # struct Poll { #[state(sum)] rounds: u64 }
+    /// let anew = Outcome::continue_as(&Poll { rounds: 0 });
+    /// assert!(matches!(anew.route, Route::ContinueAs { version: 1, .. }));
+    /// ```
+    pub fn continue_as(state: &S) -> Self {
+        Outcome {
+            delta: S::delta(),
+            route: Route::ContinueAs { state: Json::of(state), version: S::VERSION },
+        }
+    }
 }
 
 /// Adds routes to deltas.
@@ -230,6 +277,13 @@ pub enum SettledRoute {
     Stop,
     /// To these, each with its own input.
     Fork(Vec<(NodeId, Json)>),
+    /// To the start again, without the history so far.
+    ContinueAs {
+        /// The state.
+        state: Json,
+        /// Its version.
+        version: u32,
+    },
 }
 
 /// A node asked for something that can't be routed.
@@ -248,6 +302,9 @@ pub enum RouteError {
         /// Why.
         source: CanonicalError,
     },
+    /// The state to begin anew with can't be written as JSON.
+    #[error("the state to continue as cannot be written as JSON: {0}")]
+    State(CanonicalError),
     /// The name is no name at all.
     #[error(transparent)]
     Name(#[from] crate::id::InvalidId),
@@ -259,6 +316,9 @@ impl Route {
         Ok(match self {
             Route::Edges => SettledRoute::Edges,
             Route::Stop => SettledRoute::Stop,
+            Route::ContinueAs { state, version } => {
+                SettledRoute::ContinueAs { state: state.map_err(RouteError::State)?, version }
+            }
             Route::Goto(to) => SettledRoute::Goto(NodeId::new(to)?),
             Route::Fork(branches) => SettledRoute::Fork(
                 branches

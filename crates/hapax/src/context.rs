@@ -185,6 +185,9 @@ impl<S: State, A: Send + Sync + 'static> Ctx<S, A> {
         match site.begin(asked).await {
             Begun::Told(outcome) => site.replay(outcome),
             Begun::Go(key, asked, _busy) => {
+                if let Some(scripted) = site.scripted(&key, request) {
+                    return site.finish(asked, scripted).await;
+                }
                 let outcome = call(Call { key }).await;
                 site.end(asked, outcome).await
             }

@@ -161,6 +161,14 @@ impl<S: State, A> Claimed<S, A> {
         Ok(())
     }
 
+    /// The history is about to be forgotten: everything in it is durable first, since nobody could ask for it
+    /// afterwards. The run's time counts anew, and the shape that is executed is its own from now on.
+    pub(crate) async fn begin_anew(&mut self) -> Result<Digest, Halt> {
+        self.gate.flush().await?;
+        (self.since, self.used_before) = (clock::instant(), Duration::ZERO);
+        Ok(self.program.shape.fingerprint())
+    }
+
     /// Asked before each step: nothing stops the run, and it has steps and time left.
     pub(crate) fn may_go_on(&self) -> Result<(), Halt> {
         if let Some(halt) = self.gate.halt() {

@@ -365,6 +365,12 @@ impl<'a> EffectFuture<'a> {
         self.finish(asked, outcome).await
     }
 
+    /// What a script answers in the place of the outside.
+    pub(crate) fn scripted<Q: Serialize + ?Sized>(&self, key: &str, request: &Q) -> Option<EffectOutcome> {
+        let script = self.attempt.item.live.as_ref()?.shared.script.as_ref()?;
+        script.answer(self.name, key, || Json::of(request).ok())
+    }
+
     /// Records an outcome, then shows it to the node.
     pub(crate) async fn finish<T: DeserializeOwned>(
         &self,

@@ -10,6 +10,7 @@ use crate::{
     observe::Event,
     options::Options,
     outline::GraphOutline,
+    testing::Script,
     worker::{self, Drive, End, Shared},
 };
 use hapax_core::{
@@ -102,12 +103,19 @@ impl fmt::Debug for Engine {
 #[derive(Debug, Clone, Default)]
 pub struct Builder {
     options: Options,
+    script: Option<Arc<Script>>,
 }
 
 impl Builder {
     /// Limits and policies.
     pub fn options(mut self, options: Options) -> Self {
         self.options = options;
+        self
+    }
+
+    /// Effects that answer from a script.
+    pub(crate) fn script(mut self, script: Arc<Script>) -> Self {
+        self.script = Some(script);
         self
     }
 
@@ -119,7 +127,7 @@ impl Builder {
 
     /// Works on a store that is open already.
     pub fn with_store(self, store: Arc<dyn Store>) -> Engine {
-        let shared = Shared::new(store, self.options);
+        let shared = Shared::new(store, self.options, self.script);
         Engine { background: Background::start(&shared), shared }
     }
 }

@@ -7,7 +7,7 @@ use crate::{
     graph::Program,
     handle::Run,
     outline::GraphOutline,
-    replay::{self, Replay},
+    replay::{self, Replay, Source},
     worker::{Drive, End, Shared},
 };
 use futures::future::BoxFuture;
@@ -20,7 +20,7 @@ use hapax_core::{
     rng::run_seed,
     state::{self, State, StateShape},
 };
-use hapax_store::{Created, NewRun, RunRecord, Store};
+use hapax_store::{Created, NewRun, RunRecord};
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 /// A graph registered with an engine. Cheap to clone.
@@ -109,12 +109,11 @@ impl<S: State, A: Send + Sync + 'static> Drive for Code<S, A> {
 
     fn replay<'r>(
         &'r self,
-        store: Arc<dyn Store>,
+        source: Source,
         options: &'r Options,
-        record: RunRecord,
         into: &'r mut Replay,
     ) -> BoxFuture<'r, Result<(), Error>> {
-        Box::pin(replay::replay(&self.program, self.app.clone(), store, options, record, into))
+        Box::pin(replay::replay(&self.program, self.app.clone(), source, options, into))
     }
 
     fn check_state(&self, json: &[u8], version: u32) -> Result<(), StateShape> {

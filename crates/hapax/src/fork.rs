@@ -3,7 +3,11 @@
 //! Invariant: a fork copies what is recorded and nothing that is open. It has a name of its own, and so keys of its own:
 //! what it calls, nobody has answered yet.
 
-use crate::{Engine, error::Error, replay::History};
+use crate::{
+    Engine,
+    error::Error,
+    replay::{History, Source},
+};
 use hapax_core::{
     checkpoint::{Checkpoint, Draft},
     commit::Status,
@@ -167,7 +171,7 @@ impl Engine {
         for page in 1..from.pages.len() {
             from.frontier.extend(store.frontier_page(run.clone(), step, page as u32).await?);
         }
-        let rows = History::new(store.clone(), run.clone()).rows_of(step).await?;
+        let rows = History::new(Arc::new(Source::Store(store.clone())), run.clone()).rows_of(step).await?;
         nothing_open(run, &from, &rows)?;
         let state = with(run, &from.state, &fork.set)?;
         if let Some(code) = self.shared.flow(&record.graph, record.fingerprint) {

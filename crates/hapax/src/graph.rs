@@ -9,7 +9,7 @@ use hapax_core::{
     failure::NodeFailure,
     graph::{Graph as Shape, GraphBuilder, GraphError},
     key::Digest,
-    route::Node,
+    route::{Node, Outcome, Route},
     state::State,
 };
 use std::{collections::HashMap, sync::Arc};
@@ -76,6 +76,51 @@ impl<S: State, A: Send + Sync + 'static> Graph<S, A> {
     pub fn node<I, M, N: IntoNode<S, A, I, M>>(mut self, name: Node<I>, node: N) -> Self {
         self.shape = self.shape.node(name.name(), N::ROUTES, N::WANTS_INPUT);
         self.nodes.insert(name.name().into(), node.into_node());
+        self
+    }
+
+    /// Adds a whole graph in the place of a node. Its nodes become nodes of this one, named `PART/NODE`; what leads to the
+    /// part leads to its start, and what leaves the part leaves it where its branches end. A failure inside is one of the
+    /// part, unless the node that failed has a handler of its own. Policies are those of the part's own nodes.
+    ///
+    /// ```
+    /// # use hapax::prelude::*;
+    /// # use serde::{Serialize, Deserialize};
+    /// # #[derive(State, Clone, Default, Serialize, Deserialize)]
+    /// # struct Order { #[state(append)] log: Vec<String> }
+    /// # type Ctx = hapax::Ctx<Order>;
+    /// const CHARGE: Node = Node::new("charge");
+    /// const RECEIPT: Node = Node::new("receipt");
+    /// const PAY: Node = Node::new("pay");
+    /// const SHIP: Node = Node::new("ship");
+    /// async fn named(ctx: Ctx) -> OrderDelta { Order::delta().log(ctx.node_id().to_string()) }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> hapax::Result<()> {
+    /// let payment = Graph::new("payment", 1, CHARGE)
+    ///     .node(CHARGE, named)
+    ///     .node(RECEIPT, named)
+    ///     .edge(CHARGE, RECEIPT);
+    /// let order = Graph::new("order", 1, PAY).subgraph(PAY, payment).node(SHIP, named).edge(PAY, SHIP);
+    /// # let engine = Engine::open("memory:").await?;
+    /// let orders = engine.register(order, ()).await?;
+    /// let order = orders.start("order-42", Order::default()).await?.wait().await?;
+    /// assert_eq!(order.log, ["pay/charge", "pay/receipt", "ship"]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn subgraph(mut self, name: Node, part: Graph<S, A>) -> Self {
+        let name = name.name();
+        let pass: BoxNode<S, A> = Arc::new(|_, _| Box::pin(async { Ok(pass()) }));
+        for way in [name.to_owned(), format!("{name}/end")] {
+            self.nodes.entry(way).or_insert_with(|| pass.clone());
+        }
+        let inside = |node: String| format!("{name}/{node}");
+        for (id, node) in part.nodes {
+            self.nodes.insert(inside(id), led_inside(name, node));
+        }
+        self.policies.extend(part.policies.into_iter().map(|(id, policy)| (inside(id), policy)));
+        self.shape = self.shape.subgraph(name, part.shape);
         self
     }
 
@@ -152,6 +197,22 @@ impl<S: State, A: Send + Sync + 'static> Graph<S, A> {
             .into()),
         }
     }
+}
+
+/// What a way into a part or out of it returns.
+fn pass<S: State>() -> Outcome<S> {
+    Outcome { delta: S::delta(), route: Route::Edges }
+}
+
+/// A node of a part: the nodes that it names are the part's own.
+fn led_inside<S: State, A: 'static>(part: &'static str, node: BoxNode<S, A>) -> BoxNode<S, A> {
+    Arc::new(move |ctx, input| {
+        let run = node(ctx, input);
+        Box::pin(async move {
+            let Outcome { delta, route } = run.await?;
+            Ok(Outcome { delta, route: route.prefixed(part) })
+        })
+    })
 }
 
 /// The producers of a join: an array of nodes, or a tuple of nodes with different inputs.

@@ -24,6 +24,7 @@ use hapax_core::{
     id::{NodeId, RunKey},
     journal::{Done, Drew, ItemRecord, JournalRow, by_item},
     json::Json,
+    key::Digest,
     limits::FRONTIER_PAGE,
     merge::{ItemResult, Merger},
     order::PathHash,
@@ -34,6 +35,7 @@ use hapax_store::{ListFilter, RunRecord, Store, StoreError};
 use serde::Serialize;
 use std::{
     collections::{HashMap, VecDeque},
+    fmt,
     panic::AssertUnwindSafe,
     sync::{Arc, Mutex},
 };
@@ -139,28 +141,97 @@ impl Engine {
     }
 
     async fn replay_record(&self, record: RunRecord) -> Result<Replay, Error> {
-        let shared = &self.shared;
-        let mut replay = Replay::of(&record);
-        match shared.flow(&record.graph, record.fingerprint) {
-            None => replay.divergence = Some(of_graph(&record, "no graph of that name".into())),
-            Some(code) if !code.fingerprints().contains(&record.fingerprint) => {
-                replay.divergence = Some(of_graph(&record, code.outline().fingerprint.to_string()));
+        let RunRecord { key, graph, fingerprint, step, .. } = record;
+        self.replay_from(Source::Store(self.shared.store.clone()), key, graph, fingerprint, step).await
+    }
+
+    /// Replays what a source has of a run.
+    pub(crate) async fn replay_from(
+        &self,
+        source: Source,
+        run: RunKey,
+        graph: Arc<str>,
+        shape: Digest,
+        step: u64,
+    ) -> Result<Replay, Error> {
+        let code = self.shared.flow(&graph, shape);
+        let mut replay = Replay { run, graph, steps: 0, items: 0, calls: 0, divergence: None };
+        let ours = match &code {
+            None => "no graph of that name".to_owned(),
+            Some(code) => code.outline().fingerprint.to_string(),
+        };
+        match code.filter(|code| code.fingerprints().contains(&shape)) {
+            Some(code) => code.replay(source, &self.shared.options, &mut replay).await?,
+            None => {
+                let (field, expected) = ("graph".into(), format!("{} {shape}", replay.graph));
+                replay.divergence =
+                    Some(Divergence { step, node: None, call: None, field, expected, got: ours });
             }
-            Some(code) => code.replay(shared.store.clone(), &shared.options, record, &mut replay).await?,
         }
         Ok(replay)
     }
 }
 
-fn of_graph(record: &RunRecord, got: String) -> Divergence {
-    let (step, expected) = (record.step, format!("{} {}", record.graph, record.fingerprint));
-    Divergence { step, node: None, call: None, field: "graph".into(), expected, got }
+impl Replay {
+    /// Asks for a run that its code still makes as it was.
+    ///
+    /// # Panics
+    ///
+    /// When they part: the message tells where.
+    #[track_caller]
+    pub fn expect_same(&self) {
+        if let Some(found) = &self.divergence {
+            panic!("run `{}` is not made again as it was: {found}", self.run);
+        }
+    }
 }
 
-impl Replay {
-    fn of(record: &RunRecord) -> Self {
-        let (run, graph) = (record.key.clone(), record.graph.clone());
-        Self { run, graph, steps: 0, items: 0, calls: 0, divergence: None }
+impl fmt::Display for Divergence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { step, node, call, field, expected, got } = self;
+        write!(f, "step {step}")?;
+        if let Some(node) = node {
+            write!(f, ", `{node}`")?;
+        }
+        if let Some(call) = call {
+            write!(f, ", call {call}")?;
+        }
+        write!(f, ": {field}: expected {expected}, got {got}")
+    }
+}
+
+/// Where a run's record is.
+pub(crate) enum Source {
+    Store(Arc<dyn Store>),
+    Recorded { checkpoints: Vec<Checkpoint>, journal: Vec<JournalRow> },
+}
+
+impl Source {
+    async fn checkpoints(&self, run: &RunKey, from: u64) -> Result<Vec<Checkpoint>, StoreError> {
+        match self {
+            Source::Store(store) => store.checkpoints(run.clone(), from, READ_AHEAD).await,
+            Source::Recorded { checkpoints, .. } => {
+                Ok(checkpoints.iter().filter(|it| it.step >= from).take(READ_AHEAD).cloned().collect())
+            }
+        }
+    }
+
+    async fn journal(&self, run: &RunKey, from: u64) -> Result<Vec<JournalRow>, StoreError> {
+        match self {
+            Source::Store(store) => store.journal(run.clone(), from, READ_AHEAD).await,
+            Source::Recorded { journal, .. } => {
+                Ok(journal.iter().filter(|row| row.seq >= from).take(READ_AHEAD).cloned().collect())
+            }
+        }
+    }
+
+    /// A page of a frontier of which the first one is at hand.
+    async fn page(&self, run: &RunKey, at: &Checkpoint, page: usize) -> Result<Vec<WorkItem>, StoreError> {
+        match self {
+            Source::Store(store) => store.frontier_page(run.clone(), at.step, page as u32).await,
+            // The whole frontier is at hand.
+            Source::Recorded { .. } => Ok(at.frontier.iter().skip(FRONTIER_PAGE).cloned().collect()),
+        }
     }
 }
 
@@ -168,19 +239,19 @@ impl Replay {
 pub(crate) async fn replay<S: State, A: Send + Sync + 'static>(
     program: &Program<S, A>,
     app: Arc<A>,
-    store: Arc<dyn Store>,
+    source: Source,
     options: &Options,
-    record: RunRecord,
     replay: &mut Replay,
 ) -> Result<(), Error> {
-    let mut history = History::new(store.clone(), record.key.clone());
+    let (source, run) = (Arc::new(source), replay.run.clone());
+    let mut history = History::new(source.clone(), run.clone());
     let mut current = history.next().await?;
     while let Some(checkpoint) = current {
         // A run may go on meanwhile. What a commit rests on is there before it: rows that are read after it are whole.
         let next = history.next().await?;
         let rows = history.rows_of(checkpoint.step).await?;
         let records = by_item(checkpoint.digest, rows);
-        let step = Step { program, app: &app, store: &store, options, run: &record.key, checkpoint, replay };
+        let step = Step { program, app: &app, source: &source, options, run: &run, checkpoint, replay };
         if let Err(stop) = step.replay(records, next.as_ref()).await {
             return match stop {
                 Stop::Differs(divergence) => {
@@ -198,7 +269,7 @@ pub(crate) async fn replay<S: State, A: Send + Sync + 'static>(
 
 /// The checkpoints and the journal of a run, read ahead.
 pub(crate) struct History {
-    store: Arc<dyn Store>,
+    source: Arc<Source>,
     run: RunKey,
     next_step: u64,
     checkpoints: VecDeque<Checkpoint>,
@@ -207,15 +278,14 @@ pub(crate) struct History {
 }
 
 impl History {
-    pub(crate) fn new(store: Arc<dyn Store>, run: RunKey) -> Self {
-        Self { store, run, next_step: 0, checkpoints: VecDeque::new(), next_seq: 0, rows: VecDeque::new() }
+    pub(crate) fn new(source: Arc<Source>, run: RunKey) -> Self {
+        Self { source, run, next_step: 0, checkpoints: VecDeque::new(), next_seq: 0, rows: VecDeque::new() }
     }
 
     /// The next checkpoint that is kept.
-    async fn next(&mut self) -> Result<Option<Checkpoint>, StoreError> {
+    pub(crate) async fn next(&mut self) -> Result<Option<Checkpoint>, StoreError> {
         if self.checkpoints.is_empty() {
-            self.checkpoints =
-                self.store.checkpoints(self.run.clone(), self.next_step, READ_AHEAD).await?.into();
+            self.checkpoints = self.source.checkpoints(&self.run, self.next_step).await?.into();
         }
         let next = self.checkpoints.pop_front();
         self.next_step = next.as_ref().map_or(self.next_step, |checkpoint| checkpoint.step + 1);
@@ -234,7 +304,7 @@ impl History {
                     return Ok(rows);
                 }
                 None => {
-                    self.rows = self.store.journal(self.run.clone(), self.next_seq, READ_AHEAD).await?.into();
+                    self.rows = self.source.journal(&self.run, self.next_seq).await?.into();
                     let Some(last) = self.rows.back() else { return Ok(rows) };
                     self.next_seq = last.seq + 1;
                 }
@@ -259,7 +329,7 @@ impl From<StoreError> for Stop {
 struct Step<'r, S: State, A> {
     program: &'r Program<S, A>,
     app: &'r Arc<A>,
-    store: &'r Arc<dyn Store>,
+    source: &'r Source,
     options: &'r Options,
     run: &'r RunKey,
     checkpoint: Checkpoint,
@@ -345,8 +415,7 @@ impl<S: State, A: Send + Sync + 'static> Step<'_, S, A> {
     async fn item(&mut self, index: usize) -> Result<WorkItem, Stop> {
         let (page, at) = (index / FRONTIER_PAGE, index % FRONTIER_PAGE);
         if page > 0 && at == 0 {
-            let step = self.checkpoint.step;
-            self.checkpoint.frontier = self.store.frontier_page(self.run.clone(), step, page as u32).await?;
+            self.checkpoint.frontier = self.source.page(self.run, &self.checkpoint, page).await?;
         }
         let item = self.checkpoint.frontier.get(at).cloned();
         item.ok_or_else(|| {

@@ -92,7 +92,7 @@ async fn commit<S: State, A>(
     merged: Merged<S>,
     seen: Seen,
 ) -> Result<Progress, Halt> {
-    let Merged { state, frontier, barriers } = merged;
+    let Merged { state, frontier, barriers, fresh } = merged;
     let json = canonical::to_vec(&state).map_err(|error| run_failure(&error, run.step))?;
     if json.len() > MAX_STATE_BYTES {
         let what = format!("the state after step {}", run.step);
@@ -117,6 +117,7 @@ async fn commit<S: State, A>(
     let first_page = checkpoint.frontier.iter().take(FRONTIER_PAGE).cloned().collect();
     let (follows, base) = (run.step, run.digest);
     run.advance(&checkpoint, first_page)?;
+    let fresh = if fresh { Some(run.begin_anew().await?) } else { None };
     let build = |first_seq| {
         let row = |((path_hash, entry), seq)| JournalRow { seq, base, step: follows, path_hash, entry };
         Write::Step(Box::new(StepCommit {
@@ -129,6 +130,7 @@ async fn commit<S: State, A>(
             journal: seen.tail.into_iter().zip(first_seq..).map(row).collect(),
             outbox: seen.messages,
             ends,
+            fresh,
             used_us: run.used_us(),
         }))
     };

@@ -3,7 +3,18 @@
 //! Invariant: time moves only while no run is being executed, and only to the next moment that a run waits for; so a
 //! test sees every wake-up in its order, and waits for none.
 
-use crate::{Engine, Error, Options, Run, handle::LOOK};
+mod recording;
+mod script;
+
+pub use recording::Recording;
+pub(crate) use script::Script;
+pub use script::{Asked, Scripted};
+
+use crate::{
+    Engine, Error, Options, Run,
+    handle::LOOK,
+    replay::{History, Source},
+};
 use hapax_core::{commit::Status, state::State};
 use hapax_store::{Clock, MemoryStore, Store};
 use std::{
@@ -41,6 +52,7 @@ use std::{
 pub struct Lab {
     engine: Engine,
     clock: Clock,
+    script: Arc<Script>,
 }
 
 impl Default for Lab {
@@ -62,13 +74,50 @@ impl Lab {
 
     /// On a store whose clock is a manual one.
     pub fn on(store: Arc<dyn Store>, options: Options) -> Self {
-        let clock = store.clock();
-        Self { engine: Engine::builder().options(options).with_store(store), clock }
+        let (clock, script) = (store.clock(), Arc::<Script>::default());
+        let engine = Engine::builder().options(options).script(script.clone()).with_store(store);
+        Self { engine, clock, script }
     }
 
     /// The engine.
     pub fn engine(&self) -> &Engine {
         &self.engine
+    }
+
+    /// The nodes that a run has executed so far, step by step, those of one step in their order.
+    ///
+    /// ```
+    /// # use hapax::{prelude::*, testing::Lab};
+    /// # use serde::{Deserialize, Serialize};
+    /// # #[derive(State, Clone, Default, Serialize, Deserialize)]
+    /// # struct Draft { text: String }
+    /// # const WRITE: Node = Node::new("write");
+    /// # const REVIEW: Node = Node::new("review");
+    /// # async fn idle(_: hapax::Ctx<Draft>) {}
+    /// # #[tokio::main]
+    /// # async fn main() -> hapax::Result<()> {
+    /// # let lab = Lab::new();
+    /// # let graph = Graph::new("drafts", 1, WRITE).node(WRITE, idle).node(REVIEW, idle).edge(WRITE, REVIEW);
+    /// # let drafts = lab.engine().register(graph, ()).await?;
+    /// lab.finish(&drafts.start("draft-1", Draft::default()).await?).await?;
+    /// assert_eq!(lab.path("draft-1").await?, ["write", "review"]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn path(&self, run: &str) -> Result<Vec<String>, Error> {
+        let record = self.engine.record(run).await?;
+        let mut history = History::new(Arc::new(Source::Store(self.engine.store())), record.key.clone());
+        let (store, mut path) = (self.engine.store(), vec![]);
+        while let Some(mut checkpoint) = history.next().await? {
+            for page in 1..checkpoint.pages.len() {
+                let more = store.frontier_page(record.key.clone(), checkpoint.step, page as u32).await?;
+                checkpoint.frontier.extend(more);
+            }
+            if checkpoint.step < record.step {
+                path.extend(checkpoint.frontier.into_iter().map(|item| item.node.to_string()));
+            }
+        }
+        Ok(path)
     }
 
     /// What time it is here.

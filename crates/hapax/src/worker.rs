@@ -9,7 +9,8 @@ use crate::{
     gate::{Gate, Halt, lock},
     observe::{Event, Observer},
     outline::GraphOutline,
-    replay::Replay,
+    replay::{Replay, Source},
+    testing::Script,
 };
 use futures::future::BoxFuture;
 use hapax_core::{
@@ -18,7 +19,7 @@ use hapax_core::{
     key::Digest,
     state::StateShape,
 };
-use hapax_store::{Claimant, Clock, Lease, NewRun, ReadyFilter, RunRecord, Store, StoreError};
+use hapax_store::{Claimant, Clock, Lease, NewRun, ReadyFilter, Store, StoreError};
 use std::{
     collections::HashMap,
     sync::{
@@ -55,9 +56,8 @@ pub(crate) trait Drive: Send + Sync {
     /// Makes a run again from its record.
     fn replay<'r>(
         &'r self,
-        store: Arc<dyn Store>,
+        source: Source,
         options: &'r Options,
-        record: RunRecord,
         into: &'r mut Replay,
     ) -> BoxFuture<'r, Result<(), Error>>;
     /// Whether a state is one of this graph's.
@@ -83,6 +83,8 @@ pub(crate) struct Shared {
     pub(crate) owner: Arc<str>,
     pub(crate) observer: Observer,
     pub(crate) clock: Clock,
+    /// In a test: what answers instead of the outside.
+    pub(crate) script: Option<Arc<Script>>,
     pub(crate) drain: CancellationToken,
     pub(crate) tasks: TaskTracker,
     /// Told when a step with messages is durable.
@@ -109,12 +111,13 @@ pub(crate) struct Taken {
 }
 
 impl Shared {
-    pub(crate) fn new(store: Arc<dyn Store>, options: Options) -> Arc<Self> {
+    pub(crate) fn new(store: Arc<dyn Store>, options: Options, script: Option<Arc<Script>>) -> Arc<Self> {
         Arc::new(Self {
             clock: store.clock(),
             store,
             owner: uuid::Uuid::now_v7().to_string().into(),
             observer: Observer::default(),
+            script,
             drain: CancellationToken::new(),
             tasks: TaskTracker::new(),
             mail: Arc::default(),

@@ -52,7 +52,7 @@ impl Trace {
     pub(crate) fn tell(&mut self, row: JournalRow) {
         let Entry::ItemDone { done: Done::Ok { route, .. } } = row.entry else { return };
         let to = match route {
-            SettledRoute::Stop => None,
+            SettledRoute::Stop | SettledRoute::ContinueAs { .. } => None,
             SettledRoute::Goto(to) => Some(to),
             _ => return,
         };

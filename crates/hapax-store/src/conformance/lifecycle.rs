@@ -2,12 +2,13 @@
 
 use super::{
     Fixture,
-    sample::{Holder, Picture, Sample, failed, key, ready},
+    sample::{Holder, Picture, Sample, failed, intent, key, ready},
 };
 use crate::{error::StoreError, store::Created};
 use hapax_core::{
     commit::{Status, Write, Written},
-    journal::Entry,
+    journal::{Entry, JournalRow},
+    order::PathHash,
 };
 
 /// A second start answers the first run's row and changes nothing, claim or not.
@@ -89,4 +90,20 @@ pub async fn what_was_written_survives_a_reopening(fixture: Fixture) {
     let next = Holder::claim(&reopened, &holder.key, "b").await.unwrap();
     assert_eq!((next.step, next.next_seq), (holder.step, holder.next_seq));
     next.finish().await;
+}
+
+/// A run that goes on from another's step brings what is recorded of it, and numbers its own rows behind that.
+pub async fn a_run_may_begin_with_a_record(fixture: Fixture) {
+    let store = &fixture.store;
+    let mut new = Sample::run("r").at_step(5).build();
+    let (base, step) = (new.checkpoint.digest, new.checkpoint.step);
+    let row = |seq| JournalRow { seq, base, step, path_hash: PathHash(seq), entry: intent(seq) };
+    new.journal = (0..3).map(row).collect();
+    assert!(matches!(store.create(new.clone()).await.unwrap(), Created::New(None)));
+    let mut holder = Holder::claim(store, &key("r"), "holder").await.unwrap();
+    assert_eq!((holder.step, holder.next_seq), (5, 3));
+    assert_eq!(store.load(key("r")).await.unwrap().journal, new.journal);
+    holder.write(Write::Append(holder.append(1))).await.unwrap();
+    assert_eq!(store.load(key("r")).await.unwrap().journal.len(), 4);
+    holder.commit(holder.next("six")).await.unwrap();
 }

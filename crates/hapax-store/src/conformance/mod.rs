@@ -273,6 +273,7 @@ macro_rules! store_conformance {
             round_trip {
                 what_is_committed_is_read_back,
                 numbers_up_to_their_limits_survive,
+                checkpoints_are_read_in_order_from_any_step,
             }
             limits {
                 an_oversized_state_is_refused,
@@ -293,6 +294,7 @@ macro_rules! store_conformance {
             lifecycle {
                 a_taken_id_is_left_alone,
                 of_many_concurrent_starts_one_creates,
+                a_run_may_begin_with_a_record,
                 a_failed_run_can_be_retried,
                 only_a_failed_run_can_be_retried,
                 what_was_written_survives_a_reopening,
@@ -307,6 +309,7 @@ macro_rules! store_conformance {
                 a_live_run_is_not_deleted,
                 a_run_with_an_unsent_message_is_not_deleted,
                 retention_goes_by_age_and_count,
+                a_run_that_begins_anew_keeps_only_what_follows,
             }
         }
     };

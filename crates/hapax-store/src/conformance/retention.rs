@@ -2,14 +2,15 @@
 
 use super::{
     Fixture,
-    sample::{Picture, Sample, failed, key, message, submit},
+    sample::{Picture, Sample, failed, key, message, shape, submit},
 };
 use crate::{
     error::StoreError,
+    outbox::OutboxFilter,
     store::{GcPolicy, GcReport, ListFilter, Store},
 };
 use hapax_core::{
-    commit::{Status, StepCommit, Write},
+    commit::{Status, StepCommit, Write, Written},
     id::Namespace,
 };
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -86,6 +87,32 @@ pub async fn a_run_with_an_unsent_message_is_not_deleted(fixture: Fixture) {
     }
     assert_eq!(store.gc(everything()).await.unwrap(), GcReport { deleted: vec![], unsent: 2 });
     store.load(key("sends")).await.expect("still there");
+}
+
+/// Its earlier checkpoints, keys and rows are gone with the very commit, and it is of that shape from then on. A commit
+/// that is sent again is recognised.
+pub async fn a_run_that_begins_anew_keeps_only_what_follows(fixture: Fixture) {
+    let store = &fixture.store;
+    let mut holder = Sample::run("r").items(1100).hold(store).await;
+    holder.commit(holder.next_with("one", 1100, 3, vec![message("m")])).await.unwrap();
+    holder.write(Write::Append(holder.append(2))).await.unwrap();
+    let anew = StepCommit { fresh: Some(shape("newer")), ..holder.next_with("anew", 1, 1, vec![]) };
+    holder.commit(anew.clone()).await.unwrap();
+    let kept = store.checkpoints(key("r"), 0, 10).await.unwrap();
+    assert_eq!(kept.iter().map(|checkpoint| checkpoint.step).collect::<Vec<_>>(), [2]);
+    assert_eq!(store.frontier_page(key("r"), 1, 1).await.unwrap(), []);
+    assert_eq!(store.journal(key("r"), 0, 100).await.unwrap(), []);
+    let record = store.run(key("r")).await.unwrap().unwrap();
+    assert_eq!((record.fingerprint, record.next_seq), (shape("newer"), 6), "rows are numbered on");
+    let unsent = store.outbox().list(OutboxFilter::default()).await.unwrap();
+    assert_eq!(unsent.len(), 1, "what was sent is still delivered");
+    let again = submit(store, Write::Step(Box::new(anew))).await.unwrap();
+    assert_eq!(again, Written::AlreadyCommitted);
+    holder.write(Write::Append(holder.append(2))).await.unwrap();
+    // A state that the old ones can't help to read.
+    holder.commit(holder.next("anew and on")).await.unwrap();
+    assert_eq!(store.load(key("r")).await.unwrap().checkpoint.step, 3);
+    assert_eq!(store.journal(key("r"), 0, 100).await.unwrap().len(), 2);
 }
 
 /// Oldest first, up to the limit; the newest are kept, and so are the young.

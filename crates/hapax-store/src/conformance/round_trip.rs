@@ -2,7 +2,7 @@
 
 use super::{
     Fixture,
-    sample::{LONG, Sample, claimant, failed, intent, json, message},
+    sample::{LONG, Sample, claimant, failed, intent, json, key, message},
 };
 use hapax_core::{
     checkpoint::Draft,
@@ -140,4 +140,21 @@ async fn assert_nonces_are_wide(fixture: &Fixture) {
     let mut holder = Sample::run("failed").hold(&fixture.store).await;
     holder.write(Write::Status(holder.status(failed(), true))).await.unwrap();
     assert_eq!(holder.record().await.status, failed());
+}
+
+/// All that are kept, each as it was, whatever its state was written against.
+pub async fn checkpoints_are_read_in_order_from_any_step(fixture: Fixture) {
+    let store = &fixture.store;
+    let mut holder = Sample::run("r").at_step(7).hold(store).await;
+    for step in 0..20 {
+        holder.commit(holder.next(&"state ".repeat(step))).await.unwrap();
+    }
+    let all = store.checkpoints(key("r"), 0, usize::MAX).await.unwrap();
+    assert!(all.iter().map(|checkpoint| checkpoint.step).eq(7..=27));
+    for one in &all {
+        assert_eq!(store.checkpoint(key("r"), one.step).await.unwrap().as_ref(), Some(one));
+    }
+    assert_eq!(store.checkpoints(key("r"), 9, 3).await.unwrap(), all[2..5]);
+    assert_eq!(store.checkpoints(key("r"), 28, 3).await.unwrap(), []);
+    assert_eq!(store.checkpoints(key("nobody"), 0, 3).await.unwrap(), []);
 }

@@ -333,6 +333,7 @@ impl Holder {
             journal: self.rows(rows),
             outbox,
             ends: false,
+            fresh: None,
             used_us: self.step + 1,
         }
     }

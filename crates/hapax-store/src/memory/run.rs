@@ -248,6 +248,12 @@ impl Run {
         self.record.step = checkpoint.step;
         self.record.digest = checkpoint.digest;
         self.record.used_us = commit.used_us;
+        if let Some(shape) = commit.fresh {
+            self.checkpoints = self.checkpoints.split_off(&checkpoint.step);
+            self.keys.retain(|_, step| *step == checkpoint.step);
+            self.journal.clear();
+            self.record.fingerprint = shape;
+        }
         self.record.status = if commit.ends { Status::Succeeded } else { Status::Running };
         if commit.ends {
             self.release();

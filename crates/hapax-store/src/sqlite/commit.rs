@@ -128,12 +128,33 @@ fn step(tx: &Tx<'_>, commit: &StepCommit, parts: &StepParts) -> Outcome<Written>
         Err(error) if is_duplicate(&error) => Err(Halt::Settle(duplicate(tx, commit)?)),
         Err(error) => Err(Halt::Sql(error)),
         Ok(()) => {
+            if let Some(shape) = &commit.fresh {
+                begin_anew(tx, commit, shape)?;
+            }
             if commit.ends {
                 ended(tx, &commit.run, &Status::Succeeded)?;
             }
             Ok(Written::Committed)
         }
     }
+}
+
+/// Deletes the run's history before this step.
+fn begin_anew(tx: &Tx<'_>, commit: &StepCommit, shape: &Digest) -> rusqlite::Result<()> {
+    let (namespace, run) = (commit.run.namespace.as_str(), commit.run.run.as_str());
+    let (step, seq) = (commit.checkpoint.step, commit.first_seq + commit.journal.len() as u64);
+    for sql in [
+        "DELETE FROM hapax_checkpoints WHERE namespace = ?1 AND run_id = ?2 AND step_id < ?3",
+        "DELETE FROM hapax_frontier WHERE namespace = ?1 AND run_id = ?2 AND step_id < ?3",
+        "DELETE FROM hapax_keys WHERE namespace = ?1 AND run_id = ?2 AND step_id < ?3",
+    ] {
+        tx.execute(sql, params![namespace, run, step.cast_signed()])?;
+    }
+    let sql = "DELETE FROM hapax_journal WHERE namespace = ?1 AND run_id = ?2 AND seq < ?3";
+    tx.execute(sql, params![namespace, run, seq.cast_signed()])?;
+    let sql = "UPDATE hapax_runs SET fingerprint = ?3 WHERE namespace = ?1 AND run_id = ?2";
+    tx.execute(sql, params![namespace, run, shape.0])?;
+    Ok(())
 }
 
 /// Tells those whom the end of a run concerns.

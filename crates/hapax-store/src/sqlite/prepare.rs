@@ -71,6 +71,10 @@ pub(super) fn prepare(
 
 fn step_parts(step: &StepCommit, encoders: &Encoders, codec: &Codec) -> Result<StepParts, Source> {
     let checkpoint = &step.checkpoint;
+    if step.fresh.is_some() {
+        // Nothing is left that its state could build on.
+        encoders.forget(&step.run);
+    }
     let state = encoders.encode(&step.run, step.epoch, checkpoint.step, &checkpoint.state)?;
     if step.ends {
         encoders.forget(&step.run);

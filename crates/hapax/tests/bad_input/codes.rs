@@ -56,6 +56,7 @@ const PROVOCATIONS: &[(Code, Provocation)] = provocations! {
         flow.start("run", Board::default()).await.unwrap().wait().await.unwrap();
         engine.fork(hapax::Fork::at("run", 7)).await.unwrap_err().code()
     },
+    NOT_ALONE => async { failed(half_a_join_begins_anew()).await },
     NODE_FAILED => async { failed(graph(node!([] |ctx| { Err::<(), _>(NodeError::new("no")) }))).await },
     NODE_TIMEOUT => async {
         let policy = NodePolicy::default().timeout(Duration::from_millis(1));
@@ -108,6 +109,12 @@ const PROVOCATIONS: &[(Code, Provocation)] = provocations! {
     SINK_FAILED => async { hapax::outbox::FileSink::open("/nowhere/at/all.ndjson").unwrap_err().code() },
     BAD_URL => async { Engine::open("floppy:a").await.unwrap_err().code() },
 };
+
+/// One branch begins anew beside another.
+fn half_a_join_begins_anew() -> Graph<Board> {
+    let anew = node!([] | ctx | { Outcome::continue_as(&Board::default()) });
+    quiet().node(LEFT, anew).node(RIGHT, idle).edge(WORK, LEFT).edge(WORK, RIGHT)
+}
 
 /// Its predicate counts how often it is asked.
 fn two_answers() -> Graph<Board> {
@@ -317,6 +324,7 @@ async fn written() -> (Arc<dyn Store>, StepCommit) {
         journal: vec![],
         outbox: vec![],
         ends: true,
+        fresh: None,
         used_us: 0,
     };
     (store, commit)
