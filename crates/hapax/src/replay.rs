@@ -583,7 +583,7 @@ impl<S: State, A: Send + Sync + 'static> Step<'_, S, A> {
         } else if stored.io != now.io {
             differ("recorded calls", stored.io, now.io)
         } else if stored.key != now.key {
-            differ("key", &stored.key, &now.key)
+            differ("key", stored.key, now.key)
         } else {
             differ("digest", stored.digest, now.digest)
         };
