@@ -275,11 +275,14 @@ pub(crate) struct History {
     checkpoints: VecDeque<Checkpoint>,
     next_seq: u64,
     rows: VecDeque<JournalRow>,
+    /// All rows of the steps before this one were there when the journal was last read to its end.
+    complete_below: u64,
 }
 
 impl History {
     pub(crate) fn new(source: Arc<Source>, run: RunKey) -> Self {
-        Self { source, run, next_step: 0, checkpoints: VecDeque::new(), next_seq: 0, rows: VecDeque::new() }
+        let (checkpoints, rows) = (VecDeque::new(), VecDeque::new());
+        Self { source, run, next_step: 0, checkpoints, next_seq: 0, rows, complete_below: 0 }
     }
 
     /// The next checkpoint that is kept.
@@ -303,9 +306,16 @@ impl History {
                     self.rows.push_front(later);
                     return Ok(rows);
                 }
+                None if step < self.complete_below => return Ok(rows),
                 None => {
+                    // A step that is committed has all of its rows, and its checkpoint was read before them.
+                    let last = self.checkpoints.back().map(|checkpoint| checkpoint.step);
+                    let known = last.unwrap_or_else(|| self.next_step.saturating_sub(1));
                     self.rows = self.source.journal(&self.run, self.next_seq).await?.into();
-                    let Some(last) = self.rows.back() else { return Ok(rows) };
+                    let Some(last) = self.rows.back() else {
+                        self.complete_below = known;
+                        return Ok(rows);
+                    };
                     self.next_seq = last.seq + 1;
                 }
             }
