@@ -207,8 +207,7 @@ impl<S: State, A: Send + Sync + 'static> Ctx<S, A> {
     pub async fn sleep(&mut self, duration: Duration) -> Result<(), EffectError> {
         if duration > limits::MAX_WAIT {
             let message = format!("{duration:?} is longer than a century; store a date and check it instead");
-            let (effect, code) = (SLEEP.into(), code::BAD_DURATION.into());
-            return Err(EffectError { effect, code, message, retryable: false });
+            return Err(EffectError::fatal(SLEEP, code::BAD_DURATION, message));
         }
         let item = self.attempt.item.clone();
         let site = self.seen(SLEEP);

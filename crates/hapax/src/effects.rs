@@ -69,6 +69,16 @@ impl Item {
         self.clock.now_us()
     }
 
+    /// What is left until that time, in microseconds since 1970.
+    pub(crate) fn left_until(&self, at_us: i64) -> Duration {
+        Duration::from_micros(u64::try_from(at_us.saturating_sub(self.now_us())).unwrap_or(0))
+    }
+
+    /// Whether such a wait parks the run. A clock that stands still is moved on only while everything waits.
+    pub(crate) fn parks_for(&self, left: Duration) -> bool {
+        left > limits::SHORT_WAIT || self.clock.is_manual() && !left.is_zero()
+    }
+
     /// A row of this item.
     pub(crate) fn row(&self, seq: u64, entry: Entry) -> JournalRow {
         JournalRow { seq, base: self.base, step: self.step, path_hash: self.path_hash, entry }
@@ -187,7 +197,7 @@ impl Attempt {
 }
 
 pub(crate) fn failed(code: &str, message: String, retryable: bool) -> EffectOutcome {
-    EffectOutcome::Err { code: code.into(), message, retryable, unsent: false }
+    EffectOutcome::Err { code: code.into(), message, retryable, unsent: false, not_before_us: None }
 }
 
 fn in_scope(scope: &str) -> String {
@@ -231,7 +241,7 @@ impl Unsent {
 }
 
 /// What an error of the caller's says about the call, whatever its type.
-fn outcome_of(error: &(impl fmt::Display + 'static)) -> EffectOutcome {
+fn outcome_of(error: &(impl fmt::Display + 'static), now_us: i64) -> EffectOutcome {
     let any = error as &dyn Any;
     let node = any.downcast_ref::<NodeError>();
     EffectOutcome::Err {
@@ -239,6 +249,7 @@ fn outcome_of(error: &(impl fmt::Display + 'static)) -> EffectOutcome {
         message: clip(error.to_string()),
         retryable: node.is_none_or(NodeError::is_retryable),
         unsent: any.is::<Unsent>() || node.is_some_and(NodeError::is_from::<Unsent>),
+        not_before_us: node.and_then(|node| node.not_before_us(now_us)),
     }
 }
 
@@ -291,7 +302,7 @@ pub(crate) enum Begun<'a> {
 
 impl<'a> EffectFuture<'a> {
     pub(crate) fn error(&self, code: &str, message: String, retryable: bool) -> EffectError {
-        EffectError { effect: self.name.into(), code: code.into(), message, retryable }
+        EffectError { retryable, ..EffectError::fatal(self.name, code, message) }
     }
 
     /// Computes the key and looks into the record.
@@ -361,7 +372,9 @@ impl<'a> EffectFuture<'a> {
                     false,
                 )
             }),
-            EffectOutcome::Err { code, message, retryable, .. } => Err(self.error(&code, message, retryable)),
+            EffectOutcome::Err { code, message, retryable, not_before_us, .. } => {
+                Err(EffectError { not_before_us, ..self.error(&code, message, retryable) })
+            }
         }
     }
 
@@ -474,7 +487,7 @@ impl<'a> EffectFuture<'a> {
                 Ok(response) => EffectOutcome::Ok { response },
                 Err(e) => failed(e.code(), format!("the answer cannot be written as JSON: {e}"), false),
             },
-            Err(error) => outcome_of(&error),
+            Err(error) => outcome_of(&error, self.attempt.item.now_us()),
         };
         self.finish(asked, outcome).await
     }
@@ -527,10 +540,8 @@ impl<'a> EffectFuture<'a> {
 
     /// Waits until that time, in microseconds since 1970: in place when it is near, else parked.
     pub(crate) async fn until(&self, at_us: i64) {
-        let left = Duration::from_micros(u64::try_from(at_us - self.attempt.item.now_us()).unwrap_or(0));
-        // A clock that stands still is moved on only while everything waits.
-        let parks = left > limits::SHORT_WAIT || self.attempt.item.clock.is_manual() && !left.is_zero();
-        if parks {
+        let left = self.attempt.item.left_until(at_us);
+        if self.attempt.item.parks_for(left) {
             return self.attempt.waits.wait(Wait::Until(at_us)).await;
         }
         let _busy = self.attempt.waits.busy();
