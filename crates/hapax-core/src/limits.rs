@@ -52,6 +52,22 @@ pub const RELAY_POLL: Duration = Duration::from_secs(1);
 pub const RELAY_BATCH: usize = 100;
 /// Deliveries of a message that may be refused before it is dead: with the usual pauses, more than an hour.
 pub const RELAY_ATTEMPTS: u32 = 20;
+/// An HTTP request and its answer: less than a node's time, so that the request fails and not the node.
+pub const HTTP_TIMEOUT: Duration = Duration::from_secs(20);
+/// Less than a request's time: a connection that doesn't come about proves that nothing was sent, a late answer doesn't.
+pub const HTTP_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// A longer one is a mistake of the caller's: what takes that long is started by one request and fetched by another.
+pub const MAX_HTTP_TIMEOUT: Duration = Duration::from_secs(3600);
+/// The body of an answer, which is journaled whole.
+pub const HTTP_BODY_BYTES: usize = 1024 * 1024;
+/// A body may double as JSON, and its headers come on top: this much always fits into a result.
+pub const MAX_HTTP_BODY_BYTES: usize = MAX_PAYLOAD_BYTES / 2 - HTTP_BODY_BYTES;
+/// A read follows this many redirects; more of them are a loop.
+pub const HTTP_REDIRECTS: usize = 10;
+/// What an error tells of the answer's body.
+pub const HTTP_EXCERPT_BYTES: usize = 1024;
+/// How long a busy service may keep us waiting at a time: an absurd wish costs an attempt, not the run.
+pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 /// Steps that may run ahead of the disk; a crash repeats at most these.
 pub const WINDOW_STEPS: usize = 256;
 /// Bytes that may run ahead of the disk.

@@ -185,6 +185,11 @@ impl<S: State, A: Send + Sync + 'static> Ctx<S, A> {
         }
     }
 
+    #[cfg(feature = "http")]
+    pub(crate) fn clock(&self) -> hapax_store::Clock {
+        self.attempt.item.clock.clone()
+    }
+
     /// The time, the same on every attempt and in every replay.
     pub fn now(&mut self) -> SystemTime {
         let item = self.attempt.item.clone();

@@ -244,8 +244,9 @@ impl Unsent {
 fn outcome_of(error: &(impl fmt::Display + 'static), now_us: i64) -> EffectOutcome {
     let any = error as &dyn Any;
     let node = any.downcast_ref::<NodeError>();
+    let code = node.map(Coded::code).filter(|code| *code != code::NODE_FAILED);
     EffectOutcome::Err {
-        code: code::EFFECT_FAILED.into(),
+        code: code.unwrap_or(code::EFFECT_FAILED).into(),
         message: clip(error.to_string()),
         retryable: node.is_none_or(NodeError::is_retryable),
         unsent: any.is::<Unsent>() || node.is_some_and(NodeError::is_from::<Unsent>),

@@ -245,6 +245,13 @@ impl NodeError {
         Self { source: message.into().into(), code, retryable, pause: None }
     }
 
+    /// The same error, under this code.
+    #[cfg(feature = "http")]
+    pub(crate) fn under(mut self, code: Code) -> Self {
+        self.code = code;
+        self
+    }
+
     /// Whether it was made from an error of this type.
     pub(crate) fn is_from<E: std::error::Error + 'static>(&self) -> bool {
         self.source.is::<E>()
@@ -279,13 +286,11 @@ impl<E: std::error::Error + Send + Sync + 'static> From<E> for NodeError {
     fn from(error: E) -> Self {
         let any: &dyn Any = &error;
         let effect = any.downcast_ref::<EffectError>();
-        let (code, retryable) = if let Some(effect) = effect {
-            (known(&effect.code).unwrap_or(code::EFFECT_FAILED), effect.retryable)
-        } else if let Some(engine) = any.downcast_ref::<Error>() {
-            (engine.code(), false)
-        } else {
-            (code::NODE_FAILED, true)
-        };
+        let known = effect.map(|e| (known(&e.code).unwrap_or(code::EFFECT_FAILED), e.retryable));
+        let known = known.or_else(|| any.downcast_ref::<Error>().map(|e| (e.code(), false)));
+        #[cfg(feature = "http")]
+        let known = known.or_else(|| any.downcast_ref::<crate::http::Error>().map(|e| (e.code(), false)));
+        let (code, retryable) = known.unwrap_or((code::NODE_FAILED, true));
         let pause = effect.and_then(|effect| effect.not_before_us).map(Pause::Until);
         Self { source: Box::new(error), code, retryable, pause }
     }
