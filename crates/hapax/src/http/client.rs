@@ -85,7 +85,7 @@ impl Client {
         loop {
             let headers = request.headers(key, trusted)?;
             let sent = client.request(request.method(), url.clone()).headers(headers).body(request.payload());
-            let response = sent.send().await.map_err(Failed::from)?;
+            let response = sent.send().await.map_err(|e| Failed::sending(&e))?;
             let next = next_hop(request, &url, &response).filter(|_| hops < limits::HTTP_REDIRECTS);
             let Some(next) = next else { return take(request, response, clock).await };
             // Secrets are for those whom they were given to; they are not told again on the way back.
@@ -127,7 +127,7 @@ async fn read(response: &mut reqwest::Response, limit: usize) -> Result<Vec<u8>,
         return Err(Failed::TooLarge(limit));
     }
     let mut body = vec![];
-    while let Some(chunk) = response.chunk().await.map_err(Failed::lost)? {
+    while let Some(chunk) = response.chunk().await.map_err(|e| Failed::lost(&e))? {
         if body.len() + chunk.len() > limit {
             return Err(Failed::TooLarge(limit));
         }
@@ -170,6 +170,9 @@ impl ClientBuilder {
 
     /// The client.
     pub fn build(self) -> Result<Client, Error> {
+        if self.connect_timeout.is_zero() {
+            return Err(Error::Invalid("no connection comes about in no time".into()));
+        }
         let mut roots = vec![];
         for pem in &self.roots {
             let found = Certificate::from_pem_bundle(pem).map_err(|e| unusable(&e))?;

@@ -26,17 +26,6 @@ pub(super) enum Failed {
     TooLarge(usize),
 }
 
-/// From the error of a request that was to be sent.
-impl From<reqwest::Error> for Failed {
-    fn from(error: reqwest::Error) -> Self {
-        if error.is_builder() {
-            return Failed::Invalid(Error::Invalid(cause(&error)));
-        }
-        // No byte of a request leaves before its connection stands, TLS and the proxy's tunnel included.
-        if error.is_connect() { Failed::Unsent(cause(&error)) } else { Failed::lost(error) }
-    }
-}
-
 impl From<Error> for Failed {
     fn from(error: Error) -> Self {
         Failed::Invalid(error)
@@ -44,8 +33,18 @@ impl From<Error> for Failed {
 }
 
 impl Failed {
-    pub(super) fn lost(error: reqwest::Error) -> Self {
-        Failed::Lost(cause(&error))
+    /// From the error of a request that was to be sent.
+    pub(super) fn sending(error: &reqwest::Error) -> Self {
+        if error.is_builder() {
+            return Failed::Invalid(Error::Invalid(cause(error)));
+        }
+        // No byte of a request leaves before its connection stands, TLS and the proxy's tunnel included.
+        if error.is_connect() { Failed::Unsent(cause(error)) } else { Failed::lost(error) }
+    }
+
+    /// From the error of an answer that had begun.
+    pub(super) fn lost(error: &reqwest::Error) -> Self {
+        Failed::Lost(cause(error))
     }
 
     /// From an answer that the request doesn't accept.

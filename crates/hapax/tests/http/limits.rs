@@ -87,6 +87,22 @@ async fn a_request_that_is_none_is_told_and_neither_sent_nor_recorded() {
     assert_eq!((server.count(), server.connections()), (0, 0));
 }
 
+#[test]
+fn a_root_that_is_no_certificate_is_refused() {
+    for pem in ["", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "nonsense"] {
+        let refused = Client::builder().no_system_roots().root_certificate(pem).build().unwrap_err();
+        assert_eq!(refused.code(), code::HTTP_INVALID, "{pem:?}: {refused}");
+    }
+}
+
+#[test]
+fn a_client_that_is_none_is_told() {
+    let bare = || Client::builder().no_system_roots();
+    for broken in [bare().connect_timeout(Duration::ZERO), bare().user_agent("two\nlines")] {
+        assert_eq!(broken.build().unwrap_err().code(), code::HTTP_INVALID);
+    }
+}
+
 #[tokio::test]
 async fn an_answer_that_does_not_fit_is_not_asked_for_again() {
     let server = Server::new(|_, _| ok("<html>"));

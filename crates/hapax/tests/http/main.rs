@@ -7,6 +7,7 @@ mod outcomes;
 mod redirects;
 mod secrets;
 mod server;
+#[cfg(feature = "test-tls")]
 mod tls;
 
 use common::*;
@@ -28,10 +29,13 @@ fn client() -> Client {
 
 /// A node that sends a request, and logs the answer's status and text.
 fn sends(request: impl Fn() -> Request + Clone + Send + Sync + 'static) -> Graph<Board> {
-    sends_with(client(), request)
+    sends_with(&client(), request)
 }
 
-fn sends_with(client: Client, request: impl Fn() -> Request + Clone + Send + Sync + 'static) -> Graph<Board> {
+fn sends_with(
+    client: &Client,
+    request: impl Fn() -> Request + Clone + Send + Sync + 'static,
+) -> Graph<Board> {
     let call = node!(
         [client, request] | ctx | {
             let answer = ctx.http("send", &client, request()).await?;
