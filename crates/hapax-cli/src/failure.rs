@@ -283,6 +283,17 @@ fn cure_around(code: Code) -> &'static str {
         code::FINDS_WORK => "build its engine with `Options::default().finds_work(false)`",
         code::CLAIM_LOST => "nothing: another relay delivers them",
         code::SINK_FAILED => "mend the other side or the path; what waits is kept and delivered then",
+        _ => cure_of_http(code),
+    }
+}
+
+fn cure_of_http(code: Code) -> &'static str {
+    match code {
+        code::HTTP_INVALID => "mend the request or the client; nothing was sent",
+        code::HTTP_STATUS => "mend what the answer complains of, then `retry`; or accept the status",
+        code::HTTP_NO_ANSWER => "see whether the other side is up and trusted, then `retry`",
+        code::HTTP_TOO_LARGE => "raise `max_body`, or ask for less; then `retry`",
+        code::HTTP_BODY => "mend the type that it is read as, then `retry`",
         _ => "see the code's page",
     }
 }

@@ -155,6 +155,16 @@ pub mod code {
         CLAIM_LOST = "HX0070";
         /// A message could not be handed over.
         SINK_FAILED = "HX0071";
+        /// An HTTP request or client isn't valid; nothing was sent.
+        HTTP_INVALID = "HX0080";
+        /// The other side answered, but not with success.
+        HTTP_STATUS = "HX0081";
+        /// The other side didn't answer.
+        HTTP_NO_ANSWER = "HX0082";
+        /// An answer is larger than its limit.
+        HTTP_TOO_LARGE = "HX0083";
+        /// An answer's body isn't what the program expects.
+        HTTP_BODY = "HX0084";
     }
 }
 

@@ -61,6 +61,10 @@ pub enum Entry {
     AttemptFailed {
         /// What happened.
         failure: NodeFailure,
+        /// The next attempt doesn't begin before this, in microseconds since 1970. Not part of the failure: a handler
+        /// gets that as its input, and what is committed depends on no clock.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        not_before_us: Option<i64>,
     },
     /// A call is about to leave.
     Intent(Intent),
@@ -317,6 +321,9 @@ pub enum EffectOutcome {
         /// It is certain that nothing reached the other side.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         unsent: bool,
+        /// The other side wants to be left alone until then, in microseconds since 1970.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        not_before_us: Option<i64>,
     },
 }
 
@@ -560,6 +567,8 @@ pub struct ItemRecord {
     pub failed_since_retry: u32,
     /// The latest of those.
     pub last_failure: Option<NodeFailure>,
+    /// The next attempt doesn't begin before this, in microseconds since 1970.
+    pub not_before_us: Option<i64>,
     /// How it ended, when it did.
     pub done: Option<Done>,
 }
@@ -599,6 +608,7 @@ pub fn by_item(base: Digest, rows: impl IntoIterator<Item = JournalRow>) -> Hash
             for item in items.values_mut() {
                 item.failed_since_retry = 0;
                 item.last_failure = None;
+                item.not_before_us = None;
                 if matches!(item.done, Some(Done::Failed { .. })) {
                     item.done = None;
                 }
@@ -608,10 +618,11 @@ pub fn by_item(base: Digest, rows: impl IntoIterator<Item = JournalRow>) -> Hash
         let item = items.entry(row.path_hash).or_default();
         item.recorded.take(&row.entry);
         match row.entry {
-            Entry::AttemptFailed { failure } => {
+            Entry::AttemptFailed { failure, not_before_us } => {
                 item.failed += 1;
                 item.failed_since_retry += 1;
                 item.last_failure = Some(failure);
+                item.not_before_us = not_before_us;
             }
             Entry::ItemDone { done } => item.done = Some(done),
             _ => {}

@@ -217,6 +217,70 @@ pub const RELAY_BATCH: usize = 100;
 /// ```
 pub const RELAY_ATTEMPTS: u32 = 20;
 
+/// An HTTP request and its answer: less than a node's time, so that the request fails and not the node.
+///
+/// ```
+/// use hapax_core::limits::{HTTP_TIMEOUT, NODE_TIMEOUT};
+/// assert!(HTTP_TIMEOUT < NODE_TIMEOUT, "the node is still there to see it");
+/// ```
+pub const HTTP_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Less than a request's time: a connection that doesn't come about proves that nothing was sent, a late answer doesn't.
+///
+/// ```
+/// use hapax_core::limits::{HTTP_CONNECT_TIMEOUT, HTTP_TIMEOUT};
+/// assert!(HTTP_CONNECT_TIMEOUT < HTTP_TIMEOUT, "no connection is told from no answer");
+/// ```
+pub const HTTP_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A longer one is a mistake of the caller's: what takes that long is started by one request and fetched by another.
+///
+/// ```
+/// use hapax_core::limits::{HTTP_TIMEOUT, MAX_HTTP_TIMEOUT};
+/// assert_eq!(MAX_HTTP_TIMEOUT, HTTP_TIMEOUT * 180);
+/// ```
+pub const MAX_HTTP_TIMEOUT: Duration = Duration::from_secs(3600);
+
+/// The body of an answer, which is journaled whole.
+///
+/// ```
+/// use hapax_core::limits::{HTTP_BODY_BYTES, MAX_HTTP_BODY_BYTES};
+/// assert!(HTTP_BODY_BYTES < MAX_HTTP_BODY_BYTES, "a request may ask for more");
+/// ```
+pub const HTTP_BODY_BYTES: usize = 1024 * 1024;
+
+/// A body may double as JSON, and its headers come on top: this much always fits into a result.
+///
+/// ```
+/// use hapax_core::limits::{MAX_HTTP_BODY_BYTES, MAX_PAYLOAD_BYTES};
+/// assert!(MAX_HTTP_BODY_BYTES * 2 < MAX_PAYLOAD_BYTES);
+/// ```
+pub const MAX_HTTP_BODY_BYTES: usize = MAX_PAYLOAD_BYTES / 2 - HTTP_BODY_BYTES;
+
+/// A read follows this many redirects; more of them are a loop.
+///
+/// ```
+/// use hapax_core::limits::HTTP_REDIRECTS;
+/// assert_eq!(HTTP_REDIRECTS, 10, "and none at all for a write");
+/// ```
+pub const HTTP_REDIRECTS: usize = 10;
+
+/// What an error tells of the answer's body.
+///
+/// ```
+/// use hapax_core::limits::{HTTP_BODY_BYTES, HTTP_EXCERPT_BYTES};
+/// assert_eq!(HTTP_BODY_BYTES / HTTP_EXCERPT_BYTES, 1024, "an error is no place for a body");
+/// ```
+pub const HTTP_EXCERPT_BYTES: usize = 1024;
+
+/// How long a busy service may keep us waiting at a time: an absurd wish costs an attempt, not the run.
+///
+/// ```
+/// use hapax_core::limits::{MAX_RETRY_AFTER, SHORT_WAIT};
+/// assert!(MAX_RETRY_AFTER > SHORT_WAIT, "such a wait parks the run");
+/// ```
+pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
+
 /// Steps that may run ahead of the disk; a crash repeats at most these.
 ///
 /// ```

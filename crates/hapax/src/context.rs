@@ -194,6 +194,12 @@ impl<S: State, A: Send + Sync + 'static> Ctx<S, A> {
         }
     }
 
+    #[cfg(feature = "http")]
+    pub(crate) fn clock(&self) -> hapax_store::Clock {
+        let live = self.attempt.item.live.as_ref();
+        live.map_or_else(hapax_store::Clock::system, |live| live.shared.clock.clone())
+    }
+
     /// The time, the same on every attempt and in every replay.
     pub fn now(&mut self) -> SystemTime {
         let us: i64 = self.seen("hapax.now").note(0, Live::now_us);
@@ -252,8 +258,7 @@ impl<S: State, A: Send + Sync + 'static> Ctx<S, A> {
     pub async fn sleep(&mut self, duration: Duration) -> Result<(), EffectError> {
         if duration > limits::MAX_WAIT {
             let message = format!("{duration:?} is longer than a century; store a date and check it instead");
-            let (effect, code) = (SLEEP.into(), code::BAD_DURATION.into());
-            return Err(EffectError { effect, code, message, retryable: false });
+            return Err(EffectError::fatal(SLEEP, code::BAD_DURATION, message));
         }
         self.seen(SLEEP).sleep(duration).await
     }

@@ -33,7 +33,7 @@ use std::{
 const CATCH_UP: usize = 64;
 
 pub(crate) fn failed(code: &str, message: String, retryable: bool) -> EffectOutcome {
-    EffectOutcome::Err { code: code.into(), message, retryable, unsent: false }
+    EffectOutcome::Err { code: code.into(), message, retryable, unsent: false, not_before_us: None }
 }
 
 /// Says that a call failed before anything of it reached the other side: even a write that must not be repeated may be
@@ -81,14 +81,16 @@ impl Unsent {
 }
 
 /// What an error of the caller's says about the call, whatever its type.
-fn outcome_of(error: &(impl fmt::Display + 'static)) -> EffectOutcome {
+fn outcome_of(error: &(impl fmt::Display + 'static), now_us: i64) -> EffectOutcome {
     let any = error as &dyn Any;
     let node = any.downcast_ref::<NodeError>();
+    let code = node.map(Coded::code).filter(|code| *code != code::NODE_FAILED);
     EffectOutcome::Err {
-        code: code::EFFECT_FAILED.into(),
+        code: code.unwrap_or(code::EFFECT_FAILED).into(),
         message: clip(error.to_string()),
         retryable: node.is_none_or(NodeError::is_retryable),
         unsent: any.is::<Unsent>() || node.is_some_and(NodeError::is_from::<Unsent>),
+        not_before_us: node.and_then(|node| node.not_before_us(now_us)),
     }
 }
 
@@ -141,7 +143,7 @@ pub(crate) enum Begun<'a> {
 
 impl<'a> EffectFuture<'a> {
     pub(crate) fn error(&self, code: &str, message: String, retryable: bool) -> EffectError {
-        EffectError { effect: self.name.into(), code: code.into(), message, retryable }
+        EffectError { retryable, ..EffectError::fatal(self.name, code, message) }
     }
 
     /// Computes the key and looks into the record.
@@ -240,7 +242,9 @@ impl<'a> EffectFuture<'a> {
                     false,
                 )
             }),
-            EffectOutcome::Err { code, message, retryable, .. } => Err(self.error(&code, message, retryable)),
+            EffectOutcome::Err { code, message, retryable, not_before_us, .. } => {
+                Err(EffectError { not_before_us, ..self.error(&code, message, retryable) })
+            }
         }
     }
 
@@ -360,7 +364,7 @@ impl<'a> EffectFuture<'a> {
                 Ok(response) => EffectOutcome::Ok { response },
                 Err(e) => failed(e.code(), format!("the answer cannot be written as JSON: {e}"), false),
             },
-            Err(error) => outcome_of(&error),
+            Err(error) => outcome_of(&error, self.live().await.now_us()),
         };
         self.finish(asked, outcome).await
     }
@@ -487,10 +491,8 @@ impl<'a> EffectFuture<'a> {
 
     /// Waits until that time, in microseconds since 1970: in place when it is near, else parked.
     async fn until(&self, live: &Live, due_us: i64) {
-        let left = Duration::from_micros(u64::try_from(due_us - live.now_us()).unwrap_or(0));
-        // A clock that stands still is moved on only while everything waits.
-        let parks = left > limits::SHORT_WAIT || live.shared.clock.is_manual() && !left.is_zero();
-        if parks {
+        let left = live.left_until(due_us);
+        if live.parks_for(left) {
             return self.attempt.waits.wait(Wait::Until(due_us)).await;
         }
         let _busy = self.attempt.waits.busy();

@@ -75,5 +75,5 @@ impl Attempt {
 }
 
 fn refused(code: &str, message: impl Into<String>) -> EffectError {
-    EffectError { effect: EMIT.into(), code: code.into(), message: message.into(), retryable: false }
+    EffectError::fatal(EMIT, code, message)
 }

@@ -1,6 +1,6 @@
 //! What can go wrong, named by what the caller must do next. Each error has a code with a page of its own.
 
-use crate::{fork::ForkError, letters::NotInDoubt, question::AnswerError};
+use crate::{clock::later, fork::ForkError, letters::NotInDoubt, question::AnswerError};
 use hapax_core::{
     canonical::CanonicalError,
     commit::RunFailure,
@@ -13,7 +13,7 @@ use hapax_core::{
 };
 use hapax_store::StoreError;
 use serde::{Deserialize, Serialize};
-use std::{any::Any, fmt, sync::Arc};
+use std::{any::Any, fmt, sync::Arc, time::Duration};
 
 /// What an engine answers when it can't say yes.
 ///
@@ -177,6 +177,16 @@ pub struct NodeError {
     source: Box<dyn std::error::Error + Send + Sync>,
     code: Code,
     retryable: bool,
+    pause: Option<Pause>,
+}
+
+/// When another attempt makes sense.
+#[derive(Debug, Clone, Copy)]
+enum Pause {
+    /// Not before this has passed.
+    For(Duration),
+    /// Not before then, in microseconds since 1970.
+    Until(i64),
 }
 
 /// What nodes and `main` return.
@@ -192,7 +202,7 @@ pub type Result<T, E = NodeError> = std::result::Result<T, E>;
 impl NodeError {
     /// An error from a message.
     pub fn new(message: impl Into<String>) -> Self {
-        Self { source: message.into().into(), code: code::NODE_FAILED, retryable: true }
+        Self::coded(code::NODE_FAILED, message, true)
     }
 
     /// Says that another attempt would fail as well.
@@ -206,8 +216,50 @@ impl NodeError {
         self.retryable
     }
 
+    /// Says that another attempt makes no sense before this has passed. If the retry policy grants one it waits that
+    /// long, or for the policy's own pause where that is longer. A wait of more than a second parks the run: it takes
+    /// nothing of its budget, and a crash doesn't begin it anew.
+    ///
+    /// ```
+    /// # use hapax::prelude::*;
+    /// # use serde::{Serialize, Deserialize};
+    /// # #[derive(State, Clone, Default, Serialize, Deserialize)]
+    /// # struct Order { receipt: Option<String> }
+    /// # async fn pay(_key: &str) -> Result<String, Busy> { Err(Busy { seconds: 600 }) }
+    /// # struct Busy { seconds: u64 }
+    /// use hapax::NodeError;
+    /// use std::time::Duration;
+    /// async fn charge(mut ctx: hapax::Ctx<Order>) -> hapax::Result<OrderDelta> {
+    ///     let charge = async |call: hapax::Call| {
+    ///         let later = |busy: Busy| NodeError::new("busy").retry_after(Duration::from_secs(busy.seconds));
+    ///         pay(call.key()).await.map_err(later)
+    ///     };
+    ///     Ok(Order::delta().receipt(ctx.effect("charge", Write, &4200, charge).await?))
+    /// }
+    /// # let _ = charge;
+    /// ```
+    pub fn retry_after(mut self, pause: Duration) -> Self {
+        self.pause = Some(Pause::For(pause));
+        self
+    }
+
+    /// When the next attempt may begin, in microseconds since 1970.
+    pub(crate) fn not_before_us(&self, now_us: i64) -> Option<i64> {
+        self.pause.map(|pause| match pause {
+            Pause::For(pause) => later(now_us, pause),
+            Pause::Until(at_us) => at_us,
+        })
+    }
+
     pub(crate) fn coded(code: Code, message: impl Into<String>, retryable: bool) -> Self {
-        Self { source: message.into().into(), code, retryable }
+        Self { source: message.into().into(), code, retryable, pause: None }
+    }
+
+    /// The same error, under this code.
+    #[cfg(feature = "http")]
+    pub(crate) fn under(mut self, code: Code) -> Self {
+        self.code = code;
+        self
     }
 
     /// Whether it was made from an error of this type.
@@ -243,14 +295,14 @@ impl Coded for NodeError {
 impl<E: std::error::Error + Send + Sync + 'static> From<E> for NodeError {
     fn from(error: E) -> Self {
         let any: &dyn Any = &error;
-        let (code, retryable) = if let Some(effect) = any.downcast_ref::<EffectError>() {
-            (known(&effect.code).unwrap_or(code::EFFECT_FAILED), effect.retryable)
-        } else if let Some(engine) = any.downcast_ref::<Error>() {
-            (engine.code(), false)
-        } else {
-            (code::NODE_FAILED, true)
-        };
-        Self { source: Box::new(error), code, retryable }
+        let effect = any.downcast_ref::<EffectError>();
+        let known = effect.map(|e| (known(&e.code).unwrap_or(code::EFFECT_FAILED), e.retryable));
+        let known = known.or_else(|| any.downcast_ref::<Error>().map(|e| (e.code(), false)));
+        #[cfg(feature = "http")]
+        let known = known.or_else(|| any.downcast_ref::<crate::http::Error>().map(|e| (e.code(), false)));
+        let (code, retryable) = known.unwrap_or((code::NODE_FAILED, true));
+        let pause = effect.and_then(|effect| effect.not_before_us).map(Pause::Until);
+        Self { source: Box::new(error), code, retryable, pause }
     }
 }
 
@@ -301,4 +353,15 @@ pub struct EffectError {
     pub message: String,
     /// Whether another attempt makes sense.
     pub retryable: bool,
+    /// The other side wants to be left alone until then, in microseconds since 1970; see [`NodeError::retry_after`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_before_us: Option<i64>,
+}
+
+impl EffectError {
+    /// An error that another attempt would meet as well.
+    pub(crate) fn fatal(effect: &str, code: &str, message: impl Into<String>) -> Self {
+        let (effect, code, message) = (effect.into(), code.into(), message.into());
+        Self { effect, code, message, retryable: false, not_before_us: None }
+    }
 }

@@ -18,6 +18,7 @@ use hapax_core::{
     id::{NodeId, RunKey, check_name},
     journal::{Drew, Entry, JournalRow, Recorded, RecordedCall},
     key::Digest,
+    limits,
     order::{OrderKey, PathHash},
 };
 use hapax_store::Pace;
@@ -28,7 +29,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -64,6 +65,16 @@ impl Live {
     /// The time by the store's clock, in microseconds since 1970.
     pub(crate) fn now_us(&self) -> i64 {
         self.shared.clock.now_us()
+    }
+
+    /// What is left until that time, in microseconds since 1970.
+    pub(crate) fn left_until(&self, at_us: i64) -> Duration {
+        Duration::from_micros(u64::try_from(at_us.saturating_sub(self.now_us())).unwrap_or(0))
+    }
+
+    /// Whether such a wait parks the run. A clock that stands still is moved on only while everything waits.
+    pub(crate) fn parks_for(&self, left: Duration) -> bool {
+        left > limits::SHORT_WAIT || self.shared.clock.is_manual() && !left.is_zero()
     }
 
     /// Journals what happened to the item, behind everything that it saw before. Doesn't wait for the disk.

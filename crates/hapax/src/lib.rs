@@ -11,6 +11,7 @@
 //! | [`Options`], [`NodePolicy`], [`Retry`] | limits and what happens on failure |
 //! | [`Error`], [`NodeError`], [`EffectError`] | what can go wrong, each with a code |
 //! | [`outbox`] | relays and sinks: how messages leave |
+//! | `http` | a ready HTTP effect, with the feature `http` |
 //! | [`testing`] | a clock that skips, for tests of your own |
 //! | [`core`], [`store`] | the pure heart, and the stores |
 
@@ -27,6 +28,8 @@ mod fork;
 mod gate;
 mod graph;
 mod handle;
+#[cfg(feature = "http")]
+pub mod http;
 mod item;
 mod items;
 mod lease;

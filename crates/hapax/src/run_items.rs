@@ -340,6 +340,9 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
             // A crash came between the last attempt and the end of the run.
             return Ok(Tried::Failed(failure));
         }
+        if let Some(parked) = self.rest(Duration::ZERO, self.record.not_before_us).await? {
+            return Ok(parked);
+        }
         loop {
             let number = self.record.failed + 1;
             let error = match self.attempt(node, number).await? {
@@ -349,7 +352,8 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
             self.record.failed += 1;
             self.record.failed_since_retry += 1;
             let failure = self.failure(&error, number);
-            let entry = Entry::AttemptFailed { failure: failure.clone() };
+            let not_before_us = error.not_before_us(self.shared.clock.now_us());
+            let entry = Entry::AttemptFailed { failure: failure.clone(), not_before_us };
             self.journal(&[entry]).await?;
             if !retry.allows(self.record.failed_since_retry, &error) {
                 return Ok(Tried::Failed(failure));
@@ -357,7 +361,10 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
             self.retrying(&failure);
             let item = &self.item;
             let mut jitter = Rng::for_jitter(item.seed, item.step, item.path_hash, number);
-            self.pause(retry.pause(self.record.failed_since_retry, &mut jitter)).await?;
+            let pause = retry.pause(self.record.failed_since_retry, &mut jitter);
+            if let Some(parked) = self.rest(pause, not_before_us).await? {
+                return Ok(parked);
+            }
         }
     }
 
@@ -378,6 +385,24 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
             attempt: failure.attempt,
             error: failure.message.clone(),
         });
+    }
+
+    /// Waits between two attempts: for the policy's pause, or longer where the failure asked for it. A long wait that
+    /// was asked for parks the run: the journal has it, so it costs nothing and outlives a crash.
+    async fn rest(&self, pause: Duration, not_before_us: Option<i64>) -> Result<Option<Tried<S>>, Halt> {
+        if let Some(live) = &self.item.live
+            && let Some(asked) = not_before_us.map(|at_us| live.left_until(at_us))
+        {
+            let rest = pause.max(asked);
+            if live.parks_for(asked) {
+                let at_us = crate::clock::later(live.now_us(), rest);
+                return Ok(Some(Tried::Parked(vec![Wait::Until(at_us)])));
+            }
+            self.pause(rest).await?;
+        } else {
+            self.pause(pause).await?;
+        }
+        Ok(None)
     }
 
     /// Sleeps between two attempts; a cancel or the end of the budget wakes it.

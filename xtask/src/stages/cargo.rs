@@ -9,6 +9,10 @@ use crate::process::Failure;
 /// The crates that are published; each must compile with none of its default features.
 const PUBLISHED: &[&str] = &["hapax-core", "hapax-store", "hapax", "hapax-cli"];
 
+/// The HTTP effect isn't on by default. It is tested apart: the tests of the compiler's messages build all that their crate
+/// is given anew, and TLS would double their time.
+const WITH_HTTP: &str = "-p hapax --features full,test-tls";
+
 /// The target on which the core must compile: it has neither threads, files nor a clock, so a core
 /// that compiles there has no I/O hidden in it.
 pub(super) const WASM_TARGET: &str = "wasm32-unknown-unknown";
@@ -25,6 +29,7 @@ pub(super) fn features(context: &Context) -> Result<(), Failure> {
     for package in PUBLISHED {
         context.cargo("check --no-default-features -p").arg(*package).run()?;
     }
+    context.cargo("check --no-default-features --features http -p hapax").run()?;
     if !has_target(WASM_TARGET) {
         println!("could not check hapax-core for {WASM_TARGET}: the target is not installed");
         return Ok(());
@@ -33,20 +38,24 @@ pub(super) fn features(context: &Context) -> Result<(), Failure> {
 }
 
 pub(super) fn doc(context: &Context) -> Result<(), Failure> {
-    context.cargo("doc --workspace --no-deps").env("RUSTDOCFLAGS", "-D warnings").run()
+    context.cargo("doc --workspace --no-deps --features hapax/full").env("RUSTDOCFLAGS", "-D warnings").run()
 }
 
 pub(super) fn tests(context: &Context) -> Result<(), Failure> {
-    let command = if context.cargo("nextest --version").succeeds() {
-        context.cargo("nextest run --workspace")
+    let nextest = context.cargo("nextest --version").succeeds();
+    let runner = context.cargo(if nextest { "nextest run" } else { "test" });
+    let all = runner.clone().args(if nextest { "--workspace" } else { "--workspace --lib --bins --tests" });
+    if context.long {
+        all.env("HAPAX_LONG", "1").run()?
     } else {
-        context.cargo("test --workspace --lib --bins --tests")
-    };
-    if context.long { command.env("HAPAX_LONG", "1").run() } else { command.run() }
+        all.run()?
+    }
+    runner.args(WITH_HTTP).args("--lib --test http --test bad_input").run()
 }
 
 pub(super) fn doctests(context: &Context) -> Result<(), Failure> {
-    context.cargo("test --workspace --doc").run()
+    context.cargo("test --workspace --doc").run()?;
+    context.cargo("test --doc").args(WITH_HTTP).run()
 }
 
 /// Whether the standard library of a target is installed. Asks rustc, not rustup: a toolchain from

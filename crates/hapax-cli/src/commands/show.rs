@@ -303,7 +303,7 @@ impl Page<'_> {
 /// A journal entry in words.
 fn told(entry: &Entry) -> String {
     match entry {
-        Entry::AttemptFailed { failure } => {
+        Entry::AttemptFailed { failure, .. } => {
             format!("attempt {} failed: {}", failure.attempt, failure.message)
         }
         Entry::Intent(intent) => {

@@ -73,8 +73,15 @@ fn every_entry(row: &JournalRow) -> Vec<JournalRow> {
     let entries = [
         intent(u64::MAX),
         result(EffectOutcome::Ok { response: json("fine") }),
-        result(EffectOutcome::Err { code, message, retryable: false, unsent: true }),
-        Entry::AttemptFailed { failure: failure.clone() },
+        result(EffectOutcome::Err {
+            code,
+            message,
+            retryable: false,
+            unsent: true,
+            not_before_us: Some(i64::MAX),
+        }),
+        Entry::AttemptFailed { failure: failure.clone(), not_before_us: None },
+        Entry::AttemptFailed { failure: failure.clone(), not_before_us: Some(i64::MAX) },
         Entry::ItemDone {
             done: Done::Ok { delta: json("delta"), route: SettledRoute::Edges, messages: vec![] },
         },

@@ -134,7 +134,8 @@ impl Scripted<'_> {
 }
 
 fn failure(message: &str, retryable: bool, unsent: bool) -> EffectOutcome {
-    EffectOutcome::Err { code: code::EFFECT_FAILED.into(), message: message.into(), retryable, unsent }
+    let (code, message) = (code::EFFECT_FAILED.into(), message.into());
+    EffectOutcome::Err { code, message, retryable, unsent, not_before_us: None }
 }
 
 impl Script {

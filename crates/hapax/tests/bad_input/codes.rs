@@ -4,6 +4,8 @@
 
 use crate::common::*;
 use futures::future::BoxFuture;
+#[cfg(feature = "http")]
+use hapax::http::Request;
 use hapax::{
     Coded, Error, NodePolicy, Run,
     core::{
@@ -123,13 +125,33 @@ fn two_answers() -> Graph<Board> {
     quiet().edge_if(WORK, WORK, "odd", odd)
 }
 
+/// Only met with the feature `http`.
+const OF_HTTP: [Code; 5] =
+    [code::HTTP_INVALID, code::HTTP_STATUS, code::HTTP_NO_ANSWER, code::HTTP_TOO_LARGE, code::HTTP_BODY];
+
+#[cfg(not(feature = "http"))]
+const HTTP_PROVOCATIONS: &[(Code, Provocation)] = &[];
+
+#[cfg(feature = "http")]
+const HTTP_PROVOCATIONS: &[(Code, Provocation)] = provocations! {
+    HTTP_INVALID => async { requested("", |_| Request::get("/relative")).await },
+    HTTP_STATUS => async { requested("HTTP/1.1 404 No\r\ncontent-length: 0\r\n\r\n", Request::get).await },
+    HTTP_NO_ANSWER => async { requested("", Request::get).await },
+    HTTP_TOO_LARGE => async { requested(TEN_BYTES, |url| Request::get(url).max_body(9)).await },
+    HTTP_BODY => async { requested(TEN_BYTES, Request::get).await },
+};
+
 /// Not of the library: the tests of `hapax-cli` meet them.
 const OF_THE_COMMAND_LINE: [Code; 2] = [code::USAGE, code::SYSTEM];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_code_can_be_met() {
     for code in code::ALL.iter().filter(|code| !OF_THE_COMMAND_LINE.contains(code)) {
-        let provoke = PROVOCATIONS.iter().find(|(provoked, _)| provoked == code);
+        let mut provocations = PROVOCATIONS.iter().chain(HTTP_PROVOCATIONS);
+        let provoke = provocations.find(|(provoked, _)| provoked == code);
+        if provoke.is_none() && OF_HTTP.contains(code) && cfg!(not(feature = "http")) {
+            continue;
+        }
         let (_, provoke) = provoke.unwrap_or_else(|| panic!("nothing in PROVOCATIONS leads to {code}"));
         assert_eq!(provoke().await, *code);
     }
@@ -179,6 +201,30 @@ async fn calls_in_vain(mut ctx: Ctx) -> hapax::Result<()> {
 async fn sends_nan(mut ctx: Ctx) -> hapax::Result<()> {
     ctx.effect("call", Write, &f64::NAN, async |_| Ok::<u64, NodeError>(1)).await?;
     Ok(())
+}
+
+#[cfg(feature = "http")]
+const TEN_BYTES: &str = "HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n0123456789";
+
+/// A node that wants a number, and a server that says this to whoever asks and hangs up.
+#[cfg(feature = "http")]
+async fn requested(said: &'static str, request: fn(&str) -> Request) -> Code {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        let mut stream = listener.accept()?.0;
+        let _request = stream.read(&mut [0; 4096])?;
+        stream.write_all(said.as_bytes())
+    });
+    let client = hapax::http::Client::builder().no_proxy().no_system_roots().build().unwrap();
+    let asks = node!(
+        [client, url] | ctx | {
+            let text: String = ctx.http("ask", &client, request(&url)).await?.json()?;
+            Ok::<_, NodeError>(Board::delta().word(text))
+        }
+    );
+    failed(graph(asks)).await
 }
 
 fn graph<M>(work: impl hapax::IntoNode<Board, (), (), M>) -> Graph<Board> {

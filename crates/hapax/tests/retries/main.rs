@@ -5,7 +5,11 @@ mod common;
 
 use common::*;
 use hapax::{
-    Coded, Error, Event, NodePolicy, core::commit::Write as StoreWrite, core::error::code, prelude::*,
+    Coded, Error, Event, NodePolicy,
+    core::{commit::Write as StoreWrite, error::code, journal::Entry},
+    prelude::*,
+    store::{Clock, MemoryStore, Store},
+    testing::Lab,
 };
 use std::{
     fmt,
@@ -77,6 +81,113 @@ async fn a_custom_backoff_says_how_long_to_pause_after_each_failure() {
     let retry = Retry::standard().attempts(4).backoff(|n| Duration::from_secs(10) * n);
     outcome(flaky(&diary, 3), retry).await.unwrap();
     assert_eq!(diary.all(), ["1 after 0 s", "2 after 10 s", "3 after 30 s", "4 after 60 s"]);
+}
+
+const TEN_MINUTES: Duration = Duration::from_secs(600);
+
+/// A node whose first call is told to come back in ten minutes, and that notes by the store's clock when each attempt
+/// begins.
+fn told_to_wait(diary: &Diary, clock: &Clock) -> Graph<Board> {
+    let (diary, clock, begun) = (diary.clone(), clock.clone(), clock.now_us());
+    let work = node!(
+        [diary, clock] | ctx | {
+            diary.note(format!("{} after {} s", ctx.attempt(), (clock.now_us() - begun) / 1_000_000));
+            let attempt = ctx.attempt();
+            let call = async |_: hapax::Call| match attempt {
+                1 => Err(NodeError::new("busy").retry_after(TEN_MINUTES)),
+                _ => Ok(1u64),
+            };
+            let paid = ctx.effect("pay", Write, &5, call).await?;
+            Ok::<_, NodeError>(Board::delta().total(paid))
+        }
+    );
+    Graph::new("told", 1, WORK).node(WORK, work)
+}
+
+fn stopped_clock() -> (Arc<dyn Store>, Clock) {
+    let clock = Clock::manual();
+    (MemoryStore::with_clock(clock.clone()), clock)
+}
+
+#[tokio::test]
+async fn the_next_attempt_waits_as_long_as_the_failure_asks_for_and_the_run_is_parked() {
+    let ((store, clock), diary) = (stopped_clock(), Diary::default());
+    // Less than it waits: parked time is free.
+    let options = Options::default().retry(at_once(2)).run_budget(Duration::from_secs(60));
+    let lab = Lab::on(store, options);
+    let flow = lab.engine().register(told_to_wait(&diary, &clock), ()).await.unwrap();
+    let run = flow.start("run", Board::default()).await.unwrap();
+    let timer = hapax::Status::Waiting { on: hapax::WaitsOn::Timer };
+    assert_eq!(lab.until("run", |status| *status != hapax::Status::Running).await.unwrap(), timer);
+    assert_eq!(lab.finish(&run).await.unwrap().total, 1);
+    assert_eq!(diary.all(), ["1 after 0 s", "2 after 600 s"]);
+}
+
+fn fails_an_attempt(write: &StoreWrite) -> bool {
+    let failed = |entry: &Entry| matches!(entry, Entry::AttemptFailed { .. });
+    matches!(write, StoreWrite::Append(append) if append.rows.iter().any(|row| failed(&row.entry)))
+}
+
+#[test]
+fn a_crash_does_not_shorten_the_wait() {
+    let parks: fn(&StoreWrite) -> bool = |write| matches!(write, StoreWrite::Status(_));
+    // After the failed call is recorded and before the attempt is; after both and before the run is parked.
+    for (dies_before, begun) in
+        [(fails_an_attempt as fn(&_) -> _, vec!["1", "1", "2"]), (parks, vec!["1", "2"])]
+    {
+        let ((store, clock), diary) = (stopped_clock(), Diary::default());
+        let graph = || told_to_wait(&diary, &clock);
+        let options = Options::default().retry(at_once(2));
+        let first = Process::dying_before(&store, dies_before);
+        let engine = first.engine(options.clone());
+        first.run_to_death(async {
+            let flow = engine.register(graph(), ()).await.unwrap();
+            flow.start("run", Board::default()).await.unwrap();
+        });
+        clock.advance(Duration::from_secs(60));
+        let second = Process::healthy(&store);
+        second.run(async {
+            let lab = Lab::on(store.clone(), options);
+            let flow = lab.engine().register(graph(), ()).await.unwrap();
+            let run = flow.attach("run").await.unwrap();
+            assert_eq!(lab.finish(&run).await.unwrap().total, 1);
+        });
+        let noted = diary.all();
+        let attempts: Vec<_> = noted.iter().map(|note| &note[..1]).collect();
+        assert_eq!(attempts, begun);
+        assert!(noted.last().unwrap().ends_with(" after 540 s"), "600 s after the failure: {noted:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_longer_of_the_two_pauses_counts() {
+    let begun = tokio::time::Instant::now();
+    let diary = Diary::default();
+    let work = node!(
+        [diary] | ctx | {
+            diary.note(format!("{} after {} s", ctx.attempt(), begun.elapsed().as_secs()));
+            Err::<(), _>(NodeError::new("busy").retry_after(Duration::from_millis(900)))
+        }
+    );
+    let retry = Retry::standard().attempts(2).backoff(|_| Duration::from_secs(20));
+    outcome(Graph::new("pauses", 1, WORK).node(WORK, work), retry).await.unwrap_err();
+    assert_eq!(diary.all(), ["1 after 0 s", "2 after 20 s"]);
+}
+
+#[tokio::test]
+async fn nobody_waits_for_an_attempt_that_is_not_granted() {
+    let work = |fatal: bool| {
+        node!(
+            [] | ctx | {
+                let error = NodeError::new("busy").retry_after(TEN_MINUTES);
+                Err::<(), _>(if fatal { error.fatal() } else { error })
+            }
+        )
+    };
+    for (attempts, fatal) in [(1, false), (5, true)] {
+        let graph = Graph::new("last", 1, WORK).node(WORK, work(fatal));
+        assert_eq!(outcome(graph, at_once(attempts)).await.unwrap_err().code(), code::NODE_FAILED);
+    }
 }
 
 #[tokio::test(start_paused = true)]
