@@ -494,7 +494,10 @@ impl<'a> EffectFuture<'a> {
             return self.attempt.waits.wait(Wait::Until(due_us)).await;
         }
         let _busy = self.attempt.waits.busy();
-        tokio::time::sleep(left).await;
+        // The runtime's own timers are coarse: a time that has come needs none.
+        if !left.is_zero() {
+            tokio::time::sleep(left).await;
+        }
     }
 
     /// The next letter of a subject, recorded; parked until there is one.
