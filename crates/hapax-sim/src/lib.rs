@@ -10,9 +10,10 @@
 //! | [`probe`] | a store that is watched, delayed, frozen or troubled on its way to the real one |
 //! | [`life`] | one engine from its start to its end or its death |
 //! | [`verdict`] | what a run left behind, and whether it is what it should be |
-//! | [`kills`], [`orders`] | real processes that are killed, and the work that they do |
+//! | [`kills`], [`orders`], [`journeys`] | real processes that are killed, and the work that they do |
 
 pub mod generate;
+pub mod journeys;
 pub mod kills;
 pub mod ledger;
 pub mod life;
