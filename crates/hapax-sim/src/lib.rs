@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`ledger`] | the one state that all generated graphs share |
 //! | [`generate`] | graphs and the behaviour of their nodes, from a seed |
+//! | [`mutate`] | one node of a case does one thing otherwise |
 //! | [`workload`] | a generated case as a graph with code |
 //! | [`world`] | the outside, and the one log in which everything gets its place |
 //! | [`stores`] | the stores that the proofs run on |
@@ -17,6 +18,7 @@ pub mod journeys;
 pub mod kills;
 pub mod ledger;
 pub mod life;
+pub mod mutate;
 pub mod orders;
 pub mod probe;
 pub mod stores;
