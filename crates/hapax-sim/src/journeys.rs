@@ -137,7 +137,7 @@ async fn book(mut ctx: Ctx) -> hapax::Result<JourneyDelta> {
     let _body = agency.reports.body();
     let price = agency.look(&mut ctx).await?;
     let (at, id) = (format!("{:?}", ctx.now()), ctx.uuid());
-    let receipt = agency.write(&mut ctx, "book", json!({ "price": price, "at": at, "id": id })).await?;
+    let receipt = agency.write(&mut ctx, "book", &json!({ "price": price, "at": at, "id": id })).await?;
     Ok(Journey::delta().price(price).receipts("book".to_owned(), receipt))
 }
 
@@ -147,9 +147,9 @@ async fn pay(mut ctx: Ctx) -> hapax::Result<JourneyDelta> {
     let agency = ctx.app();
     let _body = agency.reports.body();
     let cents = json!({ "cents": ctx.state().price });
-    let (paid_by, receipt) = match agency.write_in_vain(&mut ctx, "card", cents.clone()).await {
+    let (paid_by, receipt) = match agency.write_in_vain(&mut ctx, "card", &cents).await {
         Ok(receipt) => ("card", receipt),
-        Err(_) => ("invoice", agency.write(&mut ctx, "invoice", cents).await?),
+        Err(_) => ("invoice", agency.write(&mut ctx, "invoice", &cents).await?),
     };
     ctx.emit(NEWS, "", &format!("paid by {paid_by}"))?;
     Ok(Journey::delta().paid_by(paid_by).receipts(paid_by.to_owned(), receipt))
@@ -192,7 +192,7 @@ async fn visit(mut ctx: Ctx) -> hapax::Result<JourneyDelta> {
     let lane = async |mut lane: Ctx, place: &'static str| {
         let seen = agency.look(&mut lane).await?;
         let draw = lane.random() >> 20;
-        agency.write(&mut lane, place, json!({ "seen": seen, "draw": draw })).await
+        agency.write(&mut lane, place, &json!({ "seen": seen, "draw": draw })).await
     };
     let (left, right) = (ctx.scope("left"), ctx.scope("right"));
     let (left, right) = futures::join!(lane(left, "left"), lane(right, "right"));
@@ -204,9 +204,9 @@ async fn mend(mut ctx: Ctx) -> hapax::Result<JourneyDelta> {
     let agency = ctx.app();
     let _body = agency.reports.body();
     let seen = agency.look(&mut ctx).await?;
-    let before = agency.write(&mut ctx, "before", json!({ "seen": seen })).await?;
-    let shaky = agency.write_in_vain(&mut ctx, "shaky", json!({ "behind": before })).await?;
-    let after = agency.write(&mut ctx, "after", json!({ "behind": shaky })).await?;
+    let before = agency.write(&mut ctx, "before", &json!({ "seen": seen })).await?;
+    let shaky = agency.write_in_vain(&mut ctx, "shaky", &json!({ "behind": before })).await?;
+    let after = agency.write(&mut ctx, "after", &json!({ "behind": shaky })).await?;
     let receipts = [("before", before), ("shaky", shaky), ("after", after)];
     Ok(receipts
         .into_iter()
@@ -218,7 +218,7 @@ async fn pack(mut ctx: Ctx) -> hapax::Result<JourneyDelta> {
     let _body = agency.reports.body();
     let round = ctx.state().rounds;
     let place = format!("label {round}");
-    let receipt = agency.write(&mut ctx, &place, json!({})).await?;
+    let receipt = agency.write(&mut ctx, &place, &json!({})).await?;
     ctx.emit(NEWS, "", &format!("packed {round}"))?;
     Ok(Journey::delta().rounds(1u32).receipts(place, receipt))
 }
@@ -233,14 +233,14 @@ impl Agency {
         Ok(ctx.effect("look", Read, "?", async |_| ledger::look(&self.ledger).await).await?)
     }
 
-    async fn write(&self, ctx: &mut Ctx, place: &str, what: Value) -> hapax::Result<String> {
+    async fn write(&self, ctx: &mut Ctx, place: &str, what: &Value) -> hapax::Result<String> {
         let request = request(ctx, place, what);
         let call = async |call: Call| ledger::call(&self.ledger, call.key(), &request).await;
         let receipt = ctx.effect(place, Write, &request, call).await?;
         Ok(self.saw(receipt))
     }
 
-    async fn write_in_vain(&self, ctx: &mut Ctx, place: &str, what: Value) -> hapax::Result<String> {
+    async fn write_in_vain(&self, ctx: &mut Ctx, place: &str, what: &Value) -> hapax::Result<String> {
         let request = request(ctx, place, what);
         let call = async |call: Call| ledger::call_in_vain(&self.ledger, call.key(), &request).await;
         let receipt = ctx.effect(place, Write, &request, call).await?;
@@ -253,6 +253,6 @@ impl Agency {
     }
 }
 
-fn request(ctx: &Ctx, place: &str, what: Value) -> Value {
+fn request(ctx: &Ctx, place: &str, what: &Value) -> Value {
     json!({ "journey": ctx.state().id, "place": place, "what": what })
 }
