@@ -16,6 +16,10 @@ Workloads, each in this process; prints BEGIN, then RESULT {json}:
   w4b STEPS BYTES              a large state that is replaced
   w5 STEPS FILE [DIE_AT]       a run that writes each step it executes to FILE; kills itself in that step
   w5resume STEPS FILE          goes on with it
+  reads STEPS EACH             one run, each step of which makes so many recorded reads
+  writes RUNS EACH             runs at the same time, each with so many recorded writes
+  timers RUNS SECONDS          parked runs that are due one after the other
+  replay STEPS                 a run made again from its record
   fill RUNS STEPS              fills a database
   limit-fsync COUNT            fdatasync alone
   limit-rows COMMITS ROWS      SQLite alone, rows of nothing in particular
@@ -101,6 +105,32 @@ pub enum Workload {
         steps: u64,
         /// Where each body leaves a line.
         file: PathBuf,
+    },
+    /// One run that reads.
+    Reads {
+        /// Its steps.
+        steps: u64,
+        /// Reads in each.
+        each: u64,
+    },
+    /// Runs that write at the same time.
+    Writes {
+        /// How many.
+        runs: u64,
+        /// Writes of each.
+        each: u64,
+    },
+    /// Parked runs.
+    Timers {
+        /// How many.
+        runs: u64,
+        /// The time over which they are due.
+        seconds: u64,
+    },
+    /// A run made again.
+    Replay {
+        /// Its steps.
+        steps: u64,
     },
     /// Older runs for others to be measured among.
     Fill {
@@ -219,6 +249,10 @@ fn parse_workload(words: &[&str]) -> Result<Workload, String> {
             Workload::W5 { steps: number(steps)?, file: file.into(), die_at: Some(number(die_at)?) }
         }
         ["w5resume", steps, file] => Workload::W5Resume { steps: number(steps)?, file: file.into() },
+        ["reads", steps, each] => Workload::Reads { steps: number(steps)?, each: number(each)? },
+        ["writes", runs, each] => Workload::Writes { runs: number(runs)?, each: number(each)? },
+        ["timers", runs, seconds] => Workload::Timers { runs: number(runs)?, seconds: number(seconds)? },
+        ["replay", steps] => Workload::Replay { steps: number(steps)? },
         ["fill", runs, steps] => Workload::Fill { runs: number(runs)?, steps: number(steps)? },
         ["limit-fsync", count] => Workload::LimitFsync { count: number(count)? },
         ["limit-rows", commits, rows] => {

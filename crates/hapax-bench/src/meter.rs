@@ -74,6 +74,12 @@ impl Tally {
         hapax_vfs::syncs() + self.own_syncs.load(Ordering::Relaxed)
     }
 
+    /// Counts a body that was due some time ago.
+    pub(crate) fn late(&self, by: Duration) {
+        self.latencies.record(by.as_nanos() as u64);
+        self.count();
+    }
+
     /// Takes the time since `start`.
     pub(crate) fn record(&self, start: Instant) {
         self.latencies.record(start.elapsed().as_nanos() as u64);

@@ -7,7 +7,7 @@ use std::ffi::OsString;
 const AFTER_HELP: &str = "\
 Exit codes:
   0    done
-  1    what was asked for failed, or something is unsafe
+  1    what was asked for failed, a run diverges, or something is unsafe
   2    the command line was not understood
   3    the store cannot be opened, read or written
   4    another engine is at work there: try again later
@@ -18,10 +18,11 @@ Every error has a code such as HX0028 and a page docs/errors/HX0028.md with caus
 Examples:
   hapax --store sqlite:orders.db list --status failed
   HAPAX_STORE=sqlite:orders.db hapax show order-42
+  hapax fork order-42@3 --set cents=10
   hapax graph --run order-42 --format svg > order-42.svg
   hapax doctor";
 
-/// Durable execution: look at runs, draw them, cancel, retry and resume them, check the store.
+/// Durable execution: look at runs, draw them, cancel, retry, resume, replay and fork them, check the store.
 #[derive(Debug, Parser)]
 #[command(name = "hapax", version, after_help = AFTER_HELP, max_term_width = 100)]
 #[command(styles = Styles::styled(), propagate_version = true, arg_required_else_help = true)]

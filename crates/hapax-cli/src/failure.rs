@@ -84,6 +84,16 @@ impl Failure {
         self
     }
 
+    /// What lies behind it, where something does.
+    pub(crate) fn caused_by(mut self, deeper: &str) -> Self {
+        if let Failure::Coded { cause, .. } = &mut self
+            && !deeper.trim().is_empty()
+        {
+            *cause = Some(deeper.trim().to_owned());
+        }
+        self
+    }
+
     /// For a command whose answer is whether something is wrong.
     pub(crate) fn into_finding(mut self) -> Self {
         if let Failure::Coded { exit, .. } = &mut self {
@@ -243,6 +253,13 @@ fn cure(code: Code) -> &'static str {
         code::BAD_DURATION => "compute the duration from two times that you check first",
         code::ANSWER_REJECTED => "`inbox` shows the question with its schema: answer again",
         code::NO_QUESTION => "`inbox` lists the open questions with their names",
+        _ => cure_around(code),
+    }
+}
+
+/// The same for what lies around runs: stores, the command line, other programs, the outbox.
+fn cure_around(code: Code) -> &'static str {
+    match code {
         code::STORE_RETRY => "try again; if it stays, look for a process that holds the file",
         code::STORE_UNKNOWN => "look with `show` whether it took effect",
         code::FENCED => "nothing: another engine goes on with it",
@@ -260,6 +277,10 @@ fn cure(code: Code) -> &'static str {
         code::BAD_URL => "use `sqlite:path/to/file.db` or `memory:`",
         code::USAGE => "`--help` shows how it is used",
         code::SYSTEM => "check the path, its permissions and the room on the disk",
+        code::BAD_PROGRAM => {
+            "name a program that calls `hapax_cli::run`, with the graphs of these runs registered"
+        }
+        code::FINDS_WORK => "build its engine with `Options::default().finds_work(false)`",
         code::CLAIM_LOST => "nothing: another relay delivers them",
         code::SINK_FAILED => "mend the other side or the path; what waits is kept and delivered then",
         _ => "see the code's page",

@@ -1,7 +1,8 @@
 //! The command line of Hapax, as a library.
 //!
 //! Only your own binary holds your nodes' code, so only it can execute them. [`run`] gives it every subcommand of
-//! `hapax`; there `resume` and `retry` really go on, `graph` draws what is registered, and `show` hides secret fields.
+//! `hapax`; there `resume` and `retry` really go on, `replay` compares code and record, `graph` draws what is registered,
+//! and `show` hides secret fields.
 //!
 //! ```no_run
 //! use hapax::prelude::*;
@@ -15,7 +16,8 @@
 //! async fn main() -> hapax::Result<std::process::ExitCode> {
 //!     // An operator's tool executes what it is told to, and doesn't look for more.
 //!     let options = Options::default().finds_work(false);
-//!     let engine = Engine::builder().options(options).open("sqlite:orders.db").await?;
+//!     let store = std::env::var("HAPAX_STORE").unwrap_or_else(|_| "sqlite:orders.db".into());
+//!     let engine = Engine::builder().options(options).open(&store).await?;
 //!     engine.register(Graph::new("orders", 1, RESERVE).node(RESERVE, reserve), ()).await?;
 //!     Ok(hapax_cli::run(engine).await)
 //! }
@@ -58,7 +60,8 @@ const FAREWELL: Duration = Duration::from_secs(5);
 ///
 /// Register the graphs first. The engine is shut down when the command is done. Build it with
 /// [`finds_work(false)`](hapax::Options::finds_work), unless looking at runs shall also take up those that nobody
-/// holds.
+/// holds; `replay`, which must not execute anything, is refused then. For `replay --against` let `HAPAX_STORE` name the
+/// store.
 ///
 /// ```
 /// use hapax::prelude::*;
@@ -105,7 +108,10 @@ pub async fn run_from(
         _ if cli.global.store.is_some() || cli.global.namespace.is_some() => {
             Err(Failure::usage("this program opens its own store: leave out --store and --namespace"))
         }
-        Command::Online(command) => on(&engine, command, &out, true).await,
+        Command::Online(command) => {
+            let session = Session { engine: &engine, out: &out, embedded: true, address: &vec![] };
+            on(&session, command).await
+        }
     };
     engine.shutdown(FAREWELL).await;
     out.exit(outcome)
@@ -140,21 +146,21 @@ fn stock(global: &args::Global, command: commands::Online, out: &Output) -> Resu
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::io("cannot start", &error))?;
     runtime.block_on(async {
-        let engine = match session::open(global).await {
+        let (engine, address) = match session::open(global).await {
             // What can't be opened is just what a doctor is asked about.
             Err(failure) if command.is_doctor() => return Err(failure.into_finding()),
             opened => opened?,
         };
-        let outcome = on(&engine, command, out, false).await;
+        let session = Session { engine: &engine, out, embedded: false, address: &address };
+        let outcome = on(&session, command).await;
         engine.shutdown(FAREWELL).await;
         outcome
     })
 }
 
-async fn on(engine: &Engine, command: commands::Online, out: &Output, embedded: bool) -> Result<(), Failure> {
-    let session = Session { engine, out, embedded };
+async fn on(session: &Session<'_>, command: commands::Online) -> Result<(), Failure> {
     tokio::select! {
-        outcome = command.run(&session) => outcome,
+        outcome = command.run(session) => outcome,
         Ok(()) = tokio::signal::ctrl_c() => Err(Failure::Interrupted),
     }
 }

@@ -3,7 +3,7 @@
 use crate::{args::Global, failure::Failure, output::Output};
 use hapax::{Engine, Error, GraphOutline, Options, Status, core::id::Namespace};
 use hapax_store::{ListFilter, MemoryStore, RunRecord, SqliteOptions, SqliteStore, Store, StoreError};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::{
     env,
     ffi::{OsStr, OsString},
@@ -22,10 +22,15 @@ pub(crate) struct Session<'a> {
     pub(crate) out: &'a Output,
     /// The program is a user's own, which holds graphs.
     pub(crate) embedded: bool,
+    /// What was opened, as a child process is told of it.
+    pub(crate) address: &'a Address,
 }
 
+/// A store and a tenant, as environment variables. Empty: the program's own, which only it knows.
+pub(crate) type Address = Vec<(&'static str, OsString)>;
+
 /// A run whose row can't be read.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Damaged {
     pub(crate) run: String,
     pub(crate) error: String,
@@ -94,15 +99,17 @@ impl Session<'_> {
 }
 
 /// Opens the store that the flags or the environment name.
-pub(crate) async fn open(global: &Global) -> Result<Engine, Failure> {
+pub(crate) async fn open(global: &Global) -> Result<(Engine, Address), Failure> {
     let url = global.store.clone().or_else(|| env::var_os("HAPAX_STORE").filter(|url| !url.is_empty()));
     let url = url.ok_or_else(|| {
         Failure::usage("no store is named")
             .cured_by("pass --store sqlite:path/to/file.db, or set HAPAX_STORE")
     })?;
-    let options = Options::default().finds_work(false).namespace(namespace(global)?);
+    let namespace = namespace(global)?;
     let store = open_store(&url).await?;
-    Ok(Engine::builder().options(options).with_store(store))
+    let address = vec![("HAPAX_STORE", url), ("HAPAX_NAMESPACE", namespace.as_str().into())];
+    let options = Options::default().finds_work(false).namespace(namespace);
+    Ok((Engine::builder().options(options).with_store(store), address))
 }
 
 /// The tenant that the flags or the environment name.

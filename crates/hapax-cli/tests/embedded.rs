@@ -1,58 +1,18 @@
 //! A user's own binary: every subcommand, with the code of its graphs behind it.
-//!
-//! The test binary plays that program itself: started again with `HAPAX_TOOL` set, it runs the commands of its
-//! environment over the shop's graph.
 
 mod common;
 
-use common::{Said, Shop, World, clean_env, said, shop};
-use hapax::{Engine, Graph, Node, Options, Status};
-use std::{
-    process::{Command, ExitCode},
-    sync::Arc,
-    time::Duration,
+use common::{
+    Shop, World,
+    tool::{tool_on, tool_with},
 };
-
-/// Separates the test harness's own words from the program's.
-const MARK: &str = "=== the program's own words ===\n";
+use hapax::{Engine, Options, Status};
+use std::{sync::Arc, time::Duration};
 
 /// Not a test of its own: the program that the others start.
 #[test]
 fn tool() {
-    let Ok(args) = std::env::var("HAPAX_TOOL") else { return };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let code = runtime.block_on(async {
-        let options = Options::default().finds_work(false);
-        let url = std::env::var("HAPAX_TOOL_STORE").unwrap();
-        let engine = Engine::builder().options(options).open(&url).await.unwrap();
-        engine.register(shop(), Arc::new(World::default())).await.unwrap();
-        if std::env::var_os("HAPAX_TOOL_SWEEPS").is_some() {
-            let only = Node::new("only");
-            engine.register(Graph::new("sweep", 1, only).node(only, only_node), ()).await.unwrap();
-        }
-        print!("{MARK}");
-        hapax_cli::run_from(engine, ["shop"].into_iter().chain(args.split_whitespace())).await
-    });
-    // An exit code can only be printed or returned by `main`, and that is the harness's.
-    let code = (0..=u8::MAX).find(|n| format!("{:?}", ExitCode::from(*n)) == format!("{code:?}"));
-    std::process::exit(code.expect("a code of a byte").into());
-}
-
-async fn only_node(_: hapax::Ctx<common::Order>) {}
-
-fn tool_on(shop: &Shop, args: &str) -> Said {
-    tool_with(shop, args, &[])
-}
-
-fn tool_with(shop: &Shop, args: &str, env: &[(&str, &str)]) -> Said {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["tool", "--exact", "--nocapture", "--test-threads=1"]);
-    clean_env(&mut command);
-    command.env("HAPAX_TOOL", args).env("HAPAX_TOOL_STORE", format!("sqlite:{}", shop.path().display()));
-    command.envs(env.iter().copied());
-    let mut said = said(command);
-    said.out = said.out.split_once(MARK).expect("the program began").1.to_owned();
-    said
+    common::tool::play();
 }
 
 #[tokio::test]

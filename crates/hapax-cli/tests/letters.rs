@@ -2,55 +2,8 @@
 
 mod common;
 
-use common::{Said, said, stock, url};
-use hapax::{Engine, Event, Graph, Node, Question, Status, prelude::*};
-use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
-
-#[derive(State, Clone, Debug, Default, Serialize, Deserialize)]
-struct Note {
-    text: Option<String>,
-}
-
-const WORK: Node = Node::new("work");
-
-/// A store with an engine at work on it, and the stock program beside.
-struct Desk {
-    folder: tempfile::TempDir,
-    engine: Engine,
-}
-
-impl Desk {
-    async fn open() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("notes.db");
-        let engine = Engine::open(&format!("sqlite:{}", path.display())).await.unwrap();
-        Self { folder, engine }
-    }
-
-    fn path(&self) -> PathBuf {
-        self.folder.path().join("notes.db")
-    }
-
-    fn hapax(&self, args: &[&str]) -> Said {
-        let mut command = stock(args);
-        command.arg("--store").arg(url(&self.path()));
-        said(command)
-    }
-
-    /// Starts a run and waits until it is parked.
-    async fn parked(&self, graph: Graph<Note>) -> hapax::Run<Note> {
-        let mut events = self.engine.events();
-        let flow = self.engine.register(graph, ()).await.unwrap();
-        let run = flow.start("note-1", Note::default()).await.unwrap();
-        loop {
-            let event = events.recv().await.unwrap();
-            if matches!(event, Event::RunEnded { status: Status::Waiting { .. } | Status::InDoubt, .. }) {
-                return run;
-            }
-        }
-    }
-}
+use common::desk::{Desk, Note, NoteDelta, WORK};
+use hapax::{Graph, Question, prelude::*};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_signal_from_the_command_line_wakes_a_run() {

@@ -2,63 +2,37 @@
 
 mod common;
 
-use common::{Said, said, steady, steady_json, stock, url};
+use common::{
+    desk::{Desk, Note, WORK},
+    steady, steady_json, stock, url,
+};
 use futures::future::BoxFuture;
 use hapax::{
-    Engine, Graph, Node,
+    Graph,
     outbox::{Delivery, RelayOptions, Sink, SinkError},
-    prelude::*,
 };
-use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
 
-#[derive(State, Clone, Debug, Default, Serialize, Deserialize)]
-struct Note {
-    text: Option<String>,
+/// A desk on which two runs have sent.
+async fn sent() -> Desk {
+    async fn work(mut ctx: hapax::Ctx<Note>) -> hapax::Result<()> {
+        let run = ctx.run_id().to_string();
+        ctx.emit("notes", &run, "written")?;
+        ctx.emit("audit", "", &(1, "of two"))?;
+        ctx.emit("notes", &run, "read \u{1b}[31m")?;
+        Ok(())
+    }
+    let desk = Desk::open().await;
+    let flow = desk.engine.register(Graph::new("notes", 1, WORK).node(WORK, work), ()).await.unwrap();
+    for run in ["note-1", "note-2"] {
+        flow.start(run, Note::default()).await.unwrap().wait().await.unwrap();
+    }
+    desk
 }
 
-const WORK: Node = Node::new("work");
-
-/// A store in which two runs have sent.
-struct Desk {
-    folder: tempfile::TempDir,
-    engine: Engine,
-}
-
-impl Desk {
-    async fn open() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("notes.db");
-        let engine = Engine::open(&format!("sqlite:{}", path.display())).await.unwrap();
-        async fn work(mut ctx: hapax::Ctx<Note>) -> hapax::Result<()> {
-            let run = ctx.run_id().to_string();
-            ctx.emit("notes", &run, "written")?;
-            ctx.emit("audit", "", &(1, "of two"))?;
-            ctx.emit("notes", &run, "read \u{1b}[31m")?;
-            Ok(())
-        }
-        let flow = engine.register(Graph::new("notes", 1, WORK).node(WORK, work), ()).await.unwrap();
-        for run in ["note-1", "note-2"] {
-            flow.start(run, Note::default()).await.unwrap().wait().await.unwrap();
-        }
-        Self { folder, engine }
-    }
-
-    fn path(&self) -> PathBuf {
-        self.folder.path().join("notes.db")
-    }
-
-    fn hapax(&self, args: &[&str]) -> Said {
-        let mut command = stock(args);
-        command.arg("--store").arg(url(&self.path()));
-        said(command)
-    }
-
-    /// Every message to `notes` is refused once too often.
-    async fn poison(&self) {
-        let options = RelayOptions::default().topics(["notes"]).max_attempts(1);
-        assert_eq!(self.engine.deliver(options, &Refuses).await.unwrap().dead, 4);
-    }
+/// Every message to `notes` is refused once too often.
+async fn poison(desk: &Desk) {
+    let options = RelayOptions::default().topics(["notes"]).max_attempts(1);
+    assert_eq!(desk.engine.deliver(options, &Refuses).await.unwrap().dead, 4);
 }
 
 struct Refuses;
@@ -71,10 +45,10 @@ impl Sink for Refuses {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn messages_that_wait_are_listed() {
-    let desk = Desk::open().await;
+    let desk = sent().await;
     insta::assert_snapshot!("outbox_pending", steady(&desk.hapax(&["outbox"]).ok()));
     assert_eq!(desk.hapax(&["outbox", "--dead"]).ok(), "no dead messages\n");
-    desk.poison().await;
+    poison(&desk).await;
     insta::assert_snapshot!("outbox_dead", steady(&desk.hapax(&["outbox", "--dead"]).ok()));
     let mut one = desk.hapax(&["outbox", "--run", "note-1", "--limit", "1", "--json"]).json();
     one["messages"][0]["written_at"] = "[redacted]".into();
@@ -84,8 +58,8 @@ async fn messages_that_wait_are_listed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn dead_messages_are_retried_or_dropped() {
-    let desk = Desk::open().await;
-    desk.poison().await;
+    let desk = sent().await;
+    poison(&desk).await;
     assert_eq!(desk.hapax(&["outbox", "retry", "note-1"]).ok(), "2 dead messages are pending again\n");
     assert_eq!(desk.hapax(&["outbox", "retry", "note-1"]).ok(), "no message was dead\n");
     let dropped = desk.hapax(&["outbox", "drop", "note-1", "note-2", "--json"]).json();
@@ -101,7 +75,7 @@ async fn dead_messages_are_retried_or_dropped() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_relay_without_the_code_delivers_to_stdout_and_to_a_file() {
-    let desk = Desk::open().await;
+    let desk = sent().await;
     insta::assert_snapshot!(
         "relay_stdout",
         desk.hapax(&["relay", "--to", "stdout", "--drain", "--topic", "audit"]).ok()
@@ -129,7 +103,7 @@ async fn a_relay_without_the_code_delivers_to_stdout_and_to_a_file() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_relay_whose_reader_went_away_ends_and_loses_nothing() {
     use std::io::BufRead;
-    let desk = Desk::open().await;
+    let desk = sent().await;
     let mut command = stock(&["relay", "--to", "stdout", "--batch", "1"]);
     command.arg("--store").arg(url(&desk.path())).stdout(std::process::Stdio::piped());
     let mut relay = command.spawn().unwrap();

@@ -88,6 +88,7 @@ async fn a_closed_pipe_is_no_failure() {
         &["list"][..],
         &["show", "order-1"],
         &["doctor"],
+        &["fork", "order-1@0"],
         &["graph", "--run", "order-1"],
         &["man"],
         &["--help"],
@@ -106,7 +107,10 @@ fn every_command_has_help_with_examples() {
     let help = said(stock(&["--help"])).ok();
     let list = help.split("Commands:\n").nth(1).unwrap().split("\n\n").next().unwrap();
     let commands: Vec<_> = list.lines().filter_map(|line| line.split_whitespace().next()).collect();
-    for command in ["list", "show", "graph", "resume", "retry", "cancel", "gc", "doctor", "canon", "key"] {
+    for command in [
+        "list", "show", "graph", "resume", "retry", "cancel", "replay", "fork", "gc", "doctor", "canon",
+        "key",
+    ] {
         assert!(commands.contains(&command), "{command}");
     }
     for command in commands.into_iter().filter(|command| *command != "help") {
@@ -124,7 +128,9 @@ fn every_command_has_help_with_examples() {
 fn completions_and_man_pages_know_every_command() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = said(stock(&["completions", shell])).ok();
-        assert!(script.contains("doctor") && script.contains("dry-run"), "{shell}");
+        for word in ["doctor", "dry-run", "replay", "against", "fork"] {
+            assert!(script.contains(word), "{shell}: {word}");
+        }
         for word in ["ledger", "life"] {
             assert!(!script.contains(word), "{shell} offers what only the demo itself calls: {word}");
         }

@@ -147,6 +147,10 @@ pub mod code {
         USAGE = "HX0060";
         /// The operating system refused what a command needs.
         SYSTEM = "HX0061";
+        /// The program that was to replay runs can't be used for it.
+        BAD_PROGRAM = "HX0062";
+        /// The program takes up runs by itself, so it can't just look at them.
+        FINDS_WORK = "HX0063";
         /// A relay's claim on a run's messages is over.
         CLAIM_LOST = "HX0070";
         /// A message could not be handed over.

@@ -15,7 +15,7 @@ use crate::{
     route::SettledRoute,
     state::{self, Claims, Conflict, ConflictPolicy, Reducer, State, StateShape},
 };
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque, hash_map::Entry};
 
 /// What became of one item.
 ///
@@ -446,8 +446,8 @@ impl<'g, S: State> Merger<'g, S> {
             Next::Settled(SettledRoute::Edges) => {
                 let node = &self.graph.nodes()[producer.node];
                 let edges = &node.edges;
-                if !held.contains_key(&producer.node) {
-                    held.insert(producer.node, self.hold(node)?);
+                if let Entry::Vacant(place) = held.entry(producer.node) {
+                    place.insert(self.hold(node)?);
                 }
                 let held = &held[&producer.node];
                 for (index, edge) in edges.iter().enumerate().filter(|(index, _)| held[*index]) {

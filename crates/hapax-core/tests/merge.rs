@@ -336,8 +336,12 @@ mod order {
     fn producers_whose_prefixes_collide_still_sort() {
         let graph = graph(&["a", "b"]).build().unwrap();
         let producers = [item(5, 0x0100_0001, "a"), item(5, 0x0100_0002, "a")];
-        let before =
-            Merged { state: Count::default(), frontier: producers.to_vec(), barriers: Barriers::default() };
+        let before = Merged {
+            state: Count::default(),
+            frontier: producers.to_vec(),
+            barriers: Barriers::default(),
+            fresh: false,
+        };
         let merged = step(&graph, 1, before, |_| fork(&["b"])).unwrap();
         let keys: Vec<_> = merged.frontier.iter().map(|item| item.order_key).collect();
         assert_eq!(keys, [OrderKey(0x0100_0000); 2]);
@@ -348,7 +352,8 @@ mod order {
     fn equal_path_hashes_in_one_frontier_are_an_error() {
         let graph = graph(&["a", "b"]).build().unwrap();
         let frontier = vec![item(1, 7, "a"), item(2, 7, "a")];
-        let before = Merged { state: Count::default(), frontier, barriers: Barriers::default() };
+        let before =
+            Merged { state: Count::default(), frontier, barriers: Barriers::default(), fresh: false };
         let error = step(&graph, 1, before, |_| fork(&["b"])).unwrap_err();
         assert_eq!(error, MergeError::PathCollision { step: 1, path_hash: PathHash(7).child("b", 0) });
     }

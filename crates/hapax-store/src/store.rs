@@ -550,6 +550,14 @@ impl Default for ListFilter {
     }
 }
 
+impl ListFilter {
+    /// All runs that can still go on: those that aren't over, and failed ones, which can be retried.
+    pub fn in_flight() -> Self {
+        let statuses = ["pending", "running", "waiting", "paused", "in_doubt", "failed"];
+        Self { statuses: statuses.map(str::to_owned).to_vec(), limit: usize::MAX, ..Self::default() }
+    }
+}
+
 /// What may be deleted.
 ///
 /// ```

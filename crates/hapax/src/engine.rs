@@ -271,6 +271,11 @@ impl Engine {
         self.shared.outlines()
     }
 
+    /// Whether this engine takes up runs that nobody holds; see [`Options::finds_work`].
+    pub fn finds_work(&self) -> bool {
+        self.shared.options.finds_work
+    }
+
     /// Deletes finished runs by age and count.
     pub async fn gc(&self, mut policy: GcPolicy) -> Result<GcReport, Error> {
         policy.namespace = self.shared.options.namespace.clone();

@@ -51,6 +51,7 @@ pub(crate) struct Finished<S: State> {
 }
 
 /// How far an item came.
+#[allow(clippy::large_enum_variant, reason = "most items finish: a box for each costs more than the room")]
 enum Ended<S: State> {
     Finished(Finished<S>),
     /// It can only wait; what it saw is journaled.

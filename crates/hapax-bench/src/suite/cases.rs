@@ -50,7 +50,7 @@ impl Case {
 
     /// Takes minutes, and tells the same every time.
     pub(crate) fn is_long(&self) -> bool {
-        self.id == "long"
+        self.id == "long" || self.id == "timers"
     }
 }
 
@@ -66,6 +66,9 @@ pub(crate) struct Sizes {
     w4: u64,
     limit: u64,
     long: Option<u64>,
+    calls: u64,
+    /// How many, and the seconds over which they are due.
+    timers: (u64, u64),
 }
 
 /// Steps of each older run.
@@ -79,10 +82,12 @@ impl Sizes {
         let long = long.then_some(1_000_000);
         if quick {
             let (w1, w2_runs, w3, w4, limit) = (2000, 200, 10_000, 100, 400);
-            return Self { rounds: 1, fill_runs: 200, w1, w2_runs, w3, w4, limit, long };
+            let (calls, timers) = (10_000, (5000, 3));
+            return Self { rounds: 1, fill_runs: 200, w1, w2_runs, w3, w4, limit, long, calls, timers };
         }
         let (w1, w2_runs, w3, w4, limit) = (20_000, 2000, 100_000, 1000, 10_000);
-        Self { rounds: 3, fill_runs: 2000, w1, w2_runs, w3, w4, limit, long }
+        let (calls, timers) = (100_000, (100_000, 60));
+        Self { rounds: 3, fill_runs: 2000, w1, w2_runs, w3, w4, limit, long, calls, timers }
     }
 }
 
@@ -94,8 +99,61 @@ pub(crate) fn all(sizes: &Sizes) -> Vec<Case> {
             cases.extend(workloads(sizes, place, durability));
         }
     }
+    cases.extend(journal(sizes));
     cases.extend(sizes.long.map(long));
     cases
+}
+
+/// Recorded calls, timers and replays.
+fn journal(sizes: &Sizes) -> Vec<Case> {
+    let case = |id: &str, title: String, durability, threads, call: String, goals| Case {
+        id: id.into(),
+        title,
+        place: Place::Sqlite,
+        durability,
+        threads,
+        call,
+        limit: None,
+        goals,
+    };
+    let Sizes { calls, timers: (timers, seconds), w1, .. } = *sizes;
+    let reads = format!("reads {} 100", calls / 100);
+    let due = format!("{} timers in {seconds} s", thousands(timers));
+    vec![
+        case("reads", "recorded reads".into(), "pipelined", Some(1), reads, vec![Goal::CpuUs(15.0)]),
+        case(
+            "writes",
+            "recorded writes, one run".into(),
+            "pipelined",
+            None,
+            format!("writes 1 {}", calls / 10),
+            vec![Goal::FsyncsPerStep(2.01)],
+        ),
+        case(
+            "writes-shared",
+            "recorded writes, 32 runs".into(),
+            "pipelined",
+            None,
+            format!("writes 32 {}", calls / 100),
+            vec![Goal::FsyncsPerStep(1.0)],
+        ),
+        case(
+            "timers",
+            due,
+            "pipelined",
+            None,
+            format!("timers {timers} {seconds}"),
+            vec![Goal::P99Ms(100.0)],
+        ),
+        case(
+            "replay",
+            format!("replay of {} steps", thousands(w1)),
+            "pipelined",
+            Some(1),
+            format!("replay {w1}"),
+            vec![Goal::StepsPerCpuS(50_000.0)],
+        ),
+    ]
 }
 
 fn limits(count: u64) -> Vec<Case> {

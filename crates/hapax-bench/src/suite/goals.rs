@@ -14,6 +14,11 @@ pub(crate) enum Goal {
         cpu_us: f64,
     },
     StepsPerS(f64),
+    /// Of one core.
+    StepsPerCpuS(f64),
+    CpuUs(f64),
+    FsyncsPerStep(f64),
+    P99Ms(f64),
     WallMs(f64),
     MsPerStep(f64),
     PeakMb(f64),
@@ -45,6 +50,15 @@ impl Goal {
             Goal::StepsPerS(rate) => {
                 (format!(">= {} steps/s", thousands(rate as u64)), figures.steps_per_s >= rate)
             }
+            Goal::StepsPerCpuS(rate) => (
+                format!(">= {} a second of one core", thousands(rate as u64)),
+                figures.cpu_us_per_step <= 1e6 / rate,
+            ),
+            Goal::CpuUs(us) => (format!("<= {us} µs CPU"), figures.cpu_us_per_step <= us),
+            Goal::FsyncsPerStep(most_fsyncs) => {
+                (format!("<= {most_fsyncs} fsyncs each"), most(figures.fsyncs_per_step, most_fsyncs))
+            }
+            Goal::P99Ms(ms) => (format!("p99 <= {ms} ms"), figures.p99_ms <= ms),
             Goal::WallMs(ms) => (format!("<= {ms} ms"), figures.wall_ms <= ms),
             Goal::MsPerStep(ms) => (format!("<= {ms} ms a step"), figures.ms_per_step() <= ms),
             Goal::PeakMb(mb) => (format!("< {mb} MB"), figures.peak_mb < mb),
@@ -73,6 +87,7 @@ mod tests {
             cpu_us_per_step: 40.0,
             steps_per_s: 2000.0,
             wall_ms: 90.0,
+            p99_ms: 100.0,
             peak_mb: 12.0,
             peak_growth: Some(1.5),
             committed_executed_twice: Some(0.0),
@@ -87,6 +102,10 @@ mod tests {
         assert!(met(Goal::MsPerStep(0.5)) && !met(Goal::MsPerStep(0.4)));
         assert!(met(Goal::PeakMb(300.0)) && !met(Goal::PeakGrowth(1.2)));
         assert!(met(Goal::NoneTwice));
+        assert!(met(Goal::StepsPerCpuS(25_000.0)) && !met(Goal::StepsPerCpuS(26_000.0)));
+        assert!(met(Goal::CpuUs(40.0)) && !met(Goal::CpuUs(39.0)));
+        assert!(met(Goal::P99Ms(100.0)) && !met(Goal::P99Ms(99.0)));
+        assert!(!met(Goal::FsyncsPerStep(2.0)), "nobody counted");
         assert!(!met(Goal::DiskPerStep(5000.0)), "what was not measured is not reached");
     }
 }

@@ -27,6 +27,7 @@ pub(crate) struct Figures {
     /// As SQLite's VFS counts them.
     pub(crate) fsyncs_per_s: Option<f64>,
     pub(crate) fsyncs_per_commit: Option<f64>,
+    pub(crate) fsyncs_per_step: Option<f64>,
     pub(crate) cpu_us_per_step: f64,
     pub(crate) p50_ms: f64,
     pub(crate) p99_ms: f64,
@@ -85,6 +86,7 @@ fn figures(samples: &[Sample], limit: Option<&[f64]>) -> Figures {
         commits_per_s: per_s("transactions"),
         fsyncs_per_s: per_s("fsyncs"),
         fsyncs_per_commit: median(samples.iter().filter_map(fsyncs_per_commit)),
+        fsyncs_per_step: median(samples.iter().filter_map(fsyncs_per_step)),
         cpu_us_per_step: of(|sample| sample.report.cpu_s * 1e6 / steps(sample).max(1) as f64),
         p50_ms: of(|sample| sample.report.p50_ms),
         p99_ms: of(|sample| sample.report.p99_ms),
@@ -117,6 +119,10 @@ fn extra(sample: &Sample, name: &str) -> Option<f64> {
 fn fsyncs_per_commit(sample: &Sample) -> Option<f64> {
     let commits = extra(sample, "transactions").filter(|commits| *commits > 0.0)?;
     Some(extra(sample, "fsyncs")? / commits)
+}
+
+fn fsyncs_per_step(sample: &Sample) -> Option<f64> {
+    Some(extra(sample, "fsyncs")? / steps(sample).max(1) as f64)
 }
 
 fn disk_per_step(sample: &Sample) -> Option<f64> {

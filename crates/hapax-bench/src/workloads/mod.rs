@@ -3,6 +3,7 @@
 mod chain;
 mod crash;
 mod fan_out;
+mod journal;
 mod large_state;
 
 use crate::{
@@ -10,7 +11,7 @@ use crate::{
     args::{Drive, Workload},
     limits,
 };
-use hapax::{Engine, Options};
+use hapax::{EffectKind, Engine, Options};
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 
@@ -41,6 +42,10 @@ async fn run_on_engine(drive: &Drive, workload: &Workload) -> Result<()> {
         Workload::W4 { steps, bytes, replaced } => large_state::run(drive, *steps, *bytes, *replaced).await,
         Workload::W5 { steps, file, die_at } => crash::run(drive, *steps, file, *die_at).await,
         Workload::W5Resume { steps, file } => crash::resume(drive, *steps, file).await,
+        Workload::Reads { steps, each } => journal::calls(drive, EffectKind::Read, (1, *steps, *each)).await,
+        Workload::Writes { runs, each } => journal::calls(drive, EffectKind::Write, (*runs, 1, *each)).await,
+        Workload::Replay { steps } => journal::replay(drive, *steps).await,
+        Workload::Timers { runs, seconds } => journal::timers(drive, *runs, *seconds).await,
         Workload::LimitFsync { .. } | Workload::LimitRows { .. } | Workload::LimitSteps { .. } => {
             unreachable!("limits need no engine")
         }
@@ -56,7 +61,7 @@ fn runtime(threads: Option<usize>) -> std::io::Result<Runtime> {
 }
 
 async fn open(drive: &Drive) -> Result<Engine> {
-    let options = Options::default().durability(drive.durability).run_budget(BUDGET);
+    let options = Options::default().durability(drive.durability).run_budget(BUDGET).node_timeout(BUDGET);
     Ok(Engine::builder().options(options).open(&drive.store).await?)
 }
 

@@ -6,6 +6,7 @@ mod cancel;
 mod canon;
 mod completions;
 mod doctor;
+mod fork;
 mod gc;
 mod graph;
 mod inbox;
@@ -14,6 +15,7 @@ mod list;
 mod man;
 mod outbox;
 mod relay;
+mod replay;
 mod resolve;
 mod resume;
 mod retry;
@@ -45,6 +47,8 @@ pub(crate) enum Online {
     Resume(resume::Resume),
     Retry(retry::Retry),
     Cancel(cancel::Cancel),
+    Replay(replay::Replay),
+    Fork(fork::Fork),
     Signal(signal::Signal),
     Inbox(inbox::Inbox),
     Answer(inbox::Answer),
@@ -73,6 +77,8 @@ impl Online {
             Online::Resume(command) => command.run(session).await,
             Online::Retry(command) => command.run(session).await,
             Online::Cancel(command) => command.run(session).await,
+            Online::Replay(command) => command.run(session).await,
+            Online::Fork(command) => command.run(session).await,
             Online::Signal(command) => command.run(session).await,
             Online::Inbox(command) => command.run(session).await,
             Online::Answer(command) => command.run(session).await,

@@ -2,6 +2,9 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub(crate) mod desk;
+pub(crate) mod tool;
+
 use hapax::{
     EffectKind::Write, Engine, Flow, Graph, Node, NodeError, Options, Outcome, RouteExt as _, StartOptions,
     State, core::id::Namespace,
@@ -81,11 +84,23 @@ async fn ship(ctx: Ctx) -> OrderDelta {
 
 async fn hold(_: Ctx) {}
 
+async fn higher_tax(_: Ctx, cents: u64) -> OrderDelta {
+    Order::delta().tax(cents / 4)
+}
+
 pub(crate) fn shop() -> Graph<Order, Arc<World>> {
-    Graph::new("orders", 1, RESERVE)
-        .node(RESERVE, reserve)
-        .node(FRAUD, fraud)
-        .node(TAX, tax)
+    shop_with(|graph| graph.node(TAX, tax))
+}
+
+/// The same shape with other code in it.
+pub(crate) fn changed_shop() -> Graph<Order, Arc<World>> {
+    shop_with(|graph| graph.node(TAX, higher_tax))
+}
+
+fn shop_with(
+    taxed: impl Fn(Graph<Order, Arc<World>>) -> Graph<Order, Arc<World>>,
+) -> Graph<Order, Arc<World>> {
+    taxed(Graph::new("orders", 1, RESERVE).node(RESERVE, reserve).node(FRAUD, fraud))
         .node(CHARGE, charge)
         .node(SHIP, ship)
         .node(HOLD, hold)

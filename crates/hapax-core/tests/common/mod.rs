@@ -36,7 +36,7 @@ pub(crate) fn step<S: State>(
     before: Merged<S>,
     result: impl Fn(&WorkItem) -> ItemResult<S>,
 ) -> Result<Merged<S>, MergeError> {
-    let Merged { state, frontier, barriers } = before;
+    let Merged { state, frontier, barriers, .. } = before;
     let mut merger = Merger::new(graph, number, state, barriers, ConflictPolicy::Fail, frontier.len());
     for item in &frontier {
         merger.push(item, result(item))?;
@@ -46,7 +46,8 @@ pub(crate) fn step<S: State>(
 
 /// What stands before step 0's frontier runs.
 pub(crate) fn start<S: State + Default>(graph: &Graph<S>) -> Merged<S> {
-    Merged { state: S::default(), frontier: vec![WorkItem::start(graph)], barriers: Barriers::default() }
+    let (frontier, barriers) = (vec![WorkItem::start(graph)], Barriers::default());
+    Merged { state: S::default(), frontier, barriers, fresh: false }
 }
 
 /// The names of a frontier's nodes, in order.

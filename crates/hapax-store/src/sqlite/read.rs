@@ -99,6 +99,10 @@ fn corrupt(key: &RunKey, step: u64, what: impl Into<String>) -> StoreError {
     StoreError::Corrupt { run: key.clone(), step: Some(step), what: what.into() }
 }
 
+/// The columns that [`stored`] reads, in its order.
+const STORED: &str =
+    "key, digest, io, outbox, seed, next_seq, state_version, frontier, frontier_len, pages, barriers, label";
+
 /// A checkpoint as its row has it, unchecked.
 struct Stored {
     checkpoint: Checkpoint,
@@ -112,17 +116,19 @@ pub(super) fn checkpoint(
     key: &RunKey,
     step: u64,
 ) -> Result<Option<(Checkpoint, u64)>, StoreError> {
-    // Whatever can't be read is damage of this step.
-    let blame = |error| match unreadable(error, key) {
-        StoreError::Corrupt { run, what, .. } => StoreError::Corrupt { run, step: Some(step), what },
-        other => other,
-    };
-    let Some(stored) = stored_checkpoint(connection, codec, key, step).map_err(blame)? else {
-        return Ok(None);
-    };
+    let stored = stored_checkpoint(connection, codec, key, step);
+    let Some(stored) = stored.map_err(|error| blamed(error, key, step))? else { return Ok(None) };
     let Stored { checkpoint, next_seq } = stored;
     check(connection, codec, key, &checkpoint)?;
     Ok(Some((checkpoint, next_seq)))
+}
+
+/// Whatever can't be read is damage of this step.
+fn blamed(error: rusqlite::Error, key: &RunKey, step: u64) -> StoreError {
+    match unreadable(error, key) {
+        StoreError::Corrupt { run, what, .. } => StoreError::Corrupt { run, step: Some(step), what },
+        other => other,
+    }
 }
 
 /// The checkpoints from a step on, checked; no more than their states may fill of the memory.
@@ -133,10 +139,24 @@ pub(super) fn checkpoints(
     from_step: u64,
     limit: usize,
 ) -> Result<Vec<Checkpoint>, StoreError> {
-    let mut found = vec![];
-    let mut bytes = 0;
-    for step in kept_steps(connection, key, from_step, limit).map_err(|error| unreadable(error, key))? {
-        let Some((checkpoint, _)) = checkpoint(connection, codec, key, step)? else { break };
+    let sql = format!(
+        "SELECT {STORED}, step_id, state_kind, state_base, state FROM hapax_checkpoints \
+         WHERE namespace = ?1 AND run_id = ?2 AND step_id >= ?3 ORDER BY step_id LIMIT ?4"
+    );
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let from = params![key.namespace.as_str(), key.run.as_str(), from_step.cast_signed(), limit];
+    let mut statement = connection.prepare_cached(&sql).map_err(|error| unreadable(error, key))?;
+    let mut rows = statement.query(from).map_err(|error| unreadable(error, key))?;
+    let (mut found, mut bytes, mut base) = (vec![], 0, None);
+    while let Some(row) = rows.next().map_err(|error| unreadable(error, key))? {
+        let step = row.get::<_, i64>(12).map_err(|error| unreadable(error, key))?.cast_unsigned();
+        let mut read = || {
+            let mut stored = stored(row, codec, step)?;
+            stored.checkpoint.state = scanned_state(connection, codec, key, row, &mut base)?.into();
+            Ok(stored.checkpoint)
+        };
+        let checkpoint = read().map_err(|error| blamed(error, key, step))?;
+        check(connection, codec, key, &checkpoint)?;
         bytes += checkpoint.state.len();
         found.push(checkpoint);
         if bytes > WINDOW_BYTES {
@@ -146,19 +166,25 @@ pub(super) fn checkpoints(
     Ok(found)
 }
 
-fn kept_steps(
+/// The state of a scanned row. Neighbours are patches of one base, so that is read once.
+fn scanned_state(
     connection: &Connection,
+    codec: &Codec,
     key: &RunKey,
-    from_step: u64,
-    limit: usize,
-) -> rusqlite::Result<Vec<u64>> {
-    let mut statement = connection.prepare_cached(
-        "SELECT step_id FROM hapax_checkpoints WHERE namespace = ?1 AND run_id = ?2 AND step_id >= ?3 \
-         ORDER BY step_id LIMIT ?4",
-    )?;
-    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    let from = params![key.namespace.as_str(), key.run.as_str(), from_step.cast_signed(), limit];
-    statement.query_map(from, |row| Ok(row.get::<_, i64>(0)?.cast_unsigned()))?.collect()
+    row: &Row<'_>,
+    base: &mut Option<(u64, Vec<u8>)>,
+) -> rusqlite::Result<Vec<u8>> {
+    let unknown = || damaged("its state is of an unknown kind");
+    let kind = StateKind::from_number(row.get(13)?).ok_or_else(unknown)?;
+    let at = row.get::<_, Option<i64>>(14)?.map(i64::cast_unsigned);
+    if let Some(at) = at
+        && base.as_ref().is_none_or(|(step, _)| *step != at)
+    {
+        *base = Some((at, state(connection, codec, key, at)?));
+    }
+    let on = at.and(base.as_ref()).map(|(_, state)| state.as_slice());
+    let read = codec.read_state(kind, row.get_ref(15)?.as_blob()?, on);
+    read.map_err(|error| damaged(format!("its state cannot be read: {error}")))
 }
 
 /// Checks content against digests. Of a large frontier only what the key needs is kept: place and node.
@@ -254,36 +280,39 @@ fn stored_checkpoint(
     key: &RunKey,
     step: u64,
 ) -> rusqlite::Result<Option<Stored>> {
-    let mut statement = connection.prepare_cached(
-        "SELECT key, digest, io, outbox, seed, next_seq, state_version, frontier, frontier_len, pages, barriers, label \
-         FROM hapax_checkpoints WHERE namespace = ?1 AND run_id = ?2 AND step_id = ?3",
-    )?;
+    let sql = format!(
+        "SELECT {STORED} FROM hapax_checkpoints WHERE namespace = ?1 AND run_id = ?2 AND step_id = ?3"
+    );
+    let mut statement = connection.prepare_cached(&sql)?;
     let at = params![key.namespace.as_str(), key.run.as_str(), step.cast_signed()];
-    let stored = statement.query_row(at, |row| {
-        let barriers = match row.get_ref(10)?.as_blob_or_null()? {
-            Some(stored) => unpack(stored, codec, "its barriers")?,
-            None => Barriers::default(),
-        };
-        let checkpoint = Checkpoint {
-            step,
-            state: [].into(),
-            state_version: row.get(6)?,
-            frontier: unpack(row.get_ref(7)?.as_blob()?, codec, "its frontier")?,
-            frontier_len: row.get::<_, i64>(8)?.cast_unsigned() as usize,
-            pages: digests(row.get_ref(9)?.as_blob()?)?,
-            barriers,
-            seed: row.get::<_, i64>(4)?.cast_unsigned(),
-            key: StepKey(row.get(0)?),
-            io: Digest(row.get(2)?),
-            outbox: Digest(row.get(3)?),
-            digest: Digest(row.get(1)?),
-            label: row.get(11)?,
-        };
-        Ok(Stored { checkpoint, next_seq: row.get::<_, i64>(5)?.cast_unsigned() })
-    });
-    let Some(mut stored) = stored.optional()? else { return Ok(None) };
-    stored.checkpoint.state = state(connection, codec, key, step)?.into();
-    Ok(Some(stored))
+    let found = statement.query_row(at, |row| stored(row, codec, step)).optional()?;
+    let Some(mut found) = found else { return Ok(None) };
+    found.checkpoint.state = state(connection, codec, key, step)?.into();
+    Ok(Some(found))
+}
+
+/// Reads the columns of [`STORED`]; the state comes separately.
+fn stored(row: &Row<'_>, codec: &Codec, step: u64) -> rusqlite::Result<Stored> {
+    let barriers = match row.get_ref(10)?.as_blob_or_null()? {
+        Some(stored) => unpack(stored, codec, "its barriers")?,
+        None => Barriers::default(),
+    };
+    let checkpoint = Checkpoint {
+        step,
+        state: [].into(),
+        state_version: row.get(6)?,
+        frontier: unpack(row.get_ref(7)?.as_blob()?, codec, "its frontier")?,
+        frontier_len: row.get::<_, i64>(8)?.cast_unsigned() as usize,
+        pages: digests(row.get_ref(9)?.as_blob()?)?,
+        barriers,
+        seed: row.get::<_, i64>(4)?.cast_unsigned(),
+        key: StepKey(row.get(0)?),
+        io: Digest(row.get(2)?),
+        outbox: Digest(row.get(3)?),
+        digest: Digest(row.get(1)?),
+        label: row.get(11)?,
+    };
+    Ok(Stored { checkpoint, next_seq: row.get::<_, i64>(5)?.cast_unsigned() })
 }
 
 fn unpack<T: serde::de::DeserializeOwned>(stored: &[u8], codec: &Codec, what: &str) -> rusqlite::Result<T> {

@@ -108,7 +108,7 @@ async fn no_fork_in_the_middle_of_a_write() {
     }
     match engine.fork(Fork::at("open", 0)).await.unwrap_err() {
         Error::Fork(error) => {
-            assert!(matches!(&*error, ForkError::Unfinished { calls, .. } if calls == "`pay`"))
+            assert!(matches!(&*error, ForkError::Unfinished { calls, .. } if calls == "`pay`"));
         }
         other => panic!("{other}"),
     }
