@@ -87,9 +87,9 @@ async fn live(args: Args, reports: Arc<Reporter>) -> hapax::Result<()> {
     let options = Options::default().durability(args.durability);
     let engine = Engine::builder().options(options).with_store(store);
     if args.journeys {
-        travel(&engine, args, &reports).await?
+        travel(&engine, args, &reports).await?;
     } else {
-        ship(&engine, args, &reports).await?
+        ship(&engine, args, &reports).await?;
     }
     reports.say(&Report::Done);
     Ok(())
