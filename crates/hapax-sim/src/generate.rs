@@ -36,9 +36,10 @@ pub struct Case {
 }
 
 /// How a node is reached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Reached {
     /// By edges, joins and gotos.
+    #[default]
     Plainly,
     /// By a fork, with a number as its input.
     ByFork,
@@ -47,20 +48,28 @@ pub enum Reached {
 }
 
 /// What a node does.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Behaviour {
     /// How it is reached.
     pub reached: Reached,
     /// Its calls to the outside, in order.
     pub effects: Vec<Effect>,
+    /// Whatever else it does, in order, each behind so many of its effects.
+    pub between: Vec<(usize, Deed)>,
     /// Two more calls, side by side, each in a scope of its own.
     pub scopes: bool,
+    /// It draws in a lane of its own, and in one of those with calls.
+    pub lane_draws: bool,
     /// Attempts that fail, after the calls.
     pub fails_first: u32,
     /// Attempts that its policy allows.
     pub attempts: u32,
     /// It draws, and writes the draw.
     pub draws: bool,
+    /// It draws so often more, and forgets what.
+    pub wasted_draws: u32,
+    /// It writes so much more than the others would.
+    pub surplus: u64,
     /// It writes this into the field that conflicts.
     pub last: Option<u64>,
     /// It forks into these, each with its input.
@@ -74,6 +83,28 @@ pub struct Effect {
     pub request: u64,
     /// Attempts of the node in which the call itself fails.
     pub fails_first: u32,
+}
+
+/// Something besides a plain write. What the outside, the clock or chance told enters no state: only
+/// [`Deed::Rests`] shows it, to the outside.
+#[derive(Debug, Clone)]
+pub enum Deed {
+    /// A read, whose answer is never the same twice.
+    Looks(Effect),
+    /// What time it is.
+    Now,
+    /// A fresh UUID.
+    Uuid,
+    /// A sleep that is over at once.
+    Sleeps,
+    /// A decision about a change of the code.
+    Decides,
+    /// A message.
+    Sends,
+    /// A write that must not be repeated.
+    Once(u64),
+    /// A write whose request holds everything that was seen so far and nothing can repeat.
+    Rests,
 }
 
 /// An edge.
@@ -117,10 +148,17 @@ pub enum Feature {
     Effects,
     Scopes,
     Draws,
+    Reads,
+    Clock,
+    Sleeps,
+    Versions,
+    Emits,
+    AtMostOnce,
+    LaneDraws,
 }
 
 /// All features.
-pub const FEATURES: [Feature; 11] = [
+pub const FEATURES: [Feature; 18] = [
     Feature::Loop,
     Feature::Conditional,
     Feature::UnequalJoin,
@@ -132,6 +170,13 @@ pub const FEATURES: [Feature; 11] = [
     Feature::Effects,
     Feature::Scopes,
     Feature::Draws,
+    Feature::Reads,
+    Feature::Clock,
+    Feature::Sleeps,
+    Feature::Versions,
+    Feature::Emits,
+    Feature::AtMostOnce,
+    Feature::LaneDraws,
 ];
 
 /// More nodes than this, and no further block is begun: the largest block has seven.
@@ -196,6 +241,9 @@ impl Maker {
             self.fail(tail);
         }
         self.decorate();
+        // Drawn apart, so that a seed's graph and writes don't depend on how many kinds of deeds there are.
+        self.rng = Rng::for_item(self.case.seed, 0, PathHash::ROOT, "deeds");
+        self.add_deeds();
         self.case.features.sort();
     }
 
@@ -211,16 +259,7 @@ impl Maker {
     }
 
     fn node(&mut self, reached: Reached) -> At {
-        self.case.nodes.push(Behaviour {
-            reached,
-            effects: vec![],
-            scopes: false,
-            fails_first: 0,
-            attempts: 1,
-            draws: false,
-            last: None,
-            forks: vec![],
-        });
+        self.case.nodes.push(Behaviour { reached, attempts: 1, ..Behaviour::default() });
         self.case.nodes.len() - 1
     }
 
@@ -363,5 +402,57 @@ impl Maker {
         } else {
             node.fails_first = failures;
         }
+    }
+
+    fn add_deeds(&mut self) {
+        let wanted: Vec<Feature> = FEATURES[11..].iter().copied().filter(|_| self.chance(35)).collect();
+        for at in 0..self.case.nodes.len() {
+            let mut deeds = vec![];
+            for feature in &wanted {
+                if at == 0 || self.chance(8) {
+                    deeds.extend(self.deeds(*feature, at));
+                }
+            }
+            self.rng.shuffle(&mut deeds);
+            self.place(at, deeds);
+        }
+        self.case.features.extend(wanted);
+    }
+
+    fn deeds(&mut self, feature: Feature, at: At) -> Vec<Deed> {
+        match feature {
+            Feature::Reads => {
+                let fails = self.case.nodes[at].attempts > 1 && self.chance(40);
+                let read = Effect { request: self.rng.below(1000), fails_first: fails.into() };
+                let again = Effect { fails_first: 0, ..read.clone() };
+                [Deed::Looks(read), Deed::Looks(again)]
+                    .into_iter()
+                    .take(self.between(1, 2) as usize)
+                    .collect()
+            }
+            Feature::Clock => vec![Deed::Now, Deed::Uuid],
+            Feature::Sleeps => vec![Deed::Sleeps],
+            Feature::Versions => vec![Deed::Decides],
+            Feature::Emits => vec![Deed::Sends],
+            Feature::AtMostOnce => vec![Deed::Once(self.rng.below(1000))],
+            _ => {
+                self.case.nodes[at].lane_draws = true;
+                vec![]
+            }
+        }
+    }
+
+    /// Puts the deeds between the effects of a node. Where one of them is fickle, a write that rests on it follows.
+    fn place(&mut self, at: At, deeds: Vec<Deed>) {
+        let effects = self.case.nodes[at].effects.len() as u64;
+        let mut slots: Vec<usize> = deeds.iter().map(|_| self.between(0, effects) as usize).collect();
+        slots.sort_unstable();
+        let mut placed: Vec<_> = slots.into_iter().zip(deeds).collect();
+        let is_fickle = |deed: &Deed| matches!(deed, Deed::Looks(_) | Deed::Now | Deed::Uuid);
+        if let Some(first) = placed.iter().position(|(_, deed)| is_fickle(deed)) {
+            let behind = self.between(first as u64 + 1, placed.len() as u64) as usize;
+            placed.insert(behind, (placed[behind - 1].0, Deed::Rests));
+        }
+        self.case.nodes[at].between = placed;
     }
 }

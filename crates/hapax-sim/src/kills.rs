@@ -4,20 +4,22 @@
 //! |---|---|
 //! | [`Reporter`], [`Report`] | the victim says what it is doing, line by line |
 //! | [`Observed`] | a store that reports what is submitted, durable and handed on |
-//! | [`Phase`], [`Scene`], [`Aim`], [`Trigger`] | what a kill hit, and what it is aimed at |
+//! | [`Phase`], [`Mark`], [`Scene`], [`Aim`], [`Trigger`] | what a kill hit, and what it is aimed at |
 //! | [`Process`] | a child that can't outlive its test |
-//! | [`ledger`] | the outside party, a process of its own |
+//! | [`ledger`], [`Party`] | the outside party, a process of its own |
 //! | [`Seen`] | what must hold after every kill |
 
 mod check;
 pub mod ledger;
 mod observed;
+mod party;
 mod phase;
 mod process;
 mod report;
 
 pub use check::{History, Seen, histories};
 pub use observed::Observed;
+pub use party::{Party, Stopped};
 pub use phase::{Aim, Phase, Promised, Scene, Trigger};
 pub use process::Process;
-pub use report::{Body, Report, Reporter};
+pub use report::{Body, Mark, Report, Reporter};

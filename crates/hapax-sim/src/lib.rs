@@ -4,18 +4,21 @@
 //! |---|---|
 //! | [`ledger`] | the one state that all generated graphs share |
 //! | [`generate`] | graphs and the behaviour of their nodes, from a seed |
+//! | [`mutate`] | one node of a case does one thing otherwise |
 //! | [`workload`] | a generated case as a graph with code |
 //! | [`world`] | the outside, and the one log in which everything gets its place |
 //! | [`stores`] | the stores that the proofs run on |
 //! | [`probe`] | a store that is watched, delayed, frozen or troubled on its way to the real one |
 //! | [`life`] | one engine from its start to its end or its death |
 //! | [`verdict`] | what a run left behind, and whether it is what it should be |
-//! | [`kills`], [`orders`] | real processes that are killed, and the work that they do |
+//! | [`kills`], [`orders`], [`journeys`] | real processes that are killed, and the work that they do |
 
 pub mod generate;
+pub mod journeys;
 pub mod kills;
 pub mod ledger;
 pub mod life;
+pub mod mutate;
 pub mod orders;
 pub mod probe;
 pub mod stores;

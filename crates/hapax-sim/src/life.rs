@@ -17,7 +17,7 @@ use hapax_store::{
     Store, StoreError,
     faulty::{Fault, Faulty},
 };
-use std::{sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 use tokio::sync::broadcast::{Receiver, error::TryRecvError};
 
 /// The run's id in every case: keys and digests follow from it.
@@ -54,6 +54,10 @@ pub struct Life {
     pub inspects: bool,
     /// When nodes finish.
     pub pace: Arc<dyn Pace>,
+    /// The socket of a ledger that nodes call as well.
+    pub ledger: Option<PathBuf>,
+    /// Whether some writes must not be repeated; only for a life that no crash ends.
+    pub at_most_once: bool,
 }
 
 /// How it went.
@@ -80,6 +84,8 @@ impl Life {
             concurrent: 8,
             inspects: false,
             pace: Arc::new(AtOnce),
+            ledger: None,
+            at_most_once: false,
         }
     }
 
@@ -109,6 +115,8 @@ impl Life {
             run: self.key(),
             disk: self.inspects.then(|| self.store.clone()),
             pace: self.pace.clone(),
+            ledger: self.ledger.clone(),
+            at_most_once: self.at_most_once,
         }
     }
 

@@ -3,10 +3,7 @@
 //! Invariant: what an order leads to depends on its number alone, so that a disturbed execution can be compared
 //! with an undisturbed one, key by key.
 
-use crate::kills::{
-    Report, Reporter,
-    ledger::{self, Call},
-};
+use crate::kills::{Report, Reporter, ledger};
 use hapax::{core::key::sha256, prelude::*};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -153,8 +150,7 @@ async fn ship(ctx: Ctx) -> OrderDelta {
 
 impl Shop {
     async fn call(&self, key: &str, request: &Value) -> hapax::Result<String> {
-        let (ledger, call) = (self.ledger.clone(), Call { key: key.into(), request: request.clone() });
-        Ok(tokio::task::spawn_blocking(move || ledger::call(&ledger, call)).await??)
+        Ok(ledger::call(&self.ledger, key, request).await?)
     }
 }
 

@@ -5,10 +5,13 @@
 
 use hapax_core::{
     commit::Write,
-    journal::{EffectOutcome, Entry},
+    journal::{EffectOutcome, Entry, Seen},
     order::PathHash,
 };
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicU64, Ordering},
+};
 
 /// Where a call is made: all of its key but the tenant, the run and the request.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -77,6 +80,7 @@ pub type Logged = (u32, Event);
 pub struct World {
     log: Mutex<Vec<Logged>>,
     violations: Mutex<Vec<String>>,
+    looked: AtomicU64,
 }
 
 impl World {
@@ -93,6 +97,11 @@ impl World {
     /// Everything so far, in order.
     pub fn log(&self) -> Vec<Logged> {
         lock(&self.log).clone()
+    }
+
+    /// An answer that was never given before.
+    pub fn fickle(&self) -> u64 {
+        self.looked.fetch_add(1, Ordering::Relaxed)
     }
 
     /// A promise was broken where only the work could see it.
@@ -114,7 +123,8 @@ impl World {
                     let (step, path_hash) = (row.step, row.path_hash);
                     match &row.entry {
                         Entry::ItemDone { .. } => self.note(life, Event::Done { step, path_hash }),
-                        Entry::Result { scope, index, outcome: EffectOutcome::Ok { .. }, .. } => {
+                        Entry::Result { scope, index, outcome: EffectOutcome::Ok { .. }, .. }
+                        | Entry::Seen(Seen { scope, index, outcome: EffectOutcome::Ok { .. }, .. }) => {
                             let site = Site { step, path_hash, scope: scope.to_string(), index: *index };
                             self.note(life, Event::Answered { site });
                         }

@@ -124,16 +124,7 @@ fn the_outcome_does_not_depend_on_the_store() {
 /// A start that forks into six, which do nothing but write.
 fn fan() -> Case {
     let mut fan = case(0);
-    let plain = |reached| Behaviour {
-        reached,
-        effects: vec![],
-        scopes: false,
-        fails_first: 0,
-        attempts: 1,
-        draws: true,
-        last: None,
-        forks: vec![],
-    };
+    let plain = |reached| Behaviour { reached, attempts: 1, draws: true, ..Behaviour::default() };
     fan.nodes =
         vec![plain(hapax_sim::generate::Reached::Plainly), plain(hapax_sim::generate::Reached::ByFork)];
     fan.nodes[0].forks = (0..6).map(|input| (1, input * 10)).collect();

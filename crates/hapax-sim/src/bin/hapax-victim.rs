@@ -1,15 +1,21 @@
-//! The process that is killed: `hapax-victim DB LEDGER strict|pipelined FROM TO [HOLD_NTH]`.
+//! The process that is killed: `hapax-victim DB LEDGER orders|journeys strict|pipelined FROM TO [HOLD_NTH]`.
 //!
-//! Ships the orders of the numbers FROM..TO, whatever an earlier life has left of them, and reports what it does on
-//! its standard output. With HOLD_NTH it keeps the answer to its n-th durable step to itself. It ends with its
+//! Ships the orders, or makes the journeys, of the numbers FROM..TO, whatever an earlier life has left of them, and
+//! reports what it does on its standard output. What journeys send is delivered to a file beside the database. With HOLD_NTH it keeps the answer to its n-th durable step to itself. It ends with its
 //! standard input, so that it can't outlive the test that started it.
 
 use futures::future::try_join_all;
 use hapax::{
-    Durability, Engine, Options,
-    store::sqlite::{SqliteOptions, SqliteStore},
+    Durability, Engine, Error, Flow, Options, Run, State,
+    outbox::{FileSink, RelayOptions},
+    store::{
+        StoreError,
+        outbox::{MessageState, OutboxFilter},
+        sqlite::{SqliteOptions, SqliteStore},
+    },
 };
 use hapax_sim::{
+    journeys::{self, Agency},
     kills::{Observed, Report, Reporter},
     orders::{self, Shop},
 };
@@ -18,11 +24,15 @@ use std::{env, io::Read, ops::Range, process, sync::Arc, thread, time::Duration}
 /// Longer than any life takes. A victim that takes longer is stuck.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// How long a killed relay's claims last, and how often the next one looks.
+const SOON: Duration = Duration::from_millis(20);
+
 struct Args {
     db: String,
     ledger: String,
+    journeys: bool,
     durability: Durability,
-    orders: Range<u32>,
+    numbers: Range<u32>,
     hold_nth: Option<u64>,
 }
 
@@ -31,12 +41,17 @@ fn args() -> Option<Args> {
     Some(Args {
         db: args.next()?,
         ledger: args.next()?,
+        journeys: match args.next()?.as_str() {
+            "orders" => false,
+            "journeys" => true,
+            _ => return None,
+        },
         durability: match args.next()?.as_str() {
             "strict" => Durability::Strict,
             "pipelined" => Durability::Pipelined,
             _ => return None,
         },
-        orders: args.next()?.parse().ok()?..args.next()?.parse().ok()?,
+        numbers: args.next()?.parse().ok()?..args.next()?.parse().ok()?,
         hold_nth: args.next().and_then(|nth| nth.parse().ok()),
     })
 }
@@ -46,7 +61,7 @@ fn main() -> hapax::Result<()> {
     let reports = Arc::new(Reporter::new(std::io::stdout(), std::time::Instant::now()));
     reports.say(&Report::Began);
     let Some(args) = args() else {
-        eprintln!("usage: hapax-victim DB LEDGER strict|pipelined FROM TO [HOLD_NTH]");
+        eprintln!("usage: hapax-victim DB LEDGER orders|journeys strict|pipelined FROM TO [HOLD_NTH]");
         process::exit(2);
     };
     thread::spawn(|| {
@@ -55,30 +70,76 @@ fn main() -> hapax::Result<()> {
         process::exit(3);
     });
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let shipped = async { tokio::time::timeout(PATIENCE, ship(args, reports)).await };
-    match runtime.block_on(shipped) {
+    let done = async { tokio::time::timeout(PATIENCE, live(args, reports)).await };
+    match runtime.block_on(done) {
         Ok(result) => result,
         Err(_) => {
-            eprintln!("the victim is stuck: not all orders were shipped within {PATIENCE:?}");
+            eprintln!("the victim is stuck: it wasn't done within {PATIENCE:?}");
             process::exit(4);
         }
     }
 }
 
-async fn ship(args: Args, reports: Arc<Reporter>) -> hapax::Result<()> {
+async fn live(args: Args, reports: Arc<Reporter>) -> hapax::Result<()> {
     let store = SqliteStore::open(&args.db, SqliteOptions::default()).await?;
     reports.say(&Report::Opened);
     let store = Observed::new(store, reports.clone(), args.hold_nth);
     let options = Options::default().durability(args.durability);
     let engine = Engine::builder().options(options).with_store(store);
-    let shop = Shop { ledger: args.ledger.into(), reports: reports.clone() };
-    let flow = engine.register(orders::graph(), shop).await?;
-    let starts = args.orders.map(orders::order).map(|order| {
-        let flow = flow.clone();
-        async move { flow.start(&order.id.clone(), order).await }
-    });
-    let runs = try_join_all(starts).await?;
-    try_join_all(runs.iter().map(hapax::Run::wait)).await?;
+    if args.journeys {
+        travel(&engine, args, &reports).await?;
+    } else {
+        ship(&engine, args, &reports).await?;
+    }
     reports.say(&Report::Done);
     Ok(())
+}
+
+async fn ship(engine: &Engine, args: Args, reports: &Arc<Reporter>) -> hapax::Result<()> {
+    let shop = Shop { ledger: args.ledger.into(), reports: reports.clone() };
+    let flow = engine.register(orders::graph(), shop).await?;
+    let runs = start(&flow, args.numbers.map(orders::order).map(|order| (order.id.clone(), order))).await?;
+    try_join_all(runs.iter().map(Run::wait)).await?;
+    Ok(())
+}
+
+async fn travel(engine: &Engine, args: Args, reports: &Arc<Reporter>) -> hapax::Result<()> {
+    let agency = Agency { ledger: args.ledger.into(), reports: reports.clone() };
+    engine.register(journeys::legs(), agency.clone()).await?;
+    let flow = engine.register(journeys::graph(), agency).await?;
+    // The claims of a relay that was killed end soon.
+    let options = RelayOptions::default().claim_ttl(SOON).poll_interval(SOON);
+    let relay = engine.relay(options, FileSink::open(format!("{}.messages", args.db))?)?;
+    let runs = start(&flow, args.numbers.map(journeys::journey).map(|it| (it.id.clone(), it))).await?;
+    try_join_all(runs.iter().map(|run| send(engine, run.id().as_str()))).await?;
+    try_join_all(runs.iter().map(Run::wait)).await?;
+    let pending = OutboxFilter { states: vec![MessageState::Pending], ..OutboxFilter::default() };
+    while !engine.outbox(pending.clone()).await?.is_empty() {
+        tokio::time::sleep(SOON).await;
+    }
+    relay.stop().await;
+    Ok(())
+}
+
+/// Sends a journey its letters, in their order, each twice: as a sender does that doesn't know whether it arrived.
+async fn send(engine: &Engine, journey: &str) -> hapax::Result<()> {
+    for letter in journeys::LETTERS {
+        for _ in 0..2 {
+            match engine.signal_as(journey, &format!("letter-{letter}"), journeys::GO, &letter).await {
+                // A journey that is over had its letters.
+                Err(Error::Store(error)) if matches!(*error, StoreError::WrongStatus { .. }) => {}
+                sent => drop(sent?),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Starts runs, or goes on with them.
+async fn start<S: State, A: Send + Sync + 'static>(
+    flow: &Flow<S, A>,
+    runs: impl Iterator<Item = (String, S)>,
+) -> hapax::Result<Vec<Run<S>>> {
+    let start = |(id, state): (String, S)| async move { flow.start(&id, state).await };
+    Ok(try_join_all(runs.map(start)).await?)
 }

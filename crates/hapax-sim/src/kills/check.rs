@@ -7,8 +7,9 @@ use super::{Scene, ledger::Call};
 use hapax::core::{
     commit::Status,
     id::RunKey,
-    journal::{EffectOutcome, Entry, JournalRow},
+    journal::{EffectKind, EffectOutcome, Entry, JournalRow},
     key::{Digest, StepKey},
+    order::PathHash,
 };
 use hapax_store::{
     ListFilter, RunRecord, Store,
@@ -34,9 +35,21 @@ pub struct Seen {
     intents: BTreeSet<String>,
     /// What was recorded as the answer to a key.
     answers: BTreeMap<String, String>,
+    /// How often a key had come to the outside when it was found settled: it never comes again.
+    settled: BTreeMap<String, usize>,
+    /// Calls may fail, and runs may wait.
+    restless: bool,
 }
 
+/// A call among those of its run.
+type Site = (Digest, PathHash, Arc<str>, u32);
+
 impl Seen {
+    /// For work in which calls fail and runs wait.
+    pub fn of_restless_work() -> Self {
+        Self { restless: true, ..Self::default() }
+    }
+
     /// The latest durable step of a run.
     pub fn step(&self, run: &str) -> Option<u64> {
         self.histories.get(run).map(|history| history.len() as u64 - 1)
@@ -76,26 +89,51 @@ impl Seen {
         match record.status {
             Status::Pending | Status::Running => {}
             Status::Succeeded => drop(self.finished.insert(run)),
+            Status::Waiting { .. } if self.restless => {}
             other => panic!("{run} is {other:?}"),
         }
     }
 
     /// Learns what the journal says of calls to the outside.
     fn take_journal(&mut self, rows: &[JournalRow]) {
-        let mut keys = HashMap::new();
+        let mut keys: HashMap<Site, String> = HashMap::new();
+        let mut failed: HashMap<(Digest, PathHash), (u32, String)> = HashMap::new();
         for (at, row) in rows.iter().enumerate() {
             assert_eq!(row.seq, at as u64, "the journal has a gap");
+            let site = |scope: &Arc<str>, index| (row.base, row.path_hash, scope.clone(), index);
             match &row.entry {
                 Entry::Intent(intent) => {
-                    keys.insert((row.base, row.path_hash, intent.index), intent.key.clone());
-                    self.intents.insert(intent.key.clone());
+                    let same_key = |before: &String| *before == intent.key;
+                    let before = keys.insert(site(&intent.scope, intent.index), intent.key.clone());
+                    assert!(
+                        before.as_ref().is_none_or(same_key),
+                        "two keys for one call: {before:?}, {intent:?}"
+                    );
+                    if intent.kind == EffectKind::Write {
+                        self.intents.insert(intent.key.clone());
+                    }
+                    // Whoever goes on behind an error has acted upon it.
+                    if let Some((_, key)) =
+                        failed.remove(&(row.base, row.path_hash)).filter(|(index, _)| intent.index > *index)
+                    {
+                        self.settled.entry(key).or_insert(usize::MAX);
+                    }
                 }
-                Entry::Result { index, outcome: EffectOutcome::Ok { response }, .. } => {
-                    let key = keys.get(&(row.base, row.path_hash, *index));
-                    let key = key.expect("a result has its intent before it").clone();
-                    self.answers.insert(key, response.read().expect("a receipt is a text"));
+                Entry::Result { scope, index, outcome: EffectOutcome::Ok { response }, .. } => {
+                    // A timer and a child have no key that the outside knows.
+                    let key = keys.get(&site(scope, *index)).filter(|key| self.intents.contains(*key));
+                    assert!(self.restless || key.is_some(), "a result has its intent before it");
+                    if let Some(key) = key.cloned() {
+                        self.settled.entry(key.clone()).or_insert(usize::MAX);
+                        self.answers.insert(key, response.read().expect("a receipt is a text"));
+                    }
+                }
+                Entry::Result { scope, index, .. } if self.restless => {
+                    let key = keys.get(&site(scope, *index)).expect("a result has its intent before it");
+                    failed.insert((row.base, row.path_hash), (*index, key.clone()));
                 }
                 Entry::ItemDone { .. } => {}
+                _ if self.restless => {}
                 other => panic!("nothing fails here, yet the journal says {other:?}"),
             }
         }
@@ -115,9 +153,10 @@ impl Seen {
     }
 
     /// What the outside saw rests on a durable record, and what is recorded was really said.
-    fn check_calls(&self, calls: &[Call]) {
-        let mut said = BTreeMap::new();
+    fn check_calls(&mut self, calls: &[Call]) {
+        let (mut said, mut counts) = (BTreeMap::new(), BTreeMap::<&str, usize>::new());
         for call in calls {
+            *counts.entry(&call.key).or_default() += 1;
             assert!(self.intents.contains(&call.key), "no durable intent for {call:?}");
             let receipt = call.receipt();
             let before = said.insert(&call.key, receipt.clone());
@@ -125,6 +164,11 @@ impl Seen {
         }
         for (key, answer) in &self.answers {
             assert_eq!(said.get(key), Some(answer), "the recorded answer to {key} was never given");
+        }
+        for (key, before) in &mut self.settled {
+            let count = counts.get(key.as_str()).copied().unwrap_or(0);
+            assert!(count <= *before, "{key} was settled, and called again");
+            *before = count;
         }
     }
 }

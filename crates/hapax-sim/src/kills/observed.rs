@@ -3,7 +3,7 @@
 //! Invariant: it changes nothing but the moment at which an answer is handed on. The shipped path runs beneath it
 //! as it is.
 
-use super::{Report, Reporter};
+use super::{Mark, Report, Reporter};
 use hapax::{
     core::{
         checkpoint::Checkpoint,
@@ -63,12 +63,15 @@ impl Observed {
         let run = write.run().run.to_string();
         match write {
             Write::Step(commit) => {
-                self.reports.say(&Report::Committing { id, run, step: commit.checkpoint.step });
+                let mut holds = Mark::of(&commit.journal);
+                holds.extend((!commit.outbox.is_empty()).then_some(Mark::Outbox));
+                self.reports.say(&Report::Committing { id, run, step: commit.checkpoint.step, holds });
                 Kind::Step
             }
             Write::Append(append) => {
                 let next_seq = append.first_seq + append.rows.len() as u64;
-                self.reports.say(&Report::Appending { id, run, next_seq });
+                let holds = Mark::of(&append.rows);
+                self.reports.say(&Report::Appending { id, run, next_seq, holds });
                 Kind::Rows
             }
             _ => Kind::Other,

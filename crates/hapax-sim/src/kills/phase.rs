@@ -3,9 +3,12 @@
 //! Invariant: a kill counts for one phase only, and only for one that was open when the victim died, by its last
 //! report. A kill that came too late for its aim counts for what it really hit.
 
-use super::Report;
+use super::{Mark, Report};
 use hapax::core::rng::Rng;
-use std::{collections::BTreeMap, fmt};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 /// What a victim is in the middle of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,6 +54,8 @@ impl fmt::Display for Phase {
 pub struct Aim {
     /// The phase; `None`: whatever it is.
     pub phase: Option<Phase>,
+    /// A write that holds this, whatever the phase.
+    pub mark: Option<Mark>,
     /// Which report, counted from 1.
     pub nth: u64,
     /// How many more of any kind to wait for, so that not every kill comes at the beginning of its phase.
@@ -67,11 +72,22 @@ impl Aim {
             Some(Phase::Committed) => (15, 1),
             Some(_) => (15, 3),
         };
-        Self { phase, nth: 1 + rng.below(most), then: rng.below(then) }
+        Self { phase, mark: None, nth: 1 + rng.below(most), then: rng.below(then) }
+    }
+
+    /// The n-th write that holds something.
+    pub fn at(rng: &mut Rng, mark: Mark) -> Self {
+        Self { phase: None, mark: Some(mark), nth: 1 + rng.below(3), then: rng.below(2) }
     }
 
     /// Whether a report is one of those that are counted.
     fn counts(&self, report: &Report) -> bool {
+        if let Some(mark) = self.mark {
+            let (Report::Appending { holds, .. } | Report::Committing { holds, .. }) = report else {
+                return false;
+            };
+            return holds.contains(&mark);
+        }
         match (self.phase, report) {
             (None, _)
             | (Some(Phase::Running), Report::BodyBegan(_))
@@ -129,6 +145,7 @@ pub struct Scene {
     /// What is open, the latest report last.
     open: Vec<(u64, Phase)>,
     writes: BTreeMap<u64, (String, Promised)>,
+    marks: BTreeMap<u64, BTreeSet<Mark>>,
     /// What the store promised, by run.
     pub promised: BTreeMap<String, Promised>,
     /// What nodes were shown of the outside.
@@ -148,11 +165,13 @@ impl Scene {
             Report::Opened => self.opened = true,
             Report::BodyBegan(id) => self.enter(*id, Phase::Running),
             Report::BodyEnded(id) | Report::HandedOn(id) | Report::Refused(id) => self.leave(*id),
-            Report::Appending { id, run, next_seq } => {
+            Report::Appending { id, run, next_seq, holds } => {
+                self.marks.insert(*id, holds.clone());
                 self.writes.insert(*id, (run.clone(), Promised { step: 0, next_seq: *next_seq }));
                 self.enter(*id, Phase::Journaling);
             }
-            Report::Committing { id, run, step } => {
+            Report::Committing { id, run, step, holds } => {
+                self.marks.insert(*id, holds.clone());
                 self.writes.insert(*id, (run.clone(), Promised { step: *step, next_seq: 0 }));
                 self.enter(*id, Phase::InCommit);
             }
@@ -193,6 +212,12 @@ impl Scene {
         aimed.filter(is_open).or(latest).unwrap_or(nothing)
     }
 
+    /// What the writes hold that were open.
+    pub fn marks(&self) -> BTreeSet<Mark> {
+        let held = self.open.iter().filter_map(|(id, _)| self.marks.get(id));
+        held.flatten().copied().collect()
+    }
+
     /// Steps that were on their way to the disk: run and step.
     pub fn in_commit(&self) -> impl Iterator<Item = (&str, u64)> {
         let open = self.open.iter().filter(|(_, phase)| *phase == Phase::InCommit);
@@ -211,7 +236,7 @@ mod tests {
     }
 
     fn committing(id: u64) -> Report {
-        Report::Committing { id, run: "a".into(), step: 7 }
+        Report::Committing { id, run: "a".into(), step: 7, holds: [Mark::Outbox].into() }
     }
 
     #[test]
@@ -223,13 +248,14 @@ mod tests {
         assert_eq!(in_time.hit(Some(Phase::Committed)), Phase::Running);
         assert_eq!(in_time.hit(None), Phase::Running);
         assert_eq!(scene(&[Report::Began]).hit(None), Phase::Opening);
+        assert_eq!((late.marks().len(), in_time.marks()), (0, [Mark::Outbox].into()));
     }
 
     #[test]
     fn a_trigger_is_pulled_once() {
         let reports = [committing(1), Report::Opened, committing(2), Report::Opened, committing(3)];
         let pulled_at = |nth, then| {
-            let mut trigger = Trigger::new(Aim { phase: Some(Phase::InCommit), nth, then });
+            let mut trigger = Trigger::new(Aim { phase: Some(Phase::InCommit), mark: None, nth, then });
             let mut pulled = reports.iter().map(|report| trigger.is_pulled_by(report)).enumerate();
             let at = pulled.by_ref().find(|(_, pulled)| *pulled).map(|(at, _)| at);
             assert!(pulled.all(|(_, pulled)| !pulled));

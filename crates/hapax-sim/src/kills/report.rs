@@ -3,8 +3,10 @@
 //! Invariant: a line is one write to a pipe, so it has arrived whole or not at all when the victim is dead, and
 //! all lines before it have arrived as well. A promise is reported after it was made, never before.
 
+use hapax_core::journal::{EffectKind, Entry, JournalRow};
 use serde::{Deserialize, Serialize};
 use std::{
+    collections::BTreeSet,
     fmt,
     io::Write,
     sync::{
@@ -35,6 +37,8 @@ pub enum Report {
         run: String,
         /// The number after its last row.
         next_seq: u64,
+        /// What is in it.
+        holds: BTreeSet<Mark>,
     },
     /// Those rows are durable.
     Appended(u64),
@@ -46,6 +50,8 @@ pub enum Report {
         run: String,
         /// The step.
         step: u64,
+        /// What is in it.
+        holds: BTreeSet<Mark>,
     },
     /// That step is durable; nobody knows yet.
     Committed(u64),
@@ -60,6 +66,42 @@ pub enum Report {
     },
     /// All orders are shipped.
     Done,
+}
+
+/// What a write holds that a kill can be aimed at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Mark {
+    /// A call is about to leave.
+    Intent,
+    /// A call came back.
+    Result,
+    /// A child is about to be started.
+    Child,
+    /// A letter was taken.
+    Letter,
+    /// A timer was set.
+    Timer,
+    /// Messages.
+    Outbox,
+}
+
+impl Mark {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Intent, Self::Result, Self::Child, Self::Letter, Self::Timer, Self::Outbox];
+
+    /// What journal rows hold.
+    pub fn of(rows: &[JournalRow]) -> BTreeSet<Self> {
+        let mark = |row: &JournalRow| match &row.entry {
+            Entry::Intent(intent) if intent.kind == EffectKind::Child => Some(Self::Child),
+            Entry::Intent(_) => Some(Self::Intent),
+            Entry::Result { .. } => Some(Self::Result),
+            Entry::Took { .. } => Some(Self::Letter),
+            Entry::Timer(_) => Some(Self::Timer),
+            _ => None,
+        };
+        rows.iter().filter_map(mark).collect()
+    }
 }
 
 /// Where reports go.
