@@ -81,7 +81,8 @@ impl Desk {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_there_is_shown_and_what_was_superseded_is_marked() {
     let desk = Desk::open().await;
-    let shown = desk.hapax(&["tail", "story-1"]).ok();
+    let Said { code, out: shown, err: remark } = desk.hapax(&["tail", "story-1"]);
+    assert_eq!((code, remark.as_str()), (0, "the run is not over: --follow --from 9 goes on\n"));
     let once = "Once\nupon \\u{1b}[31m\n";
     assert_eq!(shown, format!("{once}-- tell: attempt 1 (epoch 1) was superseded\n{once}[\"a\",1]\nwaits\n"));
     let lines = desk.hapax(&["tail", "story-1", "--json"]).ok();
@@ -94,7 +95,7 @@ async fn what_is_there_is_shown_and_what_was_superseded_is_marked() {
     );
     assert!(events[0]["path_hash"].is_string(), "a hash is no number");
     let cursor = events[2]["cursor"].to_string();
-    assert_eq!(desk.hapax(&["tail", "story-1", "--from", &cursor]).ok(), "[\"a\",1]\nwaits\n");
+    assert_eq!(desk.hapax(&["tail", "story-1", "--from", &cursor]).out, "[\"a\",1]\nwaits\n");
     let journal = desk.hapax(&["show", "story-1"]).ok();
     assert!(journal.contains("streams in call 0 [\"a\",1]"), "{journal}");
     assert!(journal.contains("attempt 2 (epoch 1) streams instead of attempt 1 (epoch 1)"), "{journal}");
