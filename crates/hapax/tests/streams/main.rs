@@ -520,6 +520,37 @@ async fn the_handles_of_what_has_ended_stream_nothing() {
     assert_eq!(all(&engine).await, []);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_lane_that_outlives_its_node_never_writes_behind_the_step() {
+    const STEPS: u64 = 200;
+    let (engine, last) = (engine(Options::default()), Diary::default());
+    let work = node!(
+        [last] | ctx | {
+            let mut lane = ctx.scope("left behind");
+            let (begun, last) = (Signal::default(), last.clone());
+            let began = begun.clone();
+            tokio::spawn(async move {
+                let refused = loop {
+                    if let Err(refused) = lane.stream("still here").await {
+                        break refused;
+                    }
+                    began.give();
+                };
+                last.note(refused.code);
+            });
+            begun.take().await;
+            let next = Board::delta().total(1u64);
+            if ctx.state().total + 1 < STEPS { next.goto(WORK) } else { next.stop() }
+        }
+    );
+    let flow = engine.register(Graph::new("g", 1, WORK).node(WORK, work), ()).await.unwrap();
+    let board = flow.start("run", Board::default()).await.unwrap().wait().await.unwrap();
+    assert_eq!(board.total, STEPS, "the run isn't troubled");
+    let chunks = counting(&all(&engine).await);
+    assert!(chunks.is_sorted_by_key(|chunk| chunk.step), "no chunk comes behind its step");
+    assert!(last.all().iter().all(|code| code == code::DEAD_HANDLE), "{:?}", last.all());
+}
+
 #[tokio::test]
 async fn replays_and_forks_show_nothing() {
     let engine = engine(Options::default());
