@@ -235,6 +235,7 @@ fn row_weight(row: &JournalRow) -> usize {
         Entry::ItemDone { done: Done::Ok { delta, messages, .. } } => {
             delta.as_bytes().len() + messages.iter().map(Message::weight).sum::<usize>()
         }
+        Entry::Chunk(chunk) => chunk.payload.as_bytes().len(),
         _ => 0,
     }
 }

@@ -4,7 +4,13 @@
 //! that ran ahead of the disk and were lost; recovery ignores them.
 
 use crate::{
-    failure::NodeFailure, json::Json, key::Digest, order::PathHash, outbox::Message, route::SettledRoute,
+    failure::NodeFailure,
+    json::Json,
+    key::Digest,
+    order::PathHash,
+    outbox::Message,
+    route::SettledRoute,
+    stream::{CallAt, Chunk, Execution, Streams},
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -101,6 +107,15 @@ pub enum Entry {
     },
     /// An operator asked for fresh attempts.
     Retried,
+    /// The item streams a chunk. Only readers of the stream want to know: recovery, replay and forks leave it out.
+    Chunk(Chunk),
+    /// Which execution of the item streams from here on.
+    Streams(Streams),
+}
+
+impl Entry {
+    /// How the JSON of every [`Entry::Chunk`] begins, and that of no other: whoever leaves chunks out needn't read them.
+    pub const CHUNK_TAG: &[u8] = br#"{"chunk":"#;
 }
 
 /// A call that is about to leave.
@@ -461,6 +476,8 @@ pub struct Recorded {
     rows: usize,
     /// Where each attempt's last call was begun.
     last_calls: BTreeMap<u32, usize>,
+    /// Who streamed last: the item itself, and its calls.
+    streams: BTreeMap<Option<CallAt>, Execution>,
 }
 
 impl Recorded {
@@ -477,6 +494,16 @@ impl Recorded {
     /// One call.
     pub fn call(&self, scope: &Arc<str>, index: u32) -> Option<&RecordedCall> {
         self.calls.get(&(scope.clone(), index))
+    }
+
+    /// The streams of the item, its own and those of its calls, and the execution that streamed last in each.
+    pub fn streams(&self) -> impl Iterator<Item = (&Option<CallAt>, Execution)> {
+        self.streams.iter().map(|(call, by)| (call, *by))
+    }
+
+    /// The execution that streamed last: for the node itself, or for one of its calls.
+    pub fn streamed_by(&self, call: Option<&CallAt>) -> Option<Execution> {
+        self.streams.get(&call.cloned()).copied()
     }
 
     /// Whether the attempt that saw this call end began no other afterwards: then nothing that the item did can rest
@@ -520,6 +547,7 @@ impl Recorded {
                 self.calls.insert((question.scope.clone(), question.index), call);
             }
             Entry::Drew(drew) => drop(self.draws.insert(drew.scope.clone(), drew.draws)),
+            Entry::Streams(streams) => drop(self.streams.insert(streams.call.clone(), streams.by())),
             Entry::Result { scope, index, attempt, outcome, .. } => {
                 if let Some(call) = self.calls.get_mut(&(scope.clone(), *index)) {
                     (call.outcome, call.attempt, call.order) = (Some(outcome.clone()), *attempt, self.rows);
@@ -603,7 +631,8 @@ pub struct ItemRecord {
 /// ```
 pub fn by_item(base: Digest, rows: impl IntoIterator<Item = JournalRow>) -> HashMap<PathHash, ItemRecord> {
     let mut items: HashMap<PathHash, ItemRecord> = HashMap::new();
-    for row in rows.into_iter().filter(|row| row.base == base) {
+    let counts = |row: &JournalRow| row.base == base && !matches!(row.entry, Entry::Chunk(_));
+    for row in rows.into_iter().filter(counts) {
         if row.entry == Entry::Retried {
             for item in items.values_mut() {
                 item.failed_since_retry = 0;
@@ -634,6 +663,7 @@ pub fn by_item(base: Digest, rows: impl IntoIterator<Item = JournalRow>) -> Hash
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::id::NodeId;
 
     #[test]
     fn an_entry_that_carries_json_reads_back_as_it_was_written() {
@@ -651,9 +681,28 @@ mod tests {
             let (delta, route) = (delta.clone(), SettledRoute::Edges);
             Entry::ItemDone { done: Done::Ok { delta, route, messages } }
         };
-        for entry in [result, done(vec![]), done(vec![mail.clone(), mail]), Entry::Retried] {
+        let (node, by) = (NodeId::new("draft").unwrap(), Execution { attempt: 1, epoch: 1 });
+        let Execution { attempt, epoch } = by;
+        let (call, payload) = (Some(CallAt { scope: "s".into(), index: 0 }), delta.clone());
+        let chunk =
+            Chunk { node: node.clone(), call: call.clone(), attempt, epoch, offset: 7, payload, at_us: 5 };
+        let streams = Streams { node, call, attempt: 2, epoch, instead_of: Some(by) };
+        let entries = [
+            result,
+            done(vec![]),
+            done(vec![mail.clone(), mail]),
+            Entry::Retried,
+            Entry::Streams(streams),
+            Entry::Chunk(chunk),
+        ];
+        for entry in entries {
             let text = serde_json::to_string(&entry).unwrap();
             assert_eq!(serde_json::from_str::<Entry>(&text).unwrap(), entry);
+            assert_eq!(
+                text.as_bytes().starts_with(Entry::CHUNK_TAG),
+                matches!(entry, Entry::Chunk(_)),
+                "{text}"
+            );
         }
     }
 }

@@ -6,7 +6,7 @@
 //! | [`state`], [`crdt`] | states, deltas, reducers, conflicts |
 //! | [`frontier`], [`merge`] | what runs next; from results to the next state |
 //! | [`order`], [`rng`] | path hash and order key; the draws of an item |
-//! | [`checkpoint`], [`journal`], [`commit`], [`outbox`] | the plain data of a step, and of what is written |
+//! | [`checkpoint`], [`journal`], [`commit`], [`outbox`], [`stream`] | the plain data of a step, and of what is written |
 //! | [`canonical`], [`json`], [`key`] | canonical JSON; step, effect and command keys; digests |
 //! | [`id`], [`limits`], [`error`], [`failure`] | names, limits, error codes |
 //!
@@ -33,6 +33,7 @@ pub mod outbox;
 pub mod rng;
 pub mod route;
 pub mod state;
+pub mod stream;
 
 #[doc(hidden)]
 #[path = "private.rs"]

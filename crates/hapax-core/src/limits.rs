@@ -42,6 +42,38 @@ pub const MAX_PAYLOAD_BYTES: usize = MAX_STATE_BYTES;
 /// ```
 pub const MAX_MESSAGE_BYTES: usize = MAX_PAYLOAD_BYTES;
 
+/// A chunk is a part of something, and a reader holds a page of them in memory; what is whole belongs in the state.
+///
+/// ```
+/// use hapax_core::limits::{MAX_CHUNK_BYTES, MAX_PAYLOAD_BYTES, STREAM_PAGE};
+/// assert_eq!(MAX_CHUNK_BYTES * STREAM_PAGE, MAX_PAYLOAD_BYTES, "a page of the largest is no more than one answer");
+/// ```
+pub const MAX_CHUNK_BYTES: usize = 256 * 1024;
+
+/// Journal rows that a reader of a stream takes at a time.
+///
+/// ```
+/// use hapax_core::limits::STREAM_PAGE;
+/// assert_eq!(1000usize.div_ceil(STREAM_PAGE), 16, "reads for a thousand chunks");
+/// ```
+pub const STREAM_PAGE: usize = 64;
+
+/// How often a reader of a stream looks for chunks of another process at first; less and less often while none come.
+///
+/// ```
+/// use hapax_core::limits::{STREAM_POLL, STREAM_POLL_MAX};
+/// assert!(STREAM_POLL < STREAM_POLL_MAX && STREAM_POLL_MAX.as_secs() == 1);
+/// ```
+pub const STREAM_POLL: Duration = Duration::from_millis(50);
+
+/// How often it looks at the least.
+///
+/// ```
+/// use hapax_core::limits::{STREAM_POLL, STREAM_POLL_MAX};
+/// assert_eq!(STREAM_POLL_MAX.as_millis() / STREAM_POLL.as_millis(), 20);
+/// ```
+pub const STREAM_POLL_MAX: Duration = Duration::from_secs(1);
+
 /// The order key keeps 24 bits for the edge index.
 ///
 /// ```

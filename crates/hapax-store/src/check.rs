@@ -10,7 +10,7 @@ use hapax_core::{
     journal::{Done, EffectOutcome, Entry, JournalRow, Seen},
     json::Json,
     key::{Digest, DigestBuilder, sha256},
-    limits::{MAX_MESSAGE_BYTES, MAX_PAYLOAD_BYTES, MAX_STATE_BYTES, MAX_TAGS},
+    limits::{MAX_CHUNK_BYTES, MAX_MESSAGE_BYTES, MAX_PAYLOAD_BYTES, MAX_STATE_BYTES, MAX_TAGS},
     mailbox::{self, NewLetter},
     outbox::Message,
 };
@@ -103,6 +103,7 @@ fn check_rows(rows: &[JournalRow]) -> Result<(), StoreError> {
         | Entry::Seen(Seen { outcome: EffectOutcome::Ok { response }, .. }) => {
             payload("a response", response)
         }
+        Entry::Chunk(chunk) => within("a chunk in bytes", chunk.payload.as_bytes().len(), MAX_CHUNK_BYTES),
         Entry::Question(question) => within("a question", question.text.len(), MAX_PAYLOAD_BYTES),
         Entry::ItemDone { done: Done::Ok { delta, messages, .. } } => {
             payload("a delta", delta)?;

@@ -139,7 +139,8 @@ pub trait Store: Send + Sync + 'static {
     fn settle(&self, write: Arc<Write>) -> Answer<'_, Written>;
 
     /// The run, its latest checkpoint and the journal that builds on it, read in one snapshot and checked against
-    /// their digests. The frontier's first page only; [`Store::frontier_page`] has the others.
+    /// their digests. The frontier's first page only; [`Store::frontier_page`] has the others. No chunks: nothing rests on
+    /// them, and there may be more of them than fit into memory; [`Store::journal`] has them.
     fn load(&self, run: RunKey) -> Answer<'_, Loaded>;
 
     /// The checkpoint of one step, checked against its digest.
@@ -501,7 +502,7 @@ pub struct Loaded {
     pub record: RunRecord,
     /// The latest step.
     pub checkpoint: Checkpoint,
-    /// The journal rows that build on it, in order.
+    /// The journal rows that build on it, in order, without chunks.
     pub journal: Vec<JournalRow>,
 }
 

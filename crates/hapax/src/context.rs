@@ -6,6 +6,7 @@ use crate::{
     error::EffectError,
     item::{Attempt, Live},
     question::Question,
+    stream::UnderWay,
 };
 use hapax_core::{
     error::code,
@@ -188,7 +189,10 @@ impl<S: State, A: Send + Sync + 'static> Ctx<S, A> {
                 if let Some(scripted) = site.scripted(&key, request) {
                     return site.finish(asked, scripted).await;
                 }
-                let outcome = call(Call { key }).await;
+                let under_way = UnderWay::new(site.scope, site.index);
+                let ending = under_way.ending();
+                let outcome = call(Call { key, attempt: site.attempt.clone(), under_way }).await;
+                drop(ending);
                 site.end(asked, outcome).await
             }
         }
@@ -285,6 +289,45 @@ impl<S: State, A: Send + Sync + 'static> Ctx<S, A> {
         self.attempt.emit(&self.scope, topic, key, payload)
     }
 
+    /// Shows a chunk to whoever watches the run ([`Engine::tail`](crate::Engine::tail), `hapax tail`): once it and all
+    /// that the item saw before are durable, and in the order of the calls. Doesn't wait for the disk, but for room.
+    ///
+    /// Nothing rests on a chunk. An item that is executed again, after a failure, a crash or a wait, streams again, and
+    /// readers are told that the chunks before are superseded. A replay shows nothing.
+    ///
+    /// ```
+    /// use hapax::{StreamEvent, prelude::*};
+    /// # use serde::{Serialize, Deserialize};
+    /// # #[derive(State, Clone, Default, Debug, Serialize, Deserialize)]
+    /// # struct Report { pages: u32 }
+    /// # const PRINT: Node = Node::new("print");
+    /// async fn print(mut ctx: hapax::Ctx<Report>) -> hapax::Result<ReportDelta> {
+    ///     for page in 1..=3 {
+    ///         ctx.stream(&format!("page {page} of 3")).await?;
+    ///     }
+    ///     Ok(Report::delta().pages(3u32))
+    /// }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> hapax::Result<()> {
+    /// # let engine = Engine::open("memory:").await?;
+    /// # let graph = Graph::new("reports", 1, PRINT).node(PRINT, print);
+    /// # let reports = engine.register(graph, ()).await?;
+    /// reports.start("report-1", Report::default()).await?;
+    /// let mut tail = engine.tail("report-1");
+    /// let mut seen = vec![];
+    /// while let Some(event) = tail.next().await? {
+    ///     if let StreamEvent::Chunk(chunk) = event {
+    ///         seen.push(chunk.payload.read::<String>()?);
+    ///     }
+    /// }
+    /// assert_eq!(seen, ["page 1 of 3", "page 2 of 3", "page 3 of 3"]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn stream<T: Serialize + ?Sized>(&mut self, chunk: &T) -> Result<(), EffectError> {
+        self.attempt.stream(None, chunk).await
+    }
+
     /// Asks a person, and waits for the answer, parked: see [`Engine::inbox`](crate::Engine::inbox) and
     /// [`Engine::answer`](crate::Engine::answer).
     ///
@@ -356,12 +399,65 @@ fn next_call<'a>(
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Call {
     key: Arc<str>,
+    attempt: Arc<Attempt>,
+    under_way: UnderWay,
+}
+
+impl fmt::Debug for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Call({})", self.key)
+    }
 }
 
 impl Call {
+    /// Shows a chunk to whoever watches the run while the call is under way, such as the words of a model as they come.
+    ///
+    /// As [`Ctx::stream`], but the chunks are the call's: they count as long as its answer does. Once that is recorded
+    /// the call isn't made again, so a crash, a later attempt and a wait leave its chunks as they are.
+    ///
+    /// ```
+    /// use hapax::{Call, StreamEvent, prelude::*};
+    /// # use serde::{Serialize, Deserialize};
+    /// # use std::time::Duration;
+    /// # #[derive(State, Clone, Default, Debug, Serialize, Deserialize)]
+    /// # struct Draft { text: String }
+    /// # const WRITE: Node = Node::new("write");
+    /// async fn write(mut ctx: hapax::Ctx<Draft>) -> hapax::Result<DraftDelta> {
+    ///     let model = async |call: Call| {
+    ///         for word in ["Once ", "upon ", "a time"] {
+    ///             call.stream(word).await?;
+    ///         }
+    ///         Ok::<_, NodeError>("Once upon a time".to_owned())
+    ///     };
+    ///     let text = ctx.effect("model", Read, "Tell me a story", model).await?;
+    ///     if ctx.attempt() == 1 {
+    ///         return Err(NodeError::new("out of ink"));
+    ///     }
+    ///     Ok(Draft::delta().text(text))
+    /// }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> hapax::Result<()> {
+    /// # let twice = NodePolicy::default().retry(Retry::standard().attempts(2).backoff(|_| Duration::ZERO));
+    /// # let engine = Engine::open("memory:").await?;
+    /// # let graph = Graph::new("drafts", 1, WRITE).node(WRITE, write).policy(WRITE, twice);
+    /// # let drafts = engine.register(graph, ()).await?;
+    /// drafts.start("draft-1", Draft::default()).await?.wait().await?;
+    /// let (mut tail, mut words) = (engine.tail("draft-1"), String::new());
+    /// while let Some(event) = tail.next().await? {
+    ///     let StreamEvent::Chunk(chunk) = event else { panic!("the call was made once") };
+    ///     words += &chunk.payload.read::<String>()?;
+    /// }
+    /// assert_eq!(words, "Once upon a time");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn stream<T: Serialize + ?Sized>(&self, chunk: &T) -> Result<(), EffectError> {
+        self.attempt.stream(Some(&self.under_way), chunk).await
+    }
+
     /// The idempotency key to hand to the callee: the same on every attempt and after every crash.
     pub fn key(&self) -> &str {
         &self.key

@@ -254,6 +254,7 @@ impl<'a> EffectFuture<'a> {
     pub(crate) async fn begin(&self, asked: Asked) -> Begun<'a> {
         let live = self.live().await;
         let busy = self.attempt.waits.busy();
+        self.attempt.supersede_call(self.scope, self.index);
         if self.kind == EffectKind::Read {
             return Begun::Go(asked.key.clone(), asked, busy);
         }

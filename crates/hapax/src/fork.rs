@@ -227,6 +227,8 @@ fn carried(record: &RunRecord, onto: &Checkpoint, rows: Vec<JournalRow>) -> Vec<
         let entry = match row.entry {
             // Letters are in the other run's mailbox; what they brought is recorded beside.
             Entry::Took { .. } => return None,
+            // What was streamed was shown to those who watched the other run.
+            Entry::Chunk(_) | Entry::Streams(_) => return None,
             // Its key was the other run's.
             Entry::Intent(intent) => {
                 Entry::Intent(hapax_core::journal::Intent { key: String::new(), ..intent })

@@ -52,6 +52,12 @@ pub(crate) struct Parking {
 /// The crew of an engine that has one run in its hands.
 const LONE: usize = 2;
 
+/// The right to hand over the next write. While this lives, nothing else of the run is accepted.
+pub(crate) struct Turn<'g> {
+    gate: &'g Gate,
+    next_seq: tokio::sync::MutexGuard<'g, u64>,
+}
+
 /// A write that the store accepted. While this lives, nothing else of the run is accepted.
 pub(crate) struct Accepted<'g> {
     pub(crate) mark: Mark,
@@ -155,17 +161,13 @@ impl Gate {
         pace: Pace,
         build: impl FnOnce(u64) -> Write,
     ) -> Result<Accepted<'_>, Halt> {
+        self.turn().await?.submit(pace, build).await
+    }
+
+    /// Waits until the next write may be handed over.
+    pub(crate) async fn turn(&self) -> Result<Turn<'_>, Halt> {
         self.check()?;
-        let mut next_seq = self.next_seq.lock().await;
-        let write = Arc::new(build(*next_seq));
-        let pace = if Arc::strong_count(&self.crew) == LONE { pace } else { Pace::Ahead };
-        let ticket = self.accept(&write, pace).await?;
-        // From here on nothing awaits, so a dropped future can't leave the write half-accepted.
-        *next_seq += rows(&write);
-        self.flying_bytes.fetch_add(write.weight(), Ordering::Relaxed);
-        lock(&self.accepted).push_back(Flying { write, ticket: Some(ticket) });
-        let mark = Mark(self.issued.fetch_add(1, Ordering::AcqRel) + 1);
-        Ok(Accepted { mark, _turn: next_seq })
+        Ok(Turn { next_seq: self.next_seq.lock().await, gate: self })
     }
 
     async fn accept(&self, write: &Arc<Write>, pace: Pace) -> Result<Ticket, Halt> {
@@ -352,6 +354,26 @@ impl Gate {
                 Err(error) => self.bear(error).await?,
             }
         }
+    }
+}
+
+impl<'g> Turn<'g> {
+    /// As [`Gate::submit`].
+    pub(crate) async fn submit(
+        self,
+        pace: Pace,
+        build: impl FnOnce(u64) -> Write,
+    ) -> Result<Accepted<'g>, Halt> {
+        let Self { gate, mut next_seq } = self;
+        let write = Arc::new(build(*next_seq));
+        let pace = if Arc::strong_count(&gate.crew) == LONE { pace } else { Pace::Ahead };
+        let ticket = gate.accept(&write, pace).await?;
+        // From here on nothing awaits, so a dropped future can't leave the write half-accepted.
+        *next_seq += rows(&write);
+        gate.flying_bytes.fetch_add(write.weight(), Ordering::Relaxed);
+        lock(&gate.accepted).push_back(Flying { write, ticket: Some(ticket) });
+        let mark = Mark(gate.issued.fetch_add(1, Ordering::AcqRel) + 1);
+        Ok(Accepted { mark, _turn: next_seq })
     }
 }
 

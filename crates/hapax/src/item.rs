@@ -6,7 +6,7 @@
 use crate::{
     emit::Outgoing,
     error::NodeError,
-    gate::{Gate, Halt, Mark, lock},
+    gate::{Accepted, Gate, Halt, Mark, Turn, lock},
     options::CallRules,
     wait::{Mailbox, Waits},
     worker::Shared,
@@ -85,23 +85,42 @@ impl Live {
         entries: &[Entry],
         unless_cancelled: bool,
     ) -> Result<Mark, Halt> {
+        let turn = self.gate.turn().await?;
+        Ok(self.journal_in(turn, item, pace, entries, unless_cancelled).await?.mark)
+    }
+
+    /// As [`Live::journal`], in a turn that is ours already, and is until the answer is dropped.
+    pub(crate) async fn journal_in<'g>(
+        &self,
+        turn: Turn<'g>,
+        item: &Item,
+        pace: Pace,
+        entries: &[Entry],
+        unless_cancelled: bool,
+    ) -> Result<Accepted<'g>, Halt> {
         let mut flushed = 0;
         let append = |first_seq| {
             let tail = lock(&item.tail);
-            flushed = if canary::on("tail_behind") { 0 } else { tail.len() };
+            let behind = canary::on("tail_behind") || canary::on("stream_ahead") && is_chunk(entries);
+            flushed = if behind { 0 } else { tail.len() };
             let rows = tail[..flushed].iter().chain(entries).cloned().zip(first_seq..);
             let rows = rows.map(|(entry, seq)| item.row(seq, entry)).collect();
             let (run, epoch) = (item.run.clone(), self.epoch);
             Write::Append(Append { run, epoch, first_seq, rows, unless_cancelled })
         };
-        let accepted = self.gate.submit(pace, append).await?;
+        let accepted = turn.submit(pace, append).await?;
         // Known at once, in the journal's order: an attempt that is dropped while it waits for the disk has recorded
         // this all the same, and the next one must not call again.
         lock(&item.tail).drain(..flushed);
         let mut recorded = lock(&item.recorded);
         entries.iter().for_each(|entry| recorded.take(entry));
-        Ok(accepted.mark)
+        drop(recorded);
+        Ok(accepted)
     }
+}
+
+fn is_chunk(entries: &[Entry]) -> bool {
+    matches!(entries.last(), Some(Entry::Chunk(_)))
 }
 
 impl Item {
@@ -159,6 +178,8 @@ pub(crate) struct Attempt {
     pub(crate) alive: AtomicBool,
     /// What it sends, if it ends well.
     pub(crate) outgoing: Outgoing,
+    /// How many chunks it streamed. Changed only by whoever has the gate's turn.
+    pub(crate) streamed: AtomicU64,
     pub(crate) waits: Waits,
     /// The calls that earlier executions recorded and this one hasn't asked for yet.
     owed: Mutex<BTreeSet<(Arc<str>, u32)>>,
@@ -183,6 +204,7 @@ impl Attempt {
             deadline,
             alive: AtomicBool::new(true),
             outgoing: Outgoing::default(),
+            streamed: AtomicU64::new(0),
             waits: Waits::default(),
             owed: Mutex::new(owed),
             draws: Mutex::default(),

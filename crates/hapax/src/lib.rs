@@ -7,6 +7,7 @@
 //! | [`Graph`], [`Node`], [`IntoNode`] | the shape of the work, and its nodes as plain `async fn`s |
 //! | [`Ctx`] | what a node sees: state, resources, effects |
 //! | [`Engine`], [`Flow`], [`Run`] | opens a store, registers graphs, starts and follows runs |
+//! | [`Tail`], [`StreamEvent`] | follows what a run streams |
 //! | [`GraphOutline`] | a registered graph for people and drawings |
 //! | [`Options`], [`NodePolicy`], [`Retry`] | limits and what happens on failure |
 //! | [`Error`], [`NodeError`], [`EffectError`] | what can go wrong, each with a code |
@@ -43,6 +44,8 @@ mod question;
 mod replay;
 mod run_items;
 mod step;
+mod stream;
+mod tail;
 pub mod testing;
 mod wait;
 mod worker;
@@ -116,6 +119,7 @@ pub use options::{CallSite, Durability, Effects, NodePolicy, Options, Retry};
 pub use outline::{EdgeOutline, GraphOutline, NodeOutline};
 pub use question::{AnswerError, OpenQuestion, Question};
 pub use replay::{Divergence, Replay};
+pub use tail::{StreamChunk, StreamEvent, Superseded, Tail};
 
 #[doc(hidden)]
 pub use hapax_core::__private;

@@ -22,7 +22,7 @@ use hapax_core::{
     failure::NodeFailure,
     frontier::WorkItem,
     id::{NodeId, RunKey},
-    journal::{Done, Drew, ItemRecord, JournalRow, by_item},
+    journal::{Done, Drew, Entry, ItemRecord, JournalRow, by_item},
     json::Json,
     key::Digest,
     limits::FRONTIER_PAGE,
@@ -295,12 +295,12 @@ impl History {
         Ok(next)
     }
 
-    /// The rows of one step; those before it are skipped.
+    /// The rows of one step, without chunks; those before it are skipped.
     pub(crate) async fn rows_of(&mut self, step: u64) -> Result<Vec<JournalRow>, StoreError> {
         let mut rows = vec![];
         loop {
             match self.rows.pop_front() {
-                Some(row) if row.step < step => {}
+                Some(row) if row.step < step || matches!(row.entry, Entry::Chunk(_)) => {}
                 Some(row) if row.step == step => rows.push(row),
                 Some(later) => {
                     self.rows.push_front(later);

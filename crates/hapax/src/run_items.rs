@@ -33,7 +33,7 @@ use hapax_store::Pace;
 use std::{
     collections::{BTreeMap, HashMap},
     panic::AssertUnwindSafe,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 use tokio::task::JoinSet;
@@ -433,6 +433,7 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
         let now = crate::clock::instant();
         let own = now.checked_add(timeout).unwrap_or(self.run_deadline);
         let attempt = Attempt::new(self.item.clone(), number, own.min(self.run_deadline));
+        attempt.supersede_streams();
         self.started(number);
         let ctx = Ctx::new(self.state.clone(), self.app.clone(), attempt.clone());
         let input = self.work_item.input.clone();
@@ -441,7 +442,10 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
             biased;
             outcome = body => outcome.unwrap_or_else(|panic| Err(panicked(&*panic))),
             error = attempt.condemned() => Err(error),
-            waits = attempt.waits.parked() => return Ok(Ok(Tried::Parked(waits))),
+            waits = attempt.waits.parked() => {
+                attempt.alive.store(false, Ordering::Release);
+                return Ok(Ok(Tried::Parked(waits)));
+            }
             () = self.past_grace() => return Err(self.halt()),
             () = tokio::time::sleep_until(attempt.deadline.into()) => {
                 if own >= self.run_deadline {

@@ -89,6 +89,8 @@ pub(crate) struct Shared {
     pub(crate) tasks: TaskTracker,
     /// Told when a step with messages is durable.
     pub(crate) mail: Arc<watch::Sender<()>>,
+    /// Told when a chunk is on its way to the disk.
+    pub(crate) streamed: watch::Sender<()>,
     /// Nobody holds the engine any more.
     deserted: CancellationToken,
     slots: Arc<Semaphore>,
@@ -121,6 +123,7 @@ impl Shared {
             drain: CancellationToken::new(),
             tasks: TaskTracker::new(),
             mail: Arc::default(),
+            streamed: watch::Sender::default(),
             deserted: CancellationToken::new(),
             slots: Arc::new(Semaphore::new(options.max_active_runs.max(1))),
             crew: Arc::default(),
@@ -201,6 +204,15 @@ impl Shared {
     /// Wakes the loop that looks for work.
     pub(crate) fn look_for_work(&self) {
         self.work.notify_one();
+    }
+
+    /// Waits until what a run in this engine's hands has written so far is durable.
+    pub(crate) async fn flushed(&self, run: &RunKey) {
+        let gate = lock(&self.held).get(run).map(|held| held.gate.clone());
+        if let Some(gate) = gate {
+            // Why it can't be is told by the run itself.
+            let _ = gate.flush().await;
+        }
     }
 
     /// Follows a run that is in this engine's hands.

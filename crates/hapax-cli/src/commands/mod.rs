@@ -21,6 +21,7 @@ mod resume;
 mod retry;
 mod show;
 mod signal;
+mod tail;
 
 use crate::{demo::Demo, failure::Failure, output::Output, session::Session};
 use clap::Subcommand;
@@ -43,6 +44,7 @@ pub(crate) enum Command {
 pub(crate) enum Online {
     List(list::List),
     Show(show::Show),
+    Tail(tail::Tail),
     Graph(graph::Graph),
     Resume(resume::Resume),
     Retry(retry::Retry),
@@ -73,6 +75,7 @@ impl Online {
         match self {
             Online::List(command) => command.run(session).await,
             Online::Show(command) => command.run(session).await,
+            Online::Tail(command) => command.run(session).await,
             Online::Graph(command) => command.run(session).await,
             Online::Resume(command) => command.run(session).await,
             Online::Retry(command) => command.run(session).await,

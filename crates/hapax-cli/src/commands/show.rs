@@ -19,6 +19,7 @@ use hapax_core::{
     key::{Digest, StepKey},
     order::{OrderKey, PathHash},
     state::Field,
+    stream::CallAt,
 };
 use hapax_store::{RunRecord, clock::now_us};
 use serde::Serialize;
@@ -334,8 +335,26 @@ fn told(entry: &Entry) -> String {
         Entry::Drew(drew) => format!("drew {} random numbers in {}", drew.draws, drew.scope),
         Entry::Took { letter } => format!("took letter {letter}"),
         Entry::Retried => "an operator asked for fresh attempts".into(),
+        Entry::Chunk(chunk) => format!("{} {}", streamed(chunk.call.as_ref()), chunk.payload.as_str()),
+        Entry::Streams(streams) => {
+            let begins = format!(
+                "attempt {} (epoch {}) {}",
+                streams.attempt,
+                streams.epoch,
+                streamed(streams.call.as_ref())
+            );
+            match streams.instead_of {
+                Some(old) => format!("{begins} instead of attempt {} (epoch {})", old.attempt, old.epoch),
+                None => begins,
+            }
+        }
         other => format!("{other:?}"),
     }
+}
+
+/// Who streams.
+fn streamed(call: Option<&CallAt>) -> String {
+    call.map_or("streams".into(), |at| format!("streams in call {at}"))
 }
 
 fn short(digest: &Digest) -> String {

@@ -8,10 +8,12 @@ use crate::error::StoreError;
 use hapax_core::{
     commit::{Append, Write},
     error::{Coded, code},
+    id::NodeId,
     journal::{Done, Entry},
     json::Json,
-    limits::{MAX_PAYLOAD_BYTES, MAX_STATE_BYTES, MAX_TAGS},
+    limits::{MAX_CHUNK_BYTES, MAX_PAYLOAD_BYTES, MAX_STATE_BYTES, MAX_TAGS},
     route::SettledRoute,
+    stream::Chunk,
 };
 
 const HUGE: usize = 20_000_000;
@@ -36,7 +38,7 @@ fn assert_too_large(error: &StoreError, expected: usize) {
     assert_eq!(error.code(), code::LIMIT);
 }
 
-/// A message, an input, a delta.
+/// A message, an input, a delta, a chunk.
 pub async fn an_oversized_payload_is_refused(fixture: Fixture) {
     let holder = Sample::run("r").hold(&fixture.store).await;
     let huge = Json::of(&"x".repeat(HUGE)).expect("a text");
@@ -50,8 +52,17 @@ pub async fn an_oversized_payload_is_refused(fixture: Fixture) {
     for write in [step(sends), step(leads), Write::Append(rows)] {
         assert_too_large(&submit(&fixture.store, write).await.unwrap_err(), MAX_PAYLOAD_BYTES);
     }
+    let mut rows: Append = holder.append(1);
+    let (node, payload) = (NodeId::new("work").expect("a fine name"), huge_chunk());
+    let chunk = Chunk { node, call: None, attempt: 1, epoch: 1, offset: 0, payload, at_us: 1 };
+    rows.rows[0].entry = Entry::Chunk(chunk);
+    assert_too_large(&submit(&fixture.store, Write::Append(rows)).await.unwrap_err(), MAX_CHUNK_BYTES);
     let record = holder.record().await;
     assert_eq!((record.step, record.next_seq), (0, 0));
+}
+
+fn huge_chunk() -> Json {
+    Json::of(&"x".repeat(MAX_CHUNK_BYTES)).expect("a text")
 }
 
 /// As many as the limit are fine.

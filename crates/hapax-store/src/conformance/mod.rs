@@ -272,6 +272,7 @@ macro_rules! store_conformance {
             }
             round_trip {
                 what_is_committed_is_read_back,
+                chunks_are_read_back_and_not_loaded,
                 numbers_up_to_their_limits_survive,
                 checkpoints_are_read_in_order_from_any_step,
             }

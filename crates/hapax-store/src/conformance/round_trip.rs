@@ -14,6 +14,7 @@ use hapax_core::{
     key::sha256,
     order::{OrderKey, PathHash},
     route::SettledRoute,
+    stream::{CallAt, Chunk, Execution, Streams},
 };
 use std::collections::{BTreeMap, VecDeque};
 
@@ -66,6 +67,8 @@ fn full(commit: StepCommit, run: &hapax_core::id::RunId) -> StepCommit {
 fn every_entry(row: &JournalRow) -> Vec<JournalRow> {
     let node = NodeId::new("work").expect("a fine name");
     let (code, message) = ("HX0020".to_owned(), "broken \u{1f494}".to_owned());
+    let instead_of = Some(Execution { attempt: 1, epoch: 1 });
+    let streams = Streams { node: node.clone(), call: None, attempt: 1, epoch: 2, instead_of };
     let failure =
         NodeFailure { node, code: code.clone(), message: message.clone(), retryable: true, attempt: 2 };
     let result =
@@ -87,9 +90,34 @@ fn every_entry(row: &JournalRow) -> Vec<JournalRow> {
         },
         Entry::ItemDone { done: Done::Failed { failure } },
         Entry::Retried,
+        Entry::Streams(streams),
     ];
     let numbered = entries.into_iter().zip(row.seq..);
     numbered.map(|(entry, seq)| JournalRow { seq, entry, ..row.clone() }).collect()
+}
+
+/// Any number of chunks between two rows that count: reading the journal gives them, loading a run doesn't.
+pub async fn chunks_are_read_back_and_not_loaded(fixture: Fixture) {
+    let mut holder = Sample::run("r").hold(&fixture.store).await;
+    let mut append = holder.append(5);
+    for (row, offset) in append.rows[1..4].iter_mut().zip(0..) {
+        row.entry = chunk(offset, "a part, of many ".repeat(1 << offset));
+    }
+    holder.write(Write::Append(append.clone())).await.unwrap();
+    let reopened = fixture.other_handle();
+    let loaded = reopened.load(holder.key.clone()).await.unwrap();
+    assert_eq!(loaded.journal, [append.rows[0].clone(), append.rows[4].clone()]);
+    assert_eq!(loaded.record.next_seq, 5, "they have their numbers all the same");
+    assert_eq!(reopened.journal(holder.key.clone(), 0, 10).await.unwrap(), append.rows);
+    assert_eq!(reopened.journal(holder.key.clone(), 2, 2).await.unwrap(), append.rows[2..4]);
+    holder.commit(holder.next("one")).await.unwrap();
+    assert_eq!(reopened.load(holder.key.clone()).await.unwrap().journal, []);
+}
+
+fn chunk(offset: u64, text: String) -> Entry {
+    let (node, payload) = (NodeId::new("work").expect("a fine name"), json(&text));
+    let call = (offset == 1).then(|| CallAt { scope: "s".into(), index: u32::MAX });
+    Entry::Chunk(Chunk { node, call, attempt: u32::MAX, epoch: 1 << 40, offset, payload, at_us: i64::MAX })
 }
 
 /// Hash-like numbers use all 64 bits, a nonce 128; a counter goes up to `i64::MAX`.

@@ -319,9 +319,10 @@ impl Run {
 
     // Reads.
 
-    /// The rows that build on the checkpoint of that digest.
+    /// The rows that build on the checkpoint of that digest, without chunks.
     pub(super) fn tail(&self, base: Digest) -> Vec<JournalRow> {
-        self.journal.values().filter(|row| row.base == base).cloned().collect()
+        let counts = |row: &&JournalRow| row.base == base && !matches!(row.entry, Entry::Chunk(_));
+        self.journal.values().filter(counts).cloned().collect()
     }
 
     pub(super) fn rows_from(&self, seq: u64, limit: usize) -> Vec<JournalRow> {

@@ -128,33 +128,60 @@ pub(super) fn read(
     from_seq: u64,
     limit: usize,
 ) -> rusqlite::Result<Vec<JournalRow>> {
+    let mut found = vec![];
+    each(connection, run, from_seq, limit, |row| {
+        found.push(row.read(&row.unpacked(codec)?)?);
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// Hands out rows from a number on, one after the other.
+fn each(
+    connection: &Connection,
+    run: &RunKey,
+    from_seq: u64,
+    limit: usize,
+    mut take: impl FnMut(Stored<'_>) -> rusqlite::Result<()>,
+) -> rusqlite::Result<()> {
     let mut statement = connection.prepare_cached(
         "SELECT seq, base, step_id, path_hash, entry, sum FROM hapax_journal \
          WHERE namespace = ?1 AND run_id = ?2 AND seq >= ?3 ORDER BY seq LIMIT ?4",
     )?;
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    let rows = statement.query_map(
-        params![run.namespace.as_str(), run.run.as_str(), from_seq.cast_signed(), limit],
-        |row| read_row(row, codec),
-    )?;
-    rows.collect()
+    let from = params![run.namespace.as_str(), run.run.as_str(), from_seq.cast_signed(), limit];
+    let mut rows = statement.query(from)?;
+    while let Some(row) = rows.next()? {
+        take(Stored::of(row)?)?;
+    }
+    Ok(())
 }
 
 /// The rows that build on one checkpoint: from the number on at which its own journal ended, up to the next one. All
-/// of them must be there.
+/// of them must be there. Chunks are passed over one by one: there may be any number of them.
 pub(super) fn read_based_on(
     connection: &Connection,
     codec: &Codec,
     record: &RunRecord,
     from_seq: u64,
 ) -> rusqlite::Result<Vec<JournalRow>> {
-    let mut rows = read(connection, codec, &record.key, from_seq, usize::MAX)?;
-    if !rows.iter().map(|row| row.seq).eq(from_seq..record.next_seq) {
+    let (mut found, mut next) = (vec![], from_seq);
+    let missing = || {
         let what = format!("rows are missing from its journal between {from_seq} and {}", record.next_seq);
-        return Err(damaged_at(record.step, what));
-    }
-    rows.retain(|row| row.base == record.digest);
-    Ok(rows)
+        damaged_at(record.step, what)
+    };
+    each(connection, &record.key, from_seq, usize::MAX, |row| {
+        if row.seq != next {
+            return Err(missing());
+        }
+        next += 1;
+        let entry = row.unpacked(codec)?;
+        if row.base == record.digest && !entry.starts_with(Entry::CHUNK_TAG) {
+            found.push(row.read(&entry)?);
+        }
+        Ok(())
+    })?;
+    if next == record.next_seq { Ok(found) } else { Err(missing()) }
 }
 
 /// Tells a damaged row from one that was written so.
@@ -165,17 +192,38 @@ fn sum(seq: u64, base: &Digest, step: u64, path_hash: PathHash, entry: &[u8]) ->
     [a, b, c, d, e, f, g, h]
 }
 
-fn read_row(row: &Row<'_>, codec: &Codec) -> rusqlite::Result<JournalRow> {
-    let seq = row.get::<_, i64>(0)?.cast_unsigned();
-    let (base, step) = (Digest(row.get(1)?), row.get::<_, i64>(2)?.cast_unsigned());
-    let path_hash = PathHash(row.get::<_, i64>(3)?.cast_unsigned());
-    let stored = row.get_ref(4)?.as_blob()?;
-    if row.get_ref(5)?.as_blob()? != sum(seq, &base, step, path_hash, stored) {
-        return Err(damaged_at(step, format!("row {seq} of the journal does not match its checksum")));
+/// A row as it is stored, of a sum that is right.
+struct Stored<'r> {
+    seq: u64,
+    base: Digest,
+    step: u64,
+    path_hash: PathHash,
+    entry: &'r [u8],
+}
+
+impl<'r> Stored<'r> {
+    fn of(row: &'r Row<'_>) -> rusqlite::Result<Self> {
+        let seq = row.get::<_, i64>(0)?.cast_unsigned();
+        let (base, step) = (Digest(row.get(1)?), row.get::<_, i64>(2)?.cast_unsigned());
+        let path_hash = PathHash(row.get::<_, i64>(3)?.cast_unsigned());
+        let entry = row.get_ref(4)?.as_blob()?;
+        if row.get_ref(5)?.as_blob()? != sum(seq, &base, step, path_hash, entry) {
+            return Err(damaged_at(step, format!("row {seq} of the journal does not match its checksum")));
+        }
+        Ok(Self { seq, base, step, path_hash, entry })
     }
-    let entry = codec
-        .unpack(stored)
-        .and_then(|json| Ok(serde_json::from_slice(&json)?))
-        .map_err(|error| damaged_at(step, format!("row {seq} of the journal cannot be read: {error}")))?;
-    Ok(JournalRow { seq, base, step, path_hash, entry })
+
+    fn unpacked(&self, codec: &Codec) -> rusqlite::Result<Vec<u8>> {
+        codec.unpack(self.entry).map_err(|error| self.unreadable(&error))
+    }
+
+    fn read(&self, entry: &[u8]) -> rusqlite::Result<JournalRow> {
+        let Self { seq, base, step, path_hash, .. } = *self;
+        let entry = serde_json::from_slice(entry).map_err(|error| self.unreadable(&error))?;
+        Ok(JournalRow { seq, base, step, path_hash, entry })
+    }
+
+    fn unreadable(&self, error: &dyn std::fmt::Display) -> rusqlite::Error {
+        damaged_at(self.step, format!("row {} of the journal cannot be read: {error}", self.seq))
+    }
 }

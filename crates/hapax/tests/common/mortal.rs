@@ -16,6 +16,7 @@ use hapax::{
     },
 };
 use std::{sync::Arc, time::Duration};
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 type Fatal = Box<dyn Fn(&Write) -> bool + Send + Sync>;
@@ -27,7 +28,10 @@ pub(crate) struct Mortal {
     dead: CancellationToken,
     fatal: Fatal,
     slow: Option<(Fatal, Signal)>,
+    late: Option<mpsc::UnboundedSender<(Arc<Write>, Reply)>>,
 }
+
+type Reply = oneshot::Sender<Result<Written, StoreError>>;
 
 impl Mortal {
     pub(crate) fn new(inner: Arc<dyn Store>) -> Self {
@@ -39,7 +43,7 @@ impl Mortal {
         inner: Arc<dyn Store>,
         fatal: impl Fn(&Write) -> bool + Send + Sync + 'static,
     ) -> Self {
-        Self { inner, dead: CancellationToken::new(), fatal: Box::new(fatal), slow: None }
+        Self { inner, dead: CancellationToken::new(), fatal: Box::new(fatal), slow: None, late: None }
     }
 
     /// The writes that satisfy the predicate are made at once, but nobody hears of it before the signal.
@@ -51,7 +55,30 @@ impl Mortal {
         Self { slow: Some((Box::new(write), signal.clone())), ..Self::new(inner) }
     }
 
+    /// Writes are accepted at once, and made one after the other, each at a signal.
+    pub(crate) fn late(inner: Arc<dyn Store>, signal: &Signal) -> Self {
+        let (late, mut accepted) = mpsc::unbounded_channel::<(Arc<Write>, Reply)>();
+        let (signal, store) = (signal.clone(), inner.clone());
+        tokio::spawn(async move {
+            while let Some((write, reply)) = accepted.recv().await {
+                signal.take().await;
+                let made = match store.submit(write, Pace::Ahead).await {
+                    Ok(ticket) => ticket.await,
+                    Err(error) => Err(error),
+                };
+                // Whoever asked may be gone.
+                let _ = reply.send(made);
+            }
+        });
+        Self { late: Some(late), ..Self::new(inner) }
+    }
+
     async fn slowly(&self, write: Arc<Write>, pace: Pace) -> Result<Ticket, StoreError> {
+        if let Some(late) = &self.late {
+            let (reply, ticket) = Ticket::new();
+            late.send((write, reply)).expect("it makes writes as long as there are any");
+            return Ok(ticket);
+        }
         let made = self.inner.submit(write.clone(), pace).await?;
         let Some((_, signal)) = self.slow.as_ref().filter(|(slow, _)| slow(&write)) else { return Ok(made) };
         let (answer, ticket) = Ticket::new();

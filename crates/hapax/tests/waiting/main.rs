@@ -286,8 +286,7 @@ fn raced(win: impl AsyncFnOnce(&Engine, &Clock)) -> Option<String> {
 
 #[test]
 fn what_won_a_race_before_a_crash_wins_it_again_whatever_has_happened_since() {
-    let signal =
-        async |engine: &Engine, _: &Clock| drop(engine.signal("run", "go", "in time").await.unwrap());
+    let signal = async |engine: &Engine, _: &Clock| engine.signal("run", "go", "in time").await.unwrap();
     assert_eq!(raced(signal).as_deref(), Some("in time"), "although the timer has run out");
     let timer = async |_: &Engine, clock: &Clock| pass_by(clock, HOUR);
     assert_eq!(raced(timer).as_deref(), Some("too late"), "although the signal has come");
