@@ -225,10 +225,9 @@ fn nothing_open(run: &RunKey, from: &Checkpoint, rows: &[JournalRow]) -> Result<
 fn carried(record: &RunRecord, onto: &Checkpoint, rows: Vec<JournalRow>) -> Vec<JournalRow> {
     let entries = rows.into_iter().filter_map(|row| {
         let entry = match row.entry {
-            // Letters are in the other run's mailbox; what they brought is recorded beside.
-            Entry::Took { .. } => return None,
-            // What was streamed was shown to those who watched the other run.
-            Entry::Chunk(_) | Entry::Streams(_) => return None,
+            // Letters are in the other run's mailbox, and what they brought is recorded beside; what was streamed was
+            // shown to those who watched the other run.
+            Entry::Took { .. } | Entry::Chunk(_) | Entry::Streams(_) => return None,
             // Its key was the other run's.
             Entry::Intent(intent) => {
                 Entry::Intent(hapax_core::journal::Intent { key: String::new(), ..intent })

@@ -46,9 +46,9 @@ pub(super) fn tests(context: &Context) -> Result<(), Failure> {
     let runner = context.cargo(if nextest { "nextest run" } else { "test" });
     let all = runner.clone().args(if nextest { "--workspace" } else { "--workspace --lib --bins --tests" });
     if context.long {
-        all.env("HAPAX_LONG", "1").run()?
+        all.env("HAPAX_LONG", "1").run()?;
     } else {
-        all.run()?
+        all.run()?;
     }
     runner.args(WITH_HTTP).args("--lib --test http --test bad_input").run()
 }

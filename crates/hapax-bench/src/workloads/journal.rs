@@ -4,6 +4,7 @@ use super::{close, open};
 use crate::{
     Result,
     args::Drive,
+    clock,
     meter::{Meter, Tally, extra, transactions},
 };
 use futures::{StreamExt, TryStreamExt, stream};
@@ -15,7 +16,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 use tokio::sync::Notify;
 
@@ -136,5 +137,5 @@ pub(super) async fn timers(drive: &Drive, runs: u64, seconds: u64) -> Result<()>
 }
 
 fn now_us() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
+    clock::unix_ns() / 1000
 }

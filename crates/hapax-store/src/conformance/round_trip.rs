@@ -101,7 +101,7 @@ pub async fn chunks_are_read_back_and_not_loaded(fixture: Fixture) {
     let mut holder = Sample::run("r").hold(&fixture.store).await;
     let mut append = holder.append(5);
     for (row, offset) in append.rows[1..4].iter_mut().zip(0..) {
-        row.entry = chunk(offset, "a part, of many ".repeat(1 << offset));
+        row.entry = chunk(offset, &"a part, of many ".repeat(1 << offset));
     }
     holder.write(Write::Append(append.clone())).await.unwrap();
     let reopened = fixture.other_handle();
@@ -114,8 +114,8 @@ pub async fn chunks_are_read_back_and_not_loaded(fixture: Fixture) {
     assert_eq!(reopened.load(holder.key.clone()).await.unwrap().journal, []);
 }
 
-fn chunk(offset: u64, text: String) -> Entry {
-    let (node, payload) = (NodeId::new("work").expect("a fine name"), json(&text));
+fn chunk(offset: u64, text: &str) -> Entry {
+    let (node, payload) = (NodeId::new("work").expect("a fine name"), json(text));
     let call = (offset == 1).then(|| CallAt { scope: "s".into(), index: u32::MAX });
     Entry::Chunk(Chunk { node, call, attempt: u32::MAX, epoch: 1 << 40, offset, payload, at_us: i64::MAX })
 }

@@ -39,7 +39,11 @@ impl fmt::Debug for Client {
 
 /// A client in the making.
 ///
-/// See [`Client`] for an example.
+/// ```
+/// use hapax::http::Client;
+/// assert!(Client::builder().user_agent("orders/1.0").no_proxy().build().is_ok());
+/// assert!(Client::builder().root_certificate("no certificate").build().is_err());
+/// ```
 #[derive(Debug, Clone)]
 pub struct ClientBuilder {
     roots: Vec<Vec<u8>>,
