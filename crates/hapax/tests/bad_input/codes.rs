@@ -142,7 +142,7 @@ const HTTP_PROVOCATIONS: &[(Code, Provocation)] = provocations! {
 };
 
 /// Not of the library: the tests of `hapax-cli` meet them.
-const OF_THE_COMMAND_LINE: [Code; 2] = [code::USAGE, code::SYSTEM];
+const OF_THE_COMMAND_LINE: [Code; 4] = [code::USAGE, code::SYSTEM, code::BAD_PROGRAM, code::FINDS_WORK];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_code_can_be_met() {
