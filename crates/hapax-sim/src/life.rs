@@ -25,9 +25,9 @@ pub const RUN: &str = "run";
 /// Far longer than any test, so that nothing happens by the clock.
 const NEVER: Duration = Duration::from_secs(3600);
 /// Turns of the scheduler without a call after which an engine is taken to be waiting for a lease.
-const QUIET: u32 = 300;
+const QUIET: u32 = 2000;
 /// Starts after which a run that doesn't finish never will.
-const ENOUGH: u32 = 8;
+const ENOUGH: u32 = 100;
 
 /// How an engine is to live.
 #[derive(Clone)]
