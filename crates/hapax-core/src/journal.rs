@@ -52,7 +52,7 @@ pub struct JournalRow {
 /// # let failure = NodeFailure { node, code, message, retryable: true, attempt: 1 };
 /// # let (base, item) = (sha256(b"checkpoint"), PathHash(7));
 /// # let row = |(seq, entry)| JournalRow { seq, base, step: 1, path_hash: item, entry };
-/// let entries = [Entry::AttemptFailed { failure }, Entry::Retried];
+/// let entries = [Entry::AttemptFailed { failure, not_before_us: None }, Entry::Retried];
 /// let items = by_item(base, (0..).zip(entries).map(row));
 /// // An operator's word gives the item fresh attempts; the next one is number 2 all the same.
 /// assert_eq!((items[&item].failed, items[&item].failed_since_retry), (1, 0));
@@ -311,7 +311,7 @@ pub enum EffectKind {
 /// ```
 /// use hapax_core::journal::EffectOutcome;
 /// let (code, message) = ("HX0036".to_owned(), "card declined".to_owned());
-/// let declined = EffectOutcome::Err { code, message, retryable: false, unsent: false };
+/// let declined = EffectOutcome::Err { code, message, retryable: false, unsent: false, not_before_us: None };
 /// let stored = serde_json::to_string(&declined)?;
 /// assert_eq!(stored, r#"{"err":{"code":"HX0036","message":"card declined","retryable":false}}"#);
 /// assert_eq!(serde_json::from_str::<EffectOutcome>(&stored)?, declined);
@@ -577,7 +577,7 @@ impl Recorded {
 /// # let failed = |attempt, message: &str| {
 /// #     let (node, code) = (NodeId::new("charge").unwrap(), "HX0020".into());
 /// #     let failure = NodeFailure { node, code, message: message.into(), retryable: true, attempt };
-/// #     Entry::AttemptFailed { failure }
+/// #     Entry::AttemptFailed { failure, not_before_us: None }
 /// # };
 /// # let row = |(seq, entry)| JournalRow { seq, base, step: 1, path_hash: item, entry };
 /// let entries = [failed(1, "timeout"), failed(2, "card declined")];
