@@ -10,9 +10,11 @@
 //! | [`stores`] | the stores that the proofs run on |
 //! | [`probe`] | a store that is watched, delayed, frozen or troubled on its way to the real one |
 //! | [`life`] | one engine from its start to its end or its death |
+//! | [`boundaries`] | every call to the store as the place where a life ends, for graphs of a proof's own |
 //! | [`verdict`] | what a run left behind, and whether it is what it should be |
 //! | [`kills`], [`orders`], [`journeys`] | real processes that are killed, and the work that they do |
 
+pub mod boundaries;
 pub mod generate;
 pub mod journeys;
 pub mod kills;

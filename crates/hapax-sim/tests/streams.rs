@@ -2,19 +2,15 @@
 //! sequence, none is seen twice, and a reader that was there from the beginning sees what one sees that comes afterwards.
 
 use hapax::{
-    Call, Coded, Durability, EffectError, Options, State, StreamChunk, StreamEvent, Tail,
+    Call, Coded, Durability, EffectError, Options, State, StreamChunk, StreamEvent,
     core::error::code,
     prelude::*,
-    store::{
-        Clock, MemoryStore, Store,
-        faulty::{Fault, Faulty},
-        sqlite::{SqliteOptions, SqliteStore},
-    },
+    store::{Clock, faulty::Fault},
     testing::Lab,
 };
+use hapax_sim::boundaries::{Place, cut_short, pass_slowly, runtime};
 use serde::{Deserialize, Serialize};
 use std::{
-    path::Path,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -92,7 +88,7 @@ fn graph() -> Graph<Story, Outside> {
 }
 
 /// One life of a process: until the run is over, or the store is dead.
-async fn live(lab: &Lab, outside: &Outside, clock: Clock) -> Result<Story, hapax::Error> {
+async fn live(lab: &Lab, outside: &Outside, clock: &Clock) -> Result<Story, hapax::Error> {
     let stories = lab.engine().register(graph(), outside.clone()).await?;
     let run = loop {
         match stories.start("story-1", Story::default()).await {
@@ -102,48 +98,13 @@ async fn live(lab: &Lab, outside: &Outside, clock: Clock) -> Result<Story, hapax
     };
     tokio::select! {
         ended = lab.finish(&run) => ended,
-        () = time(clock) => unreachable!("time passes for ever"),
-    }
-}
-
-/// Lets time pass, slowly, so that a claim whose answer was lost comes to its end.
-async fn time(clock: Clock) {
-    loop {
-        for _ in 0..5000 {
-            tokio::task::yield_now().await;
-        }
-        clock.advance(Duration::from_secs(20));
-    }
-}
-
-/// A store in which every life begins.
-enum Place<'f> {
-    Memory(Arc<MemoryStore>),
-    File(&'f Path, Clock),
-}
-
-impl Place<'_> {
-    async fn open(&self) -> Arc<dyn Store> {
-        match self {
-            Place::Memory(store) => store.clone(),
-            Place::File(path, clock) => {
-                let options = SqliteOptions::default().clock(clock.clone());
-                SqliteStore::open(path, options).await.unwrap()
-            }
-        }
-    }
-
-    /// A process beside, which only reads.
-    async fn reader(&self, from: u64) -> Tail {
-        let engine =
-            Engine::builder().options(Options::default().finds_work(false)).with_store(self.open().await);
-        engine.tail("story-1").from(from)
+        () = pass_slowly(clock) => unreachable!("time passes for ever"),
     }
 }
 
 /// What there is to read now. A run that isn't there yet has nothing.
-async fn so_far(place: &Place<'_>, from: u64) -> Vec<StreamEvent> {
-    let (mut tail, mut events) = (place.reader(from).await.so_far(), vec![]);
+async fn so_far(place: &Place, from: u64) -> Vec<StreamEvent> {
+    let (mut tail, mut events) = (place.desk().await.tail("story-1").from(from).so_far(), vec![]);
     loop {
         match tail.next().await {
             Ok(Some(event)) => events.push(event),
@@ -154,32 +115,18 @@ async fn so_far(place: &Place<'_>, from: u64) -> Vec<StreamEvent> {
     }
 }
 
-fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
-}
-
 /// Lives twice: the first time with a fault, the second time until the run is over. Whether the fault was reached.
-fn with_fault(place: &Place<'_>, durability: Durability, at: u64, fault: Fault) -> bool {
+fn with_fault(place: &Place, durability: Durability, at: u64, fault: Fault) -> bool {
     let (outside, options) = (Outside::default(), Options::default().durability(durability));
-    let first = runtime();
-    let (fired, clock) = first.block_on(async {
-        let store = place.open().await;
-        let clock = store.clock();
-        let faulty = Faulty::new(store, at, fault);
-        let lab = Lab::on(faulty.clone(), options.clone());
-        tokio::select! {
-            _ = live(&lab, &outside, clock.clone()) => {}
-            () = faulty.dead() => {}
-        }
-        (faulty.fired(), clock)
+    let (fired, clock) = cut_short(place, &options, (at, fault), async |lab, clock| {
+        // What it comes to is seen in the second life.
+        let _ = live(lab, &outside, clock).await;
     });
-    first.shutdown_timeout(Duration::from_secs(10));
-    clock.advance(Duration::from_secs(3600));
     runtime().block_on(async {
         let before = so_far(place, 0).await;
         let lab = Lab::on(place.open().await, options);
         let story =
-            live(&lab, &outside, clock).await.unwrap_or_else(|error| panic!("{fault:?} at {at}: {error}"));
+            live(&lab, &outside, &clock).await.unwrap_or_else(|error| panic!("{fault:?} at {at}: {error}"));
         lab.engine().shutdown(Duration::from_secs(5)).await;
         let events = so_far(place, 0).await;
         let seen = before.last().map_or(0, StreamEvent::cursor);
@@ -233,42 +180,4 @@ fn check(story: &Story, events: &[StreamEvent], context: &str) {
     assert_eq!(identities.len(), all, "{context}: no chunk is there twice");
 }
 
-fn every_boundary(durability: Durability, fault: Fault, on_file: bool) {
-    let folder = tempfile::tempdir().unwrap();
-    for at in 0.. {
-        let path = folder.path().join(format!("{at}.db"));
-        let place = if on_file {
-            Place::File(&path, Clock::manual())
-        } else {
-            Place::Memory(MemoryStore::with_clock(Clock::manual()))
-        };
-        if !with_fault(&place, durability, at, fault) {
-            assert!(at > 20, "only {at} boundaries");
-            return;
-        }
-    }
-}
-
-macro_rules! boundaries {
-    ($($name:ident: $durability:ident, $fault:ident, $on_file:literal;)*) => {
-        $(#[test]
-        fn $name() {
-            every_boundary(Durability::$durability, Fault::$fault, $on_file);
-        })*
-    };
-}
-
-boundaries! {
-    dying_before_a_call_in_memory_strict: Strict, Before, false;
-    dying_after_a_call_in_memory_strict: Strict, After, false;
-    losing_a_reply_in_memory_strict: Strict, LoseReply, false;
-    dying_before_a_call_in_memory: Pipelined, Before, false;
-    dying_after_a_call_in_memory: Pipelined, After, false;
-    losing_a_reply_in_memory: Pipelined, LoseReply, false;
-    dying_before_a_call_on_sqlite_strict: Strict, Before, true;
-    dying_after_a_call_on_sqlite_strict: Strict, After, true;
-    losing_a_reply_on_sqlite_strict: Strict, LoseReply, true;
-    dying_before_a_call_on_sqlite: Pipelined, Before, true;
-    dying_after_a_call_on_sqlite: Pipelined, After, true;
-    losing_a_reply_on_sqlite: Pipelined, LoseReply, true;
-}
+hapax_sim::every_boundary!(with_fault);

@@ -2,20 +2,13 @@
 //! the run ends as it would have, and the outside sees each call under one key.
 
 use hapax::{
-    Child, Coded, Durability, EffectError, Options, Question, State,
-    core::error::code,
-    prelude::*,
-    store::{
-        Clock, MemoryStore, Store,
-        faulty::{Fault, Faulty},
-        sqlite::{SqliteOptions, SqliteStore},
-    },
-    testing::Lab,
+    Child, Coded, Durability, EffectError, Options, Question, State, core::error::code, prelude::*,
+    store::faulty::Fault, testing::Lab,
 };
+use hapax_sim::boundaries::{Place, cut_short, pass_slowly, runtime};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
-    path::Path,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -71,8 +64,7 @@ async fn book(mut ctx: Ctx) -> Result<TripDelta, EffectError> {
 async fn wait(mut ctx: Ctx) -> Result<TripDelta, EffectError> {
     let before = ctx.now();
     ctx.sleep(Duration::from_secs(86_400)).await?;
-    // A day at the least: on a slow machine the clock goes on before the node has looked at it again.
-    let days = (ctx.now().duration_since(before).unwrap_or_default().as_secs() / 86_400).min(1);
+    let days = ctx.now().duration_since(before).unwrap_or_default().as_secs() / 86_400;
     let who: String = ctx.signal("passport").await?;
     let colour: String = ctx.ask("colour", Question::new("Which?")).await?;
     let hotel = ctx.child(HOTEL, "hotel-1", &Trip::default()).await?;
@@ -105,19 +97,10 @@ async fn live(lab: &Lab, outside: &Outside, desk: &Engine) -> Result<Trip, hapax
     let trips = engine.register(trips, outside.clone()).await?;
     let run = insist(async || trips.start("trip-1", Trip::default()).await).await?;
     insist(async || engine.signal_as("trip-1", "passport-1", "passport", "Ada").await).await?;
+    let clock = desk.store().clock();
     tokio::select! {
         ended = async { tokio::try_join!(lab.finish(&run), answer(desk)) } => ended.map(|(trip, ())| trip),
-        () = time(desk.store().clock()) => unreachable!("time passes for ever"),
-    }
-}
-
-/// Lets time pass, slowly, so that a claim whose answer was lost comes to its end.
-async fn time(clock: Clock) {
-    loop {
-        for _ in 0..20_000 {
-            tokio::task::yield_now().await;
-        }
-        clock.advance(Duration::from_secs(20));
+        () = pass_slowly(&clock) => unreachable!("time passes for ever"),
     }
 }
 
@@ -143,54 +126,13 @@ async fn insist<T>(ask: impl AsyncFn() -> Result<T, hapax::Error>) -> Result<T, 
     }
 }
 
-/// A store in which every life begins.
-enum Place<'f> {
-    Memory(Arc<MemoryStore>),
-    File(&'f Path, Clock),
-}
-
-impl Place<'_> {
-    async fn open(&self) -> Arc<dyn Store> {
-        match self {
-            Place::Memory(store) => store.clone(),
-            Place::File(path, clock) => {
-                let options = SqliteOptions::default().clock(clock.clone());
-                SqliteStore::open(path, options).await.unwrap()
-            }
-        }
-    }
-}
-
-impl Place<'_> {
-    /// A process beside, which only talks to runs.
-    async fn desk(&self) -> Engine {
-        Engine::builder().options(Options::default().finds_work(false)).with_store(self.open().await)
-    }
-}
-
-fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
-}
-
 /// Lives twice: the first time with a fault, the second time until the run is over. Whether the fault was reached.
-fn with_fault(place: &Place<'_>, durability: Durability, at: u64, fault: Fault) -> bool {
+fn with_fault(place: &Place, durability: Durability, at: u64, fault: Fault) -> bool {
     let (outside, options) = (Outside::default(), Options::default().durability(durability));
-    let first = runtime();
-    let (fired, clock) = first.block_on(async {
-        let store = place.open().await;
-        let clock = store.clock();
-        let faulty = Faulty::new(store, at, fault);
-        let lab = Lab::on(faulty.clone(), options.clone());
-        let desk = place.desk().await;
-        tokio::select! {
-            _ = live(&lab, &outside, &desk) => {}
-            () = faulty.dead() => {}
-        }
-        (faulty.fired(), clock)
+    let (fired, _) = cut_short(place, &options, (at, fault), async |lab, _| {
+        // What it comes to is seen in the second life.
+        let _ = live(lab, &outside, &place.desk().await).await;
     });
-    first.shutdown_timeout(Duration::from_secs(10));
-    // Whatever the dead process held is free.
-    clock.advance(Duration::from_secs(3600));
     let trip = runtime().block_on(async {
         let lab = Lab::on(place.open().await, options);
         let trip = live(&lab, &outside, &place.desk().await)
@@ -204,42 +146,4 @@ fn with_fault(place: &Place<'_>, durability: Durability, at: u64, fault: Fault) 
     fired
 }
 
-fn every_boundary(durability: Durability, fault: Fault, on_file: bool) {
-    let folder = tempfile::tempdir().unwrap();
-    for at in 0.. {
-        let path = folder.path().join(format!("{at}.db"));
-        let place = if on_file {
-            Place::File(&path, Clock::manual())
-        } else {
-            Place::Memory(MemoryStore::with_clock(Clock::manual()))
-        };
-        if !with_fault(&place, durability, at, fault) {
-            assert!(at > 20, "only {at} boundaries");
-            return;
-        }
-    }
-}
-
-macro_rules! boundaries {
-    ($($name:ident: $durability:ident, $fault:ident, $on_file:literal;)*) => {
-        $(#[test]
-        fn $name() {
-            every_boundary(Durability::$durability, Fault::$fault, $on_file);
-        })*
-    };
-}
-
-boundaries! {
-    dying_before_a_call_in_memory_strict: Strict, Before, false;
-    dying_after_a_call_in_memory_strict: Strict, After, false;
-    losing_a_reply_in_memory_strict: Strict, LoseReply, false;
-    dying_before_a_call_in_memory: Pipelined, Before, false;
-    dying_after_a_call_in_memory: Pipelined, After, false;
-    losing_a_reply_in_memory: Pipelined, LoseReply, false;
-    dying_before_a_call_on_sqlite_strict: Strict, Before, true;
-    dying_after_a_call_on_sqlite_strict: Strict, After, true;
-    losing_a_reply_on_sqlite_strict: Strict, LoseReply, true;
-    dying_before_a_call_on_sqlite: Pipelined, Before, true;
-    dying_after_a_call_on_sqlite: Pipelined, After, true;
-    losing_a_reply_on_sqlite: Pipelined, LoseReply, true;
-}
+hapax_sim::every_boundary!(with_fault);
