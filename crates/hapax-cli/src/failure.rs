@@ -94,14 +94,6 @@ impl Failure {
         self
     }
 
-    /// For a command whose answer is whether something is wrong.
-    pub(crate) fn into_finding(mut self) -> Self {
-        if let Failure::Coded { exit, .. } = &mut self {
-            *exit = FAILED;
-        }
-        self
-    }
-
     /// What went wrong, without its cure.
     pub(crate) fn message(&self) -> String {
         self.report().map(|report| report.message).unwrap_or_default()
@@ -266,7 +258,7 @@ fn cure_around(code: Code) -> &'static str {
         code::CONFLICT => {
             "keep both digests and report it: two executions differ, so a node is not deterministic"
         }
-        code::CORRUPT => "restore the file from a backup; `doctor` tells how far the damage goes",
+        code::CORRUPT => "restore the file from a backup; `doctor` names what is damaged, if it opens",
         code::STORE_FULL => "make room on the disk, or delete finished runs with `gc`",
         code::SCHEMA_TOO_NEW => "use that version of Hapax or a newer one",
         code::CANNOT_OPEN => {

@@ -147,8 +147,10 @@ fn stock(global: &args::Global, command: commands::Online, out: &Output) -> Resu
     let runtime = runtime.map_err(|error| Failure::io("cannot start", &error))?;
     runtime.block_on(async {
         let (engine, address) = match session::open(global).await {
-            // What can't be opened is just what a doctor is asked about.
-            Err(failure) if command.is_doctor() => return Err(failure.into_finding()),
+            Err(failure) if command.is_doctor() => {
+                commands::doctor::tell_unopened(&failure, out)?;
+                return Err(failure);
+            }
             opened => opened?,
         };
         let session = Session { engine: &engine, out, embedded: false, address: &address };

@@ -1,12 +1,16 @@
 //! The engine that a command works with, and what several commands ask of it.
 
 use crate::{args::Global, failure::Failure, output::Output};
-use hapax::{Engine, Error, GraphOutline, Options, Status, core::id::Namespace};
+use hapax::{
+    Engine, Error, GraphOutline, Options, Status,
+    core::{checkpoint::Checkpoint, id::Namespace},
+};
 use hapax_store::{ListFilter, MemoryStore, RunRecord, SqliteOptions, SqliteStore, Store, StoreError};
 use serde::{Deserialize, Serialize};
 use std::{
     env,
     ffi::{OsStr, OsString},
+    ops::RangeInclusive,
     os::unix::ffi::OsStrExt,
     path::Path,
     sync::Arc,
@@ -70,6 +74,19 @@ impl Session<'_> {
     /// A run's row.
     pub(crate) async fn record(&self, run: &str) -> Result<RunRecord, Failure> {
         Ok(self.engine.record(run).await?)
+    }
+
+    /// The steps of a run that must be there. The first ones may be gone: `continue_as` begins anew.
+    pub(crate) async fn steps(&self, record: &RunRecord) -> Result<RangeInclusive<u64>, Failure> {
+        let first = self.engine.store().checkpoints(record.key.clone(), 0, 1).await?;
+        Ok(first.first().map_or(record.step, |first| first.step)..=record.step)
+    }
+
+    /// The checkpoint of a step that must be there.
+    pub(crate) async fn checkpoint(&self, record: &RunRecord, step: u64) -> Result<Checkpoint, Failure> {
+        let found = self.engine.store().checkpoint(record.key.clone(), step).await?;
+        let (run, what) = (record.key.clone(), "its checkpoint is missing".into());
+        Ok(found.ok_or(StoreError::Corrupt { run, step: Some(step), what })?)
     }
 
     /// Follows a run until it is over, or parked where only something else can move it.

@@ -244,7 +244,27 @@ async fn a_run_whose_owner_is_gone_is_claimed_at_once() {
     let left = std::fs::read_dir(path.with_extension("db-locks")).unwrap();
     let mut left: Vec<_> = left.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     left.sort();
-    assert_eq!(left, [".open", "three"]);
+    assert_eq!(left, ["three"]);
+}
+
+/// Whoever may write the file may lock in it, whoever opened it first: root, or another user of its group.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locks_belong_to_those_who_share_the_file() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+    let (_folder, path) = folder();
+    std::fs::File::create_new(&path).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o660)).unwrap();
+    // Only root can give it away; for others it is their own anyway.
+    let _ = chown(&path, Some(65_534), Some(65_534));
+    let store = open(&path).await;
+    Sample::run("r").claimed_by("one", LONG).create(&store).await;
+    let of = |path: &std::path::Path| {
+        let there = std::fs::metadata(path).unwrap();
+        (there.uid(), there.gid(), there.mode() & 0o777)
+    };
+    let (locks, (user, group, _)) = (path.with_extension("db-locks"), of(&path));
+    assert_eq!(of(&locks), (user, group, 0o770));
+    assert_eq!(of(&locks.join("one")), (user, group, 0o660));
 }
 
 /// A link is another name of the same file: who opens it by that name sees the same owners alive.

@@ -2,23 +2,26 @@
 
 use crate::{
     failure::Failure,
-    output::{BAD, FAINT, GOOD, STRONG, WARN, clean},
+    output::{BAD, FAINT, GOOD, Output, STRONG, WARN, clean},
     session::{Damaged, Session},
     table::wrapped,
 };
 use clap::Args;
 use hapax::Coded;
 use hapax_core::error::code;
-use hapax_store::{Fact, ListFilter, StoreError, Verdict};
+use hapax_store::{Fact, ListFilter, RunRecord, Store, StoreError, Verdict};
 use serde::Serialize;
 
 const AFTER_HELP: &str = "\
-Exits with 1 when something is unsafe.
+Exits with 1 when something is unsafe, with 3 or 4 when the store can't be opened.
 
 Examples:
   hapax doctor
   hapax doctor --checkpoints 10000
   hapax doctor --json | jq '.facts[] | select(.verdict == \"unsafe\")'";
+
+/// Rows of a journal that are read at once.
+const PAGE: usize = 1000;
 
 /// Where the third column begins.
 const INDENT: usize = 22;
@@ -51,17 +54,15 @@ impl Doctor {
         let progress = session.out.progress(None, "checking");
         let mut facts = match session.engine.store().health().await {
             Ok(facts) => facts,
-            Err(error) => vec![unreadable("settings", &error)],
+            Err(error @ StoreError::Corrupt { .. }) => vec![unreadable("settings", &error)],
+            Err(error) => return Err(error.into()),
         };
         facts.extend(self.digests(session).await);
         progress.finish_and_clear();
-        let safe = facts.iter().all(|fact| fact.verdict != Verdict::Unsafe);
-        let answer = Answer { safe, facts: facts.iter().map(view).collect() };
-        session.out.answer(&answer, || human(&facts, safe, session))?;
-        if safe { Ok(()) } else { Err(Failure::Told) }
+        if tell(&facts, session.out)? { Ok(()) } else { Err(Failure::Told) }
     }
 
-    /// Verifies the latest steps of the newest runs, and every run's row on the way.
+    /// Verifies the latest steps of the newest runs, and their rows and journals on the way.
     async fn digests(&self, session: &Session<'_>) -> Vec<Fact> {
         let limit = usize::try_from(self.checkpoints).unwrap_or(usize::MAX);
         let (runs, unread) = match session.list(ListFilter { limit, ..ListFilter::default() }).await {
@@ -87,6 +88,9 @@ impl Doctor {
                 }
                 step = at.checked_sub(1);
             }
+            if let Err(error) = read_journal(&*store, run).await {
+                facts.push(unreadable("journal", &error));
+            }
         }
         if facts.is_empty() {
             facts.push(Fact {
@@ -98,6 +102,30 @@ impl Doctor {
         }
         facts
     }
+}
+
+/// Reads a journal whole; each row is checked on the way.
+async fn read_journal(store: &dyn Store, run: &RunRecord) -> Result<(), StoreError> {
+    let mut from = 0;
+    while let Some(last) = store.journal(run.key.clone(), from, PAGE).await?.last() {
+        from = last.seq + 1;
+    }
+    Ok(())
+}
+
+/// Tells that a store can't even be opened: just what a doctor is asked about.
+pub(crate) fn tell_unopened(failure: &Failure, out: &Output) -> Result<(), Failure> {
+    let (found, meaning) =
+        (failure.message(), "nothing in it can be used as long as it can't be opened".into());
+    tell(&[Fact { name: "opening", found, verdict: Verdict::Unsafe, meaning }], out).map(drop)
+}
+
+/// Prints the facts; answers whether all is safe.
+fn tell(facts: &[Fact], out: &Output) -> Result<bool, Failure> {
+    let safe = facts.iter().all(|fact| fact.verdict != Verdict::Unsafe);
+    let answer = Answer { safe, facts: facts.iter().map(view).collect() };
+    out.answer(&answer, || human(facts, safe, out))?;
+    Ok(safe)
 }
 
 fn unreadable(name: &'static str, error: &StoreError) -> Fact {
@@ -130,8 +158,7 @@ fn view(fact: &Fact) -> FactView {
     }
 }
 
-fn human(facts: &[Fact], safe: bool, session: &Session<'_>) -> String {
-    let out = session.out;
+fn human(facts: &[Fact], safe: bool, out: &Output) -> String {
     let mut text = String::new();
     for fact in facts {
         let style = match fact.verdict {

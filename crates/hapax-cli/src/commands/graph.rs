@@ -106,14 +106,15 @@ impl Graph {
         session: &Session<'_>,
     ) -> Result<(), Failure> {
         let store = session.engine.store();
-        let first = (record.step + 1).saturating_sub(self.steps.max(1));
-        if first > 0 {
+        let oldest = *session.steps(record).await?.start();
+        let first = (record.step + 1).saturating_sub(self.steps.max(1)).max(oldest);
+        if first > oldest {
             session.out.remark(&format!("only the latest {} steps are drawn: raise --steps", self.steps));
         }
         let progress = session.out.progress(Some(record.step + 1 - first), "steps");
         for step in first..=record.step {
             progress.inc(1);
-            let Some(checkpoint) = store.checkpoint(record.key.clone(), step).await? else { continue };
+            let checkpoint = session.checkpoint(record, step).await?;
             trace.begin_step();
             trace.add(&checkpoint.frontier);
             for page in 1..checkpoint.frontier_len.div_ceil(FRONTIER_PAGE) {

@@ -5,7 +5,7 @@
 mod cancel;
 mod canon;
 mod completions;
-mod doctor;
+pub(crate) mod doctor;
 mod fork;
 mod gc;
 mod graph;

@@ -138,11 +138,13 @@ impl Show {
 }
 
 async fn load(session: &Session<'_>, record: &RunRecord, step: u64) -> Result<Checkpoint, Failure> {
-    let found = session.engine.store().checkpoint(record.key.clone(), step).await?;
-    found.ok_or_else(|| {
-        let message = format!("run `{}` has no step {step}; its latest is {}", record.key, record.step);
-        Failure::coded(code::RUN_NOT_FOUND, message).cured_by("ask for one of its steps, counted from 0")
-    })
+    let steps = session.steps(record).await?;
+    if steps.contains(&step) {
+        return session.checkpoint(record, step).await;
+    }
+    let (first, last) = steps.into_inner();
+    let message = format!("run `{}` has no step {step}; its steps are {first} to {last}", record.key);
+    Err(Failure::coded(code::RUN_NOT_FOUND, message).cured_by("ask for one of its steps"))
 }
 
 fn state_of(checkpoint: &Checkpoint, fields: &[Field]) -> String {

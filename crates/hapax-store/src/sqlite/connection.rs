@@ -5,13 +5,14 @@
 
 use super::{
     error::{Refusal, cannot_open, cannot_write, read_only_cure, unreadable},
-    schema,
+    locks, schema,
 };
 use crate::error::StoreError;
 use hapax_core::{error::code, id::RunKey};
 use rusqlite::{Connection, OpenFlags};
 use std::{
     fs::File,
+    io::ErrorKind,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -83,19 +84,23 @@ pub(super) fn open(place: &Place, allow_network_fs: bool) -> Result<Connection, 
         return Err(place.refuse(why, code::CANNOT_OPEN));
     }
     check_folder(place, allow_network_fs)?;
+    create_file(place)?;
     // Only one opener at a time switches the file to WAL and creates the tables: SQLite answers "busy" to the
     // others without waiting.
-    let _turn = take_turn(place)?;
+    let _turn = locks::take_turn(place)?;
     let mut connection = open_writer(place)?;
     schema::migrate(&mut connection, &place.shown())?;
     Ok(connection)
 }
 
-/// Refuses a file without our tables before anything is changed in it or beside it. What can't be read at all is refused
-/// by [`open`], with its reason.
+/// Refuses a file without our tables before anything is changed in it or beside it.
 pub(super) fn check_is_store(place: &Place) -> Result<(), Refusal> {
-    if !place.file.exists() {
-        return Err(place.refuse("there is no such file", code::CANNOT_OPEN));
+    match std::fs::metadata(&place.file) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return Err(place.refuse("there is no such file", code::CANNOT_OPEN));
+        }
+        Err(error) => return Err(cannot_write(&place.file, &error)),
+        Ok(_) => check_access(place)?,
     }
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let is_store = Connection::open_with_flags(&place.file, flags).and_then(|connection| {
@@ -103,8 +108,25 @@ pub(super) fn check_is_store(place: &Place) -> Result<(), Refusal> {
         schema::is_there(&connection)
     });
     match is_store {
+        Ok(true) => Ok(()),
         Ok(false) => Err(place.refuse("it holds no runs of Hapax: it is some other file", code::CANNOT_OPEN)),
-        _ => Ok(()),
+        Err(error) => Err(cannot_open(&place.shown(), &error)),
+    }
+}
+
+/// Refuses a file that this user may not change, before SQLite leaves its log beside it: under this user's name it
+/// would keep the file's owner out.
+fn check_access(place: &Place) -> Result<(), Refusal> {
+    let access = rustix::fs::Access::READ_OK | rustix::fs::Access::WRITE_OK;
+    rustix::fs::access(&place.file, access).map_err(|error| cannot_write(&place.file, &error.into()))
+}
+
+/// Creates the file, empty, where there is none: its rights are those of all that lies beside it.
+fn create_file(place: &Place) -> Result<(), Refusal> {
+    match File::create_new(&place.file) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => check_access(place),
+        Err(error) => Err(cannot_write(&place.file, &error)),
     }
 }
 
@@ -118,7 +140,7 @@ fn check_folder(place: &Place, allow_network_fs: bool) -> Result<(), Refusal> {
     if !allow_network_fs {
         check_file_system(&place.file, stat.f_type as u64)?;
     }
-    std::fs::create_dir_all(&place.locks).map_err(|error| cannot_write(&place.file, &error))
+    Ok(())
 }
 
 /// Refuses a file on a network file system, which has this magic number.
@@ -144,16 +166,6 @@ pub(super) fn network_file_system(magic: u64) -> Option<&'static str> {
         0x00c3_6400 => "Ceph",
         _ => return None,
     })
-}
-
-fn take_turn(place: &Place) -> Result<File, Refusal> {
-    let turn = || {
-        // A dot can't be part of an owner's file name.
-        let file = File::options().create(true).append(true).open(place.locks.join(".open"))?;
-        file.lock()?;
-        Ok(file)
-    };
-    turn().map_err(|error| cannot_write(&place.file, &error))
 }
 
 /// A connection that writes.

@@ -27,12 +27,16 @@ impl From<Refusal> for StoreError {
 /// An error of SQLite while it opens a file.
 pub(super) fn cannot_open(what: &str, error: &Error) -> Refusal {
     let (why, code) = match error.sqlite_error_code() {
-        Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => (
+        _ if is_damage(error) => (
             format!(
-                "it is not a database, or it is damaged ({error}): restore a backup, or pick another file"
+                "it is not a database, or it is damaged ({}): restore a backup, or pick another file",
+                damage_of(error).1
             ),
             code::CORRUPT,
         ),
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+            (format!("another process holds its write lock ({error})"), code::STORE_RETRY)
+        }
         Some(ErrorCode::ReadOnly) => (read_only_cure(&error.to_string()), code::READ_ONLY),
         _ => (error.to_string(), code::CANNOT_OPEN),
     };
@@ -61,15 +65,8 @@ pub(super) fn read_only_cure(error: &str) -> String {
 /// An error after which nothing of the transaction is in the file.
 pub(super) fn nothing_written(error: &Arc<Error>, about: &RunKey) -> StoreError {
     if is_damage(error) {
-        let run = about.clone();
-        // The column is of no use to a reader: the reason is the inner error.
-        return match &**error {
-            Error::FromSqlConversionFailure(_, _, reason) => match reason.downcast_ref::<Damage>() {
-                Some(Damage { step, what }) => StoreError::Corrupt { run, step: *step, what: what.clone() },
-                None => StoreError::Corrupt { run, step: None, what: reason.to_string() },
-            },
-            error => StoreError::Corrupt { run, step: None, what: error.to_string() },
-        };
+        let (step, what) = damage_of(error);
+        return StoreError::Corrupt { run: about.clone(), step, what };
     }
     let source = error.clone().into();
     if is_full(error) { StoreError::Full(source) } else { StoreError::Retry(source) }
@@ -113,12 +110,30 @@ pub(super) fn is_duplicate(error: &Error) -> bool {
 }
 
 fn is_damage(error: &Error) -> bool {
-    matches!(
-        error,
+    match error {
         Error::FromSqlConversionFailure(..)
-            | Error::InvalidColumnType(..)
-            | Error::IntegralValueOutOfRange(..)
-    ) || matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
+        | Error::InvalidColumnType(..)
+        | Error::IntegralValueOutOfRange(..)
+        // Our statements fit our tables: what can't be prepared lacks one.
+        | Error::SqlInputError { .. } => true,
+        Error::SqliteFailure(_, Some(text)) if text.starts_with("no such ") => true,
+        error => {
+            matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
+        }
+    }
+}
+
+/// The step that is damaged, when one is to blame, and what is wrong. Neither a column's number nor a whole statement is
+/// of use to a reader.
+fn damage_of(error: &Error) -> (Option<u64>, String) {
+    match error {
+        Error::FromSqlConversionFailure(_, _, reason) => match reason.downcast_ref::<Damage>() {
+            Some(Damage { step, what }) => (*step, what.clone()),
+            None => (None, reason.to_string()),
+        },
+        Error::SqlInputError { msg, .. } => (None, msg.clone()),
+        error => (None, error.to_string()),
+    }
 }
 
 /// Stands for all runs of a namespace where an error can't name one.

@@ -6,7 +6,7 @@ use super::{
     writer::Tx,
 };
 use crate::store::{Fact, Verdict};
-use rusqlite::Connection;
+use rusqlite::{Connection, Row};
 
 /// Less than this may not last for the log of one busy minute.
 const LITTLE_ROOM: u64 = 256 * 1024 * 1024;
@@ -100,8 +100,69 @@ fn local_file_system(kind: u64) -> String {
     }
 }
 
-/// Whether SQLite finds its own structure intact. It reads the whole file, so it is asked of a reader.
-pub(super) fn pages(connection: &Connection) -> rusqlite::Result<Fact> {
+/// What a whole history has, and how many runs without it are named at the most.
+const HISTORIES: [(&str, &str); 5] = [
+    (
+        "lacks its row, though its steps are there",
+        "SELECT DISTINCT namespace, run_id FROM hapax_checkpoints EXCEPT SELECT namespace, run_id FROM hapax_runs",
+    ),
+    (
+        "lacks the checkpoint that its row names",
+        "SELECT namespace, run_id FROM hapax_runs AS r WHERE NOT EXISTS (SELECT 1 FROM hapax_checkpoints AS c \
+         WHERE c.namespace = r.namespace AND c.run_id = r.run_id AND c.step_id = r.step_id AND c.digest = r.digest)",
+    ),
+    (
+        "lacks a checkpoint between its first and its latest",
+        "SELECT namespace, run_id FROM hapax_checkpoints GROUP BY namespace, run_id \
+         HAVING count(*) <> max(step_id) - min(step_id) + 1",
+    ),
+    (
+        "has a step whose key is not there to refuse a duplicate, or a key without its step",
+        "SELECT namespace, run_id FROM (SELECT namespace, run_id, step_id, key FROM hapax_checkpoints EXCEPT \
+         SELECT namespace, run_id, step_id, key FROM hapax_keys) UNION SELECT namespace, run_id FROM \
+         (SELECT namespace, run_id, step_id, key FROM hapax_keys EXCEPT \
+         SELECT namespace, run_id, step_id, key FROM hapax_checkpoints)",
+    ),
+    (
+        // The first step that is there says where the journal begins, the run's row where it ends.
+        "lacks rows of its journal",
+        "SELECT r.namespace, r.run_id FROM hapax_runs AS r JOIN hapax_checkpoints AS c ON c.namespace = r.namespace \
+         AND c.run_id = r.run_id AND c.step_id = (SELECT min(step_id) FROM hapax_checkpoints AS f \
+         WHERE f.namespace = r.namespace AND f.run_id = r.run_id) WHERE r.next_seq - c.next_seq <> \
+         (SELECT count(*) FROM hapax_journal AS j WHERE j.namespace = r.namespace AND j.run_id = r.run_id \
+         AND j.seq >= c.next_seq AND j.seq < r.next_seq)",
+    ),
+];
+const NAMED: usize = 5;
+
+/// Whether the rows of each run belong together.
+fn histories(connection: &Connection) -> rusqlite::Result<Vec<Fact>> {
+    let mut facts = vec![];
+    for (fault, sql) in HISTORIES {
+        let mut statement = connection.prepare(&format!("{sql} LIMIT {NAMED}"))?;
+        let name = |row: &Row<'_>| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?));
+        for run in statement.query_map((), name)? {
+            let (namespace, run) = run?;
+            let meaning = "rows were lost or removed by hand: restore the file from a backup";
+            facts.push(judged("history", format!("run `{namespace}/{run}` {fault}"), false, meaning));
+        }
+    }
+    if facts.is_empty() {
+        facts.push(judged("history", "whole", true, "no run lacks a step, a key or a row of its journal"));
+    }
+    Ok(facts)
+}
+
+/// What the file holds: it is read whole, so it is asked of a reader.
+pub(super) fn rows(connection: &Connection) -> rusqlite::Result<Vec<Fact>> {
+    let pages = pages(connection)?;
+    // From damaged pages anything may be missing.
+    let histories = if pages.verdict == Verdict::Good { histories(connection)? } else { vec![] };
+    Ok([vec![pages], histories].concat())
+}
+
+/// Whether SQLite finds its own structure intact.
+fn pages(connection: &Connection) -> rusqlite::Result<Fact> {
     let mut statement = connection.prepare("PRAGMA quick_check(3)")?;
     let lines = statement.query_map((), |row| row.get::<_, String>(0))?.collect::<Result<Vec<_>, _>>()?;
     let good = lines == ["ok"];

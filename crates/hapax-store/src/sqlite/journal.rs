@@ -128,8 +128,11 @@ pub(super) fn read(
     from_seq: u64,
     limit: usize,
 ) -> rusqlite::Result<Vec<JournalRow>> {
-    let mut found = vec![];
+    let mut found: Vec<JournalRow> = vec![];
     each(connection, run, from_seq, limit, |row| {
+        if let Some(before) = found.last().filter(|before| before.seq + 1 != row.seq) {
+            return Err(damaged_at(row.step, format!("row {} of the journal is missing", before.seq + 1)));
+        }
         found.push(row.read(&row.unpacked(codec)?)?);
         Ok(())
     })?;

@@ -3,20 +3,68 @@
 //! Invariant: an owner holds the lock of its name before its name appears in any run's row, until its store is
 //! closed or its process ends. So a name whose lock is free belongs to nobody.
 
-use super::connection::Place;
+use super::{connection::Place, error::Refusal};
 use crate::error::StoreError;
+use hapax_core::error::code;
 use std::{
     collections::HashMap,
     fmt::Write as _,
-    fs::{File, TryLockError},
+    fs::{File, Permissions, TryLockError},
     io,
-    os::unix::fs::MetadataExt,
-    path::PathBuf,
+    os::unix::fs::{MetadataExt, PermissionsExt, chown},
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
 };
 
 /// Somebody who asks whether a name is alive holds its lock for a moment; this often we look again.
 const TRIES: usize = 100;
+
+/// Waits until nobody else opens the file.
+pub(super) fn take_turn(place: &Place) -> Result<File, Refusal> {
+    let turn = || {
+        create_folder(place)?;
+        let folder = File::open(&place.locks)?;
+        folder.lock()?;
+        // Whoever may not write in it could open the file and then claim nothing.
+        rustix::fs::access(&place.locks, rustix::fs::Access::WRITE_OK)?;
+        Ok(folder)
+    };
+    turn().map_err(|error: io::Error| {
+        let (what, file) = (place.locks.display().to_string(), place.file.display());
+        let why = format!(
+            "{error}: in it engines show that they are alive; give it the owner and the rights of {file}, \
+             or delete it while no engine runs"
+        );
+        Refusal { what, why, code: code::READ_ONLY }
+    })
+}
+
+fn create_folder(place: &Place) -> io::Result<()> {
+    match std::fs::create_dir(&place.locks) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        Err(_) => Ok(()),
+        Ok(()) => {
+            lend(&place.locks, place);
+            Ok(())
+        }
+    }
+}
+
+/// Gives what was just created to all who share the file, as SQLite does with its log: the same rights and, as far as
+/// this user can, the same owner and group.
+fn lend(created: &Path, place: &Place) {
+    let Ok(file) = std::fs::metadata(&place.file) else { return };
+    let mut rights = file.mode() & 0o666;
+    if created.is_dir() {
+        // Who may read a file may look into a folder.
+        rights |= (rights & 0o444) >> 2;
+    }
+    // What another user created is that user's to lend.
+    let _ = std::fs::set_permissions(created, Permissions::from_mode(rights));
+    if chown(created, Some(file.uid()), Some(file.gid())).is_err() {
+        let _ = chown(created, None, Some(file.gid()));
+    }
+}
 
 /// The locks of the owners that claim through this store.
 pub(super) struct Locks {
@@ -45,12 +93,13 @@ impl Locks {
 
     fn lock(&self, owner: &str) -> io::Result<Option<File>> {
         let path = self.path(owner);
-        std::fs::create_dir_all(&self.place.locks)?;
+        create_folder(&self.place)?;
         for _ in 0..TRIES {
             let file = File::options().create(true).append(true).open(&path)?;
             match file.try_lock() {
                 // Whoever found the name dead may have removed the file under us: then the lock proves nothing.
                 Ok(()) if std::fs::metadata(&path).is_ok_and(|there| same_file(&there, &file)) => {
+                    lend(&path, &self.place);
                     return Ok(Some(file));
                 }
                 Ok(()) | Err(TryLockError::WouldBlock) => std::thread::yield_now(),
@@ -66,7 +115,7 @@ impl Locks {
             return false;
         }
         let path = self.path(owner);
-        match File::options().append(true).open(&path) {
+        match File::open(&path) {
             Err(error) => error.kind() == io::ErrorKind::NotFound,
             Ok(file) => {
                 let dead = file.try_lock().is_ok();

@@ -428,10 +428,10 @@ impl Store for SqliteStore {
             let place = self.place.clone();
             let about = all_runs(&Namespace::default());
             let mut facts = self.queue.call(about.clone(), move |tx| Ok(health::facts(tx, &place)?)).await?;
-            let pages = |connection: &_, _: &_, about: &_| {
-                health::pages(connection).map_err(|error| unreadable(error, about))
+            let rows = |connection: &_, _: &_, about: &_| {
+                health::rows(connection).map_err(|error| unreadable(error, about))
             };
-            facts.push(self.read(about, pages).await?);
+            facts.extend(self.read(about, rows).await?);
             Ok(facts)
         })
     }

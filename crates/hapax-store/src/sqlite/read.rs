@@ -13,7 +13,7 @@ use crate::{
 };
 use hapax_core::{
     checkpoint::Checkpoint,
-    commit::{Epoch, Wake},
+    commit::{Epoch, Status, Wake},
     frontier::{Barriers, WorkItem, page_digest},
     id::{NodeId, RunId, RunKey},
     key::{Digest, StepKey},
@@ -24,29 +24,30 @@ use std::collections::{BTreeMap, HashSet};
 
 /// The columns that [`record`] reads, in its order.
 pub(super) const RECORD: &str = "run_id, graph, fingerprint, input, status_json, step_id, digest, epoch, nonce, owner, \
-     next_seq, cancel_requested, used_us, created_at, updated_at, wake_at, wake_letters, parent";
+     next_seq, cancel_requested, used_us, created_at, updated_at, wake_at, wake_letters, parent, status";
 
 /// Reads a run's row, without its tags.
 pub(super) fn record(row: &Row<'_>, namespace: &hapax_core::id::Namespace) -> rusqlite::Result<RunRecord> {
     let run = RunId::new(row.get_ref(0)?.as_str()?).map_err(|error| damaged(error.to_string()))?;
-    let status = serde_json::from_str(row.get_ref(4)?.as_str()?)
+    let status: Status = serde_json::from_str(row.get_ref(4)?.as_str()?)
         .map_err(|error| damaged(format!("its status cannot be read: {error}")))?;
+    let found_as = row.get_ref(18)?.as_str()?;
+    if status.word() != found_as {
+        return Err(damaged(format!("it is {} and is listed as {found_as}", status.word())));
+    }
     Ok(RunRecord {
         key: RunKey { namespace: namespace.clone(), run },
         graph: row.get::<_, String>(1)?.into(),
         fingerprint: Digest(row.get(2)?),
         input: Digest(row.get(3)?),
         status,
-        step: row.get::<_, i64>(5)?.cast_unsigned(),
+        step: count(row, 5)?,
         digest: Digest(row.get(6)?),
-        epoch: Epoch {
-            counter: row.get::<_, i64>(7)?.cast_unsigned(),
-            nonce: u128::from_be_bytes(row.get(8)?),
-        },
+        epoch: Epoch { counter: count(row, 7)?, nonce: u128::from_be_bytes(row.get(8)?) },
         owner: row.get(9)?,
-        next_seq: row.get::<_, i64>(10)?.cast_unsigned(),
+        next_seq: count(row, 10)?,
         cancel_requested: row.get(11)?,
-        used_us: row.get::<_, i64>(12)?.cast_unsigned(),
+        used_us: count(row, 12)?,
         tags: BTreeMap::new(),
         created_at_us: row.get(13)?,
         updated_at_us: row.get(14)?,
@@ -58,6 +59,11 @@ pub(super) fn record(row: &Row<'_>, namespace: &hapax_core::id::Namespace) -> ru
             .transpose()
             .map_err(|error| damaged(error.to_string()))?,
     })
+}
+
+fn count(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
+    let found: i64 = row.get(column)?;
+    u64::try_from(found).map_err(|_| damaged(format!("{found} can't be a number of steps, rows or claims")))
 }
 
 /// A run's row with its tags.
@@ -157,6 +163,9 @@ pub(super) fn checkpoints(
         };
         let checkpoint = read().map_err(|error| blamed(error, key, step))?;
         check(connection, codec, key, &checkpoint)?;
+        if let Some(before) = found.last().filter(|before: &&Checkpoint| before.step + 1 != step) {
+            return Err(corrupt(key, before.step + 1, "its checkpoint is missing"));
+        }
         bytes += checkpoint.state.len();
         found.push(checkpoint);
         if bytes > WINDOW_BYTES {

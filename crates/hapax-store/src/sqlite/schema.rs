@@ -3,13 +3,18 @@
 //! Invariant: migrations run in one transaction that holds the write lock from its first statement, so that
 //! several processes may open a file at once; a file of a newer program is left alone.
 
-use super::error::{Refusal, cannot_open};
+use super::error::{Refusal, cannot_open, damaged};
 use hapax_core::error::code;
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, params};
+use std::collections::HashSet;
 
 /// Each entry brings a file from the version that is its index to the next one. Entries are never changed, only
 /// added.
 const MIGRATIONS: &[&str] = &[V1, V2, V3];
+
+/// Which version the tables have.
+const SCHEMA: &str =
+    "CREATE TABLE hapax_schema (version INTEGER PRIMARY KEY, program TEXT NOT NULL) WITHOUT ROWID";
 
 /// All tables are clustered by their literal primary key: a run's rows lie together, and the random step keys are
 /// only random within their run.
@@ -107,38 +112,56 @@ INSERT INTO hapax_channels (namespace, run_id, topic, due_at)
     SELECT DISTINCT namespace, run_id, topic, 0 FROM hapax_outbox WHERE status = 'pending';
 ";
 
-/// Brings the file to our version.
+/// Brings the file to our version. A file that has it is only read: whoever looks at runs waits for no writer.
 pub(super) fn migrate(connection: &mut Connection, what: &str) -> Result<(), Refusal> {
+    let refuse = |error| cannot_open(what, &error);
+    if let Some((version, program)) = version(connection).map_err(refuse)? {
+        if version > ours() {
+            let why = format!(
+                "it was written by {program} (schema {version}); this is {} (schema {}): \
+                 use that version or a newer one",
+                program_name(),
+                ours()
+            );
+            return Err(Refusal { what: what.into(), why, code: code::SCHEMA_TOO_NEW });
+        }
+        if version == ours() {
+            return check_whole(connection).map_err(refuse);
+        }
+    }
+    apply(connection).map_err(refuse)
+}
+
+/// Runs the migrations that the file lacks.
+fn apply(connection: &mut Connection) -> rusqlite::Result<()> {
     // The write lock first: two openers that both read an empty file would both create the tables.
-    let transaction = connection
-        .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
-        .map_err(|error| cannot_open(what, &error))?;
-    let found = version(&transaction).map_err(|error| cannot_open(what, &error))?;
-    let ours = MIGRATIONS.len();
-    if let Some((version, program)) = &found
-        && *version > ours
-    {
-        let why = format!(
-            "it was written by {program} (schema {version}); this is {} (schema {ours}): use that version or a newer one",
-            program_name()
-        );
-        return Err(Refusal { what: what.into(), why, code: code::SCHEMA_TOO_NEW });
+    let transaction = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+    let from = version(&transaction)?.map_or(0, |(version, _)| version);
+    if from == 0 {
+        transaction.execute_batch(SCHEMA)?;
     }
-    let from = found.map_or(0, |(version, _)| version);
-    if from < ours {
-        let apply = || {
-            for migration in &MIGRATIONS[from..] {
-                transaction.execute_batch(migration)?;
-            }
-            transaction.execute("DELETE FROM hapax_schema", ())?;
-            transaction.execute(
-                "INSERT INTO hapax_schema (version, program) VALUES (?1, ?2)",
-                params![ours as i64, program_name()],
-            )
-        };
-        apply().map_err(|error| cannot_open(what, &error))?;
+    for migration in MIGRATIONS.iter().skip(from) {
+        transaction.execute_batch(migration)?;
     }
-    transaction.commit().map_err(|error| cannot_open(what, &error))
+    transaction.execute("DELETE FROM hapax_schema", ())?;
+    transaction.execute(
+        "INSERT INTO hapax_schema (version, program) VALUES (?1, ?2)",
+        params![ours() as i64, program_name()],
+    )?;
+    transaction.commit()
+}
+
+/// A table that is gone took its rows with it, and without its unique index it would take a duplicate.
+fn check_whole(connection: &Connection) -> rusqlite::Result<()> {
+    let mut statement = connection.prepare("SELECT name FROM sqlite_master")?;
+    let there = statement.query_map((), |row| row.get(0))?.collect::<Result<HashSet<String>, _>>()?;
+    let created = MIGRATIONS.iter().flat_map(|sql| sql.lines()).filter(|line| line.starts_with("CREATE "));
+    let mut names =
+        created.filter_map(|line| line.split_whitespace().find(|word| word.starts_with("hapax_")));
+    match names.find(|name| !there.contains(*name)) {
+        Some(gone) => Err(damaged(format!("`{gone}` is missing from its tables"))),
+        None => Ok(()),
+    }
 }
 
 /// The version of this program's tables.
@@ -153,14 +176,19 @@ pub(super) fn is_there(connection: &Connection) -> rusqlite::Result<bool> {
 
 /// The version of the file's tables, and the program that made them.
 pub(super) fn version(connection: &Connection) -> rusqlite::Result<Option<(usize, String)>> {
-    connection.execute_batch(
-        "CREATE TABLE IF NOT EXISTS hapax_schema (version INTEGER PRIMARY KEY, program TEXT NOT NULL) WITHOUT ROWID",
-    )?;
-    connection
-        .query_row("SELECT version, program FROM hapax_schema ORDER BY version DESC LIMIT 1", (), |row| {
-            Ok((usize::try_from(row.get::<_, i64>(0)?).unwrap_or(usize::MAX), row.get(1)?))
-        })
-        .optional()
+    if !is_there(connection)? {
+        return Ok(None);
+    }
+    let sql = "SELECT version, program FROM hapax_schema ORDER BY version DESC LIMIT 1";
+    let found = connection.query_row(sql, (), |row| {
+        let version = usize::try_from(row.get::<_, i64>(0)?).ok().filter(|version| *version > 0);
+        Ok((version.ok_or_else(|| damaged("its version can't be"))?, row.get(1)?))
+    });
+    match found {
+        // The version comes with its table, in one transaction.
+        Err(rusqlite::Error::QueryReturnedNoRows) => Err(damaged("its version is missing")),
+        found => found.map(Some),
+    }
 }
 
 fn program_name() -> String {
