@@ -12,8 +12,16 @@ pub mod conformance;
 pub mod error;
 #[cfg(feature = "conformance")]
 pub mod faulty;
+#[cfg(feature = "sqlite")]
+mod inspection;
 pub mod memory;
 pub mod outbox;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+#[cfg(feature = "sqlite")]
+mod prepare;
+#[cfg(feature = "postgres")]
+mod server;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 pub mod store;

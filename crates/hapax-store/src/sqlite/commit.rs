@@ -6,10 +6,12 @@
 use super::{
     error::is_duplicate,
     journal, mailbox, outbox,
-    prepare::{CheckpointParts, Parts, Prepared, StepParts},
     writer::{Halt, Outcome, Tx},
 };
-use crate::error::StoreError;
+use crate::{
+    error::StoreError,
+    prepare::{CheckpointParts, Parts, Prepared, StepParts},
+};
 use hapax_core::{
     canary,
     checkpoint::Checkpoint,

@@ -8,12 +8,12 @@ use super::{
     mailbox,
     writer::{Halt, Outcome, Tx},
 };
-use crate::{check::row_digest, codec::Codec, error::StoreError, store::RunRecord};
+use crate::{check::row_digest, codec::Codec, error::StoreError, prepare::row_sum, store::RunRecord};
 use hapax_core::{
     commit::{Append, Written},
     id::RunKey,
     journal::{Entry, JournalRow},
-    key::{Digest, DigestBuilder},
+    key::Digest,
     order::PathHash,
 };
 use rusqlite::{Connection, Row, params};
@@ -110,7 +110,7 @@ pub(super) fn insert(
                 row.step.cast_signed(),
                 row.path_hash.0.cast_signed(),
                 entry,
-                sum(seq, &row.base, row.step, row.path_hash, entry),
+                row_sum(seq, &row.base, row.step, row.path_hash, entry),
             ],
         )?;
         if let Entry::Took { letter } = row.entry {
@@ -187,14 +187,6 @@ pub(super) fn read_based_on(
     if next == record.next_seq { Ok(found) } else { Err(missing()) }
 }
 
-/// Tells a damaged row from one that was written so.
-fn sum(seq: u64, base: &Digest, step: u64, path_hash: PathHash, entry: &[u8]) -> [u8; 8] {
-    let mut digest = DigestBuilder::new("hapax.row.v1");
-    digest.u64(seq).bytes(&base.0).u64(step).u64(path_hash.0).bytes(entry);
-    let [a, b, c, d, e, f, g, h, ..] = digest.finish().0;
-    [a, b, c, d, e, f, g, h]
-}
-
 /// A row as it is stored, of a sum that is right.
 struct Stored<'r> {
     seq: u64,
@@ -210,7 +202,7 @@ impl<'r> Stored<'r> {
         let (base, step) = (Digest(row.get(1)?), row.get::<_, i64>(2)?.cast_unsigned());
         let path_hash = PathHash(row.get::<_, i64>(3)?.cast_unsigned());
         let entry = row.get_ref(4)?.as_blob()?;
-        if row.get_ref(5)?.as_blob()? != sum(seq, &base, step, path_hash, entry) {
+        if row.get_ref(5)?.as_blob()? != row_sum(seq, &base, step, path_hash, entry) {
             return Err(damaged_at(step, format!("row {seq} of the journal does not match its checksum")));
         }
         Ok(Self { seq, base, step, path_hash, entry })

@@ -6,7 +6,7 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `connection`, `schema`, `locks` | opening a file, its tables, the proof that an owner lives |
-//! | `prepare`, `queue`, `writer` | from a write to its bytes, to the thread, to a transaction shared by many |
+//! | `queue`, `writer` | from a prepared write to the thread, to a transaction shared by many |
 //! | `commit`, `journal`, `lease`, `outbox`, `runs` | what is done in that transaction |
 //! | `read`, `health` | what is read, checked against its digests; what is really in force |
 
@@ -19,7 +19,6 @@ mod lease;
 mod locks;
 mod mailbox;
 mod outbox;
-mod prepare;
 mod queue;
 mod read;
 mod runs;
@@ -206,8 +205,9 @@ impl SqliteStore {
         let _room = self.queue.room(run.checkpoint.state.len()).await?;
         let state = self.codec.snapshot(&run.checkpoint.state).map_err(StoreError::Retry)?;
         let (key, checkpoint, stored) = (run.key.clone(), run.checkpoint.clone(), state.clone());
-        let parts = prepare::checkpoint_parts(&checkpoint, state, &self.codec).map_err(StoreError::Retry)?;
-        let rows = prepare::entries(&run.journal, &self.codec).map_err(StoreError::Retry)?;
+        let parts =
+            crate::prepare::checkpoint_parts(&checkpoint, state, &self.codec).map_err(StoreError::Retry)?;
+        let rows = crate::prepare::entries(&run.journal, &self.codec).map_err(StoreError::Retry)?;
         let created = self.queue.call(key.clone(), move |tx| runs::create(tx, &run, &parts, &rows)).await?;
         if let Created::New(Some(lease)) = &created {
             self.encoders.remember(&key, lease.epoch, checkpoint.step, &checkpoint.state, &stored);
@@ -228,7 +228,7 @@ impl SqliteStore {
         }
         let room = self.queue.room(write.weight()).await?;
         // From here on nothing waits, so that the order of encoding is the order of the queue.
-        let prepared = prepare::prepare(&write, &self.encoders, &self.codec)?;
+        let prepared = crate::prepare::prepare(&write, &self.encoders, &self.codec)?;
         self.queue.write(prepared, room, pace)
     }
 }

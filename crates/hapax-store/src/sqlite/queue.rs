@@ -3,12 +3,10 @@
 //! Invariant: jobs reach the writer in the order of their numbers. Room is granted in the order in which it was asked for, and between the grant and the send nothing
 //! waits; so what one task submits is queued in its order.
 
-use super::{
-    prepare::Prepared,
-    writer::{Closure, Job, Outcome, Shared, Tx, WriteJob, Writer},
-};
+use super::writer::{Closure, Job, Outcome, Shared, Tx, WriteJob, Writer};
 use crate::{
     error::StoreError,
+    prepare::Prepared,
     store::{Pace, Ticket},
 };
 use hapax_core::id::RunKey;

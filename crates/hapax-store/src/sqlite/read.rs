@@ -9,18 +9,19 @@ use super::{
 use crate::{
     codec::{Codec, StateKind},
     error::StoreError,
+    inspection::Inspection,
     store::{Loaded, RunRecord},
 };
 use hapax_core::{
     checkpoint::Checkpoint,
     commit::{Epoch, Status, Wake},
     frontier::{Barriers, WorkItem, page_digest},
-    id::{NodeId, RunId, RunKey},
+    id::{RunId, RunKey},
     key::{Digest, StepKey},
     limits::WINDOW_BYTES,
 };
 use rusqlite::{Connection, OptionalExtension, Row, params};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 /// The columns that [`record`] reads, in its order.
 pub(super) const RECORD: &str = "run_id, graph, fingerprint, input, status_json, step_id, digest, epoch, nonce, owner, \
@@ -196,39 +197,23 @@ fn scanned_state(
     read.map_err(|error| damaged(format!("its state cannot be read: {error}")))
 }
 
-/// Checks content against digests. Of a large frontier only what the key needs is kept: place and node.
+/// Checks content against digests.
 fn check(
     connection: &Connection,
     codec: &Codec,
     key: &RunKey,
     checkpoint: &Checkpoint,
 ) -> Result<(), StoreError> {
-    let (step, mut names) = (checkpoint.step, HashSet::<NodeId>::new());
-    let mut light: Vec<WorkItem> = Vec::new();
-    for (page, digest) in (0..).zip(&checkpoint.pages) {
+    let (step, mut inspection) = (checkpoint.step, Inspection::default());
+    for page in 0..checkpoint.pages.len() as u32 {
         let items = match page {
             0 => None,
             page => Some(read_page(connection, codec, key, step, page)?),
         };
         let items = items.as_deref().unwrap_or(&checkpoint.frontier);
-        if page_digest(items) != *digest {
-            return Err(corrupt(key, step, format!("page {page} of its frontier doesn't match its digest")));
-        }
-        for item in items {
-            let node = names.get(&item.node).unwrap_or(&item.node).clone();
-            if !names.contains(&node) {
-                names.insert(node.clone());
-            }
-            let (order_key, path_hash) = (item.order_key, item.path_hash);
-            light.push(WorkItem { order_key, path_hash, node, input: None });
-        }
+        inspection.page(checkpoint, page, items).map_err(|what| corrupt(key, step, what))?;
     }
-    // The key's own check assumes the order in which a frontier is committed.
-    let sorted = light.is_sorted_by_key(|item| item.order_key);
-    if light.len() != checkpoint.frontier_len || !sorted || !checkpoint.is_intact(&key.run, &light) {
-        return Err(corrupt(key, step, "its content doesn't match its digest"));
-    }
-    Ok(())
+    inspection.verdict(&key.run, checkpoint).map_err(|what| corrupt(key, step, what))
 }
 
 /// One page of a frontier, checked; nothing when there is no such page.

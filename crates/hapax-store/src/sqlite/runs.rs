@@ -7,12 +7,12 @@ use super::{
     error::unreadable,
     journal,
     lease::{first_term, new_nonce},
-    prepare::{CheckpointParts, pack},
     read::{self, RECORD},
     writer::{Outcome, Tx},
 };
 use crate::{
     error::StoreError,
+    prepare::{CheckpointParts, pack},
     store::{Created, GcPolicy, GcReport, Lease, ListFilter, NewRun, RunRecord},
 };
 use hapax_core::{

@@ -8,12 +8,12 @@ use super::{
     commit,
     connection::{self, BUSY_TIMEOUT, Place},
     error::{commit_left_nothing, is_busy, nothing_written},
-    prepare::Prepared,
 };
 use crate::{
     clock::{Clock, now_us},
     codec::{Codec, Encoders},
     error::StoreError,
+    prepare::Prepared,
     store::StoreStats,
 };
 use hapax_core::{

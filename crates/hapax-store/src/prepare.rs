@@ -1,6 +1,6 @@
 //! From a write to the bytes of its rows, on the side of whoever submits it.
 //!
-//! Invariant: the writer thread neither serialises nor compresses; it only binds what is prepared here.
+//! Invariant: whoever writes to a database neither serialises nor compresses; it only binds what is prepared here.
 
 use crate::{
     codec::{Codec, Encoders, StoredState},
@@ -11,20 +11,22 @@ use hapax_core::{
     commit::{StepCommit, Write},
     frontier::WorkItem,
     journal::JournalRow,
+    key::{Digest, DigestBuilder},
     limits::FRONTIER_PAGE,
+    order::PathHash,
     outbox::Message,
 };
 use serde::Serialize;
 use std::sync::Arc;
 
 /// A write and the bytes of its rows.
-pub(super) struct Prepared {
-    pub(super) write: Arc<Write>,
-    pub(super) parts: Parts,
+pub(crate) struct Prepared {
+    pub(crate) write: Arc<Write>,
+    pub(crate) parts: Parts,
 }
 
 /// The bytes of a write's rows.
-pub(super) enum Parts {
+pub(crate) enum Parts {
     Step(StepParts),
     /// One entry for each journal row.
     Append(Vec<Vec<u8>>),
@@ -33,24 +35,24 @@ pub(super) enum Parts {
 }
 
 /// The bytes of a step's rows.
-pub(super) struct StepParts {
-    pub(super) checkpoint: CheckpointParts,
-    pub(super) journal: Vec<Vec<u8>>,
-    pub(super) outbox: Vec<Vec<u8>>,
+pub(crate) struct StepParts {
+    pub(crate) checkpoint: CheckpointParts,
+    pub(crate) journal: Vec<Vec<u8>>,
+    pub(crate) outbox: Vec<Vec<u8>>,
 }
 
 /// The bytes of a checkpoint's rows.
-pub(super) struct CheckpointParts {
-    pub(super) state: StoredState,
+pub(crate) struct CheckpointParts {
+    pub(crate) state: StoredState,
     /// At least one page, even of an empty frontier.
-    pub(super) frontier: Vec<Vec<u8>>,
+    pub(crate) frontier: Vec<Vec<u8>>,
     /// The digests of the pages, one after the other.
-    pub(super) pages: Vec<u8>,
-    pub(super) barriers: Option<Vec<u8>>,
+    pub(crate) pages: Vec<u8>,
+    pub(crate) barriers: Option<Vec<u8>>,
 }
 
 /// Encodes a write. Nothing was written when it fails.
-pub(super) fn prepare(
+pub(crate) fn prepare(
     write: &Arc<Write>,
     encoders: &Encoders,
     codec: &Codec,
@@ -87,7 +89,7 @@ fn step_parts(step: &StepCommit, encoders: &Encoders, codec: &Codec) -> Result<S
 }
 
 /// Encodes a checkpoint whose state is encoded already.
-pub(super) fn checkpoint_parts(
+pub(crate) fn checkpoint_parts(
     checkpoint: &Checkpoint,
     state: StoredState,
     codec: &Codec,
@@ -104,7 +106,7 @@ pub(super) fn checkpoint_parts(
 }
 
 /// Encodes rows.
-pub(super) fn entries(rows: &[JournalRow], codec: &Codec) -> Result<Vec<Vec<u8>>, Source> {
+pub(crate) fn entries(rows: &[JournalRow], codec: &Codec) -> Result<Vec<Vec<u8>>, Source> {
     rows.iter().map(|row| pack(&row.entry, codec)).collect()
 }
 
@@ -112,6 +114,14 @@ fn payload(message: &Message, codec: &Codec) -> Result<Vec<u8>, Source> {
     codec.pack(message.payload.as_bytes().to_vec())
 }
 
-pub(super) fn pack<T: Serialize + ?Sized>(value: &T, codec: &Codec) -> Result<Vec<u8>, Source> {
+pub(crate) fn pack<T: Serialize + ?Sized>(value: &T, codec: &Codec) -> Result<Vec<u8>, Source> {
     codec.pack(serde_json::to_vec(value)?)
+}
+
+/// Tells a damaged row of the journal from one that was written so.
+pub(crate) fn row_sum(seq: u64, base: &Digest, step: u64, path_hash: PathHash, entry: &[u8]) -> [u8; 8] {
+    let mut digest = DigestBuilder::new("hapax.row.v1");
+    digest.u64(seq).bytes(&base.0).u64(step).u64(path_hash.0).bytes(entry);
+    let [a, b, c, d, e, f, g, h, ..] = digest.finish().0;
+    [a, b, c, d, e, f, g, h]
 }

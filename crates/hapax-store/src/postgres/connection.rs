@@ -1,0 +1,402 @@
+//! One session with a server: set up, checked, and spoken to in PostgreSQL's words.
+//!
+//! Invariant: a session that is handed out takes writes, commits durably, and waits for no lock for ever.
+
+use super::{
+    PostgresOptions,
+    commit::{self, Needs},
+    error::{cannot_connect, fault, refused},
+};
+use crate::{
+    error::StoreError,
+    server::{
+        chain::Chain,
+        faults::Faults,
+        pool::{Connect, Pooled},
+        sql::{Cell, Done, Fault, Row, Session, Value},
+    },
+    store::BoxFuture,
+};
+use hapax_core::error::code;
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+use tokio_postgres::{
+    AsyncMessage, Client, Config, Connection, NoTls, SimpleQueryMessage, Socket, Statement,
+    tls::TlsStream,
+    types::{ToSql, Type},
+};
+
+/// Statements that are kept prepared at the most.
+const STATEMENTS: usize = 256;
+/// The first version with all that is relied on.
+const OLDEST: i64 = 130_000;
+
+/// What every session of a store shares.
+pub(super) struct Server {
+    pub(super) config: Config,
+    pub(super) options: PostgresOptions,
+    /// The server's address, without its password.
+    pub(super) what: String,
+    pub(super) faults: Arc<Faults>,
+    pub(super) round_trips: Arc<AtomicU64>,
+}
+
+impl Connect for Arc<Server> {
+    fn connect(&self) -> BoxFuture<'_, Result<Box<dyn Pooled>, StoreError>> {
+        Box::pin(async move { Ok(Box::new(PgSession::open(self).await?) as Box<dyn Pooled>) })
+    }
+}
+
+/// A session.
+pub(super) struct PgSession {
+    client: Client,
+    server: Arc<Server>,
+    statements: HashMap<Box<str>, Statement>,
+    /// The statement that writes chains, by what they need.
+    chains: HashMap<Needs, Statement>,
+    standing: Standing,
+    /// The server warned since this was last cleared.
+    warned: Arc<AtomicBool>,
+}
+
+/// Where a session stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    Idle,
+    /// BEGIN goes with the next statement.
+    Begins(&'static str),
+    InTransaction,
+    /// It must not be used again.
+    Spent,
+}
+
+impl PgSession {
+    pub(super) async fn open(server: &Arc<Server>) -> Result<Self, StoreError> {
+        let connected = server.config.connect(NoTls).await;
+        let (client, connection) = connected.map_err(|error| cannot_connect(&server.what, &error))?;
+        let warned = Arc::<AtomicBool>::default();
+        tokio::spawn(drive(connection, warned.clone()));
+        let session = Self {
+            client,
+            server: server.clone(),
+            statements: HashMap::new(),
+            chains: HashMap::new(),
+            standing: Standing::Idle,
+            warned,
+        };
+        session.set_up().await?;
+        Ok(session)
+    }
+
+    async fn set_up(&self) -> Result<(), StoreError> {
+        let PostgresOptions { schema, isolation, .. } = &self.server.options;
+        let quoted = schema.replace('"', "\"\"");
+        let settings = format!(
+            "SET application_name = 'hapax'; SET search_path = \"{quoted}\"; SET lock_timeout = '5s'; \
+             SET statement_timeout = '60s'; SET idle_in_transaction_session_timeout = '60s'; \
+             SET client_min_messages = 'warning'; SET enable_seqscan = off; SET plan_cache_mode = 'force_generic_plan'; \
+             SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {}",
+            isolation.words()
+        );
+        let refuse = |error| cannot_connect(&self.server.what, &error);
+        self.client.batch_execute(&settings).await.map_err(refuse)
+    }
+
+    /// Refuses a server that is too old, takes no writes, or may lose what it has committed.
+    pub(super) async fn check(&self) -> Result<(), StoreError> {
+        let what = &self.server.what;
+        let ask = "SELECT current_setting('server_version_num'), pg_is_in_recovery(), current_setting('fsync'), \
+                   current_setting('full_page_writes'), current_setting('synchronous_commit')";
+        let answer = self.client.simple_query(ask).await.map_err(|error| cannot_connect(what, &error))?;
+        let row = answer.iter().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => Some(row),
+            _ => None,
+        });
+        let said = |column| row.and_then(|row| row.get(column)).unwrap_or_default();
+        if said(0).parse::<i64>().is_ok_and(|version| version < OLDEST) {
+            let why = "it is older than PostgreSQL 13: upgrade the server";
+            return Err(refused(what, why, code::CANNOT_OPEN));
+        }
+        if said(1) == "t" {
+            let why = "it is a standby, which takes no writes: name the primary";
+            return Err(refused(what, why, code::READ_ONLY));
+        }
+        let unsafe_settings: Vec<&str> = [
+            (said(2) != "on", "fsync = off"),
+            (said(3) != "on", "full_page_writes = off"),
+            (said(4) == "off", "synchronous_commit = off"),
+        ]
+        .into_iter()
+        .filter_map(|(is_unsafe, setting)| is_unsafe.then_some(setting))
+        .collect();
+        if unsafe_settings.is_empty() {
+            return Ok(());
+        }
+        let why = format!("it may lose what it has committed ({}): turn it on", unsafe_settings.join(", "));
+        if self.server.options.allow_unsafe {
+            tracing::warn!(store = %what, "{why}");
+            return Ok(());
+        }
+        Err(refused(what, why, code::CANNOT_OPEN))
+    }
+
+    /// Runs a script of ours, whose tables are named as configured.
+    pub(super) async fn script(&mut self, sql: &str) -> Result<(), Fault> {
+        self.start().await?;
+        self.server.round_trips.fetch_add(1, Ordering::Relaxed);
+        let renamed = sql.replace("hapax_", &self.server.options.prefix);
+        self.client.batch_execute(&renamed).await.map_err(fault)
+    }
+
+    /// A table as it is named here.
+    pub(super) fn table(&self, name: &str) -> String {
+        name.replace("hapax_", &self.server.options.prefix)
+    }
+
+    /// Sends a BEGIN that was put off.
+    async fn start(&mut self) -> Result<(), Fault> {
+        if let Standing::Begins(sql) = self.standing {
+            self.standing = Standing::InTransaction;
+            self.server.round_trips.fetch_add(1, Ordering::Relaxed);
+            self.client.batch_execute(sql).await.map_err(fault)?;
+        }
+        Ok(())
+    }
+
+    async fn statement(&mut self, sql: &str, values: &[Value<'_>]) -> Result<Statement, Fault> {
+        if let Some(statement) = self.statements.get(sql) {
+            return Ok(statement.clone());
+        }
+        let types: Vec<Type> = values
+            .iter()
+            .map(|value| match value {
+                Value::Int(_) => Type::INT8,
+                Value::Text(_) => Type::TEXT,
+                Value::Blob(_) => Type::BYTEA,
+            })
+            .collect();
+        let translated = translate(sql, &self.server.options.prefix);
+        let statement = self.client.prepare_typed(&translated, &types).await.map_err(fault)?;
+        if self.statements.len() >= STATEMENTS {
+            self.statements.clear();
+        }
+        self.statements.insert(sql.into(), statement.clone());
+        Ok(statement)
+    }
+
+    /// Runs a statement, with the BEGIN that was put off in the same round trip.
+    async fn query(&mut self, sql: &str, values: &[Value<'_>]) -> Result<Vec<tokio_postgres::Row>, Fault> {
+        let statement = self.statement(sql, values).await?;
+        let bound = bind(values);
+        self.server.round_trips.fetch_add(1, Ordering::Relaxed);
+        if let Standing::Begins(begin) = self.standing {
+            self.standing = Standing::InTransaction;
+            // Both are sent before either is answered.
+            let (begun, rows) =
+                futures::join!(self.client.batch_execute(begin), self.client.query(&statement, &bound));
+            begun.map_err(fault)?;
+            return rows.map_err(fault);
+        }
+        self.client.query(&statement, &bound).await.map_err(fault)
+    }
+
+    async fn change(&mut self, sql: &str, values: &[Value<'_>]) -> Result<u64, Fault> {
+        self.server.faults.strike()?;
+        let statement = self.statement(sql, values).await?;
+        let bound = bind(values);
+        self.server.round_trips.fetch_add(1, Ordering::Relaxed);
+        if let Standing::Begins(begin) = self.standing {
+            self.standing = Standing::InTransaction;
+            let (begun, changed) =
+                futures::join!(self.client.batch_execute(begin), self.client.execute(&statement, &bound));
+            begun.map_err(fault)?;
+            return changed.map_err(fault);
+        }
+        self.client.execute(&statement, &bound).await.map_err(fault)
+    }
+
+    /// A commit that the server warned about may not be where it should be.
+    fn unless_warned(&mut self) -> Result<(), Fault> {
+        if self.warned.swap(false, Ordering::SeqCst) {
+            self.standing = Standing::Spent;
+            return Err(Fault::Lost("the server warned while it committed".into()));
+        }
+        self.server.faults.after_commit()
+    }
+
+    async fn commit_now(&mut self) -> Result<(), Fault> {
+        if matches!(self.standing, Standing::Begins(_)) {
+            self.standing = Standing::Idle;
+            return Ok(());
+        }
+        self.warned.store(false, Ordering::SeqCst);
+        self.standing = Standing::Spent;
+        self.server.round_trips.fetch_add(1, Ordering::Relaxed);
+        self.client.batch_execute("COMMIT").await.map_err(|error| match fault(error) {
+            // A deferred check or a serialization failure: nothing was committed.
+            Fault::Again(source) => Fault::Again(source),
+            Fault::Duplicate(source) => Fault::Duplicate(source),
+            fault => Fault::Lost(format!("{fault:?}").into()),
+        })?;
+        self.standing = Standing::Idle;
+        self.unless_warned()
+    }
+
+    async fn roll_back(&mut self) -> Result<(), Fault> {
+        if self.standing == Standing::InTransaction {
+            self.standing = Standing::Spent;
+            self.server.round_trips.fetch_add(1, Ordering::Relaxed);
+            self.client.batch_execute("ROLLBACK").await.map_err(fault)?;
+        }
+        self.standing = Standing::Idle;
+        Ok(())
+    }
+
+    async fn write(&mut self, chains: &[Chain]) -> Result<Vec<bool>, Fault> {
+        self.server.faults.strike()?;
+        let needs = Needs::of(chains);
+        let statement = match self.chains.get(&needs) {
+            Some(statement) => statement.clone(),
+            None => {
+                let sql = commit::sql(needs).replace("hapax_", &self.server.options.prefix);
+                let statement = self.client.prepare(&sql).await.map_err(|error| fault(error).before_commit())?;
+                self.chains.insert(needs, statement.clone());
+                statement
+            }
+        };
+        self.warned.store(false, Ordering::SeqCst);
+        self.server.round_trips.fetch_add(1, Ordering::Relaxed);
+        // Until the answer is here, nothing is known.
+        self.standing = Standing::Spent;
+        let rows = commit::run(&self.client, &statement, needs, chains).await;
+        let rows = rows.map_err(|error| fault(error)).inspect_err(|fault| {
+            if !matches!(fault, Fault::Lost(_)) {
+                self.standing = Standing::Idle;
+            }
+        })?;
+        self.standing = Standing::Idle;
+        self.unless_warned()?;
+        let mut passed = vec![false; chains.len()];
+        for row in rows {
+            let number: i64 = row.try_get(0).map_err(fault)?;
+            if let Some(passed) = usize::try_from(number - 1).ok().and_then(|number| passed.get_mut(number)) {
+                *passed = true;
+            }
+        }
+        Ok(passed)
+    }
+}
+
+impl Session for PgSession {
+    fn execute<'a>(&'a mut self, sql: &'a str, values: &'a [Value<'a>]) -> Done<'a, u64> {
+        Box::pin(self.change(sql, values))
+    }
+
+    fn rows<'a>(&'a mut self, sql: &'a str, values: &'a [Value<'a>]) -> Done<'a, Vec<Row>> {
+        Box::pin(async move { self.query(sql, values).await?.iter().map(row).collect() })
+    }
+
+    fn begin(&mut self) -> Done<'_, ()> {
+        self.standing = Standing::Begins("BEGIN");
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn begin_reading(&mut self) -> Done<'_, ()> {
+        self.standing = Standing::Begins("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY");
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn commit(&mut self) -> Done<'_, ()> {
+        Box::pin(self.commit_now())
+    }
+
+    fn rollback(&mut self) -> Done<'_, ()> {
+        Box::pin(self.roll_back())
+    }
+
+    fn write_chains<'a>(&'a mut self, chains: &'a [Chain]) -> Done<'a, Vec<bool>> {
+        Box::pin(self.write(chains))
+    }
+
+    fn unless_there(&self) -> &'static str {
+        " ON CONFLICT DO NOTHING"
+    }
+}
+
+impl Pooled for PgSession {
+    fn is_sound(&self) -> bool {
+        matches!(self.standing, Standing::Idle | Standing::Begins(_)) && !self.client.is_closed()
+    }
+
+    fn takes_writes(&mut self) -> BoxFuture<'_, Result<bool, Fault>> {
+        Box::pin(async move {
+            let rows = self.query("SELECT 1 WHERE NOT pg_is_in_recovery()", &[]);
+            match tokio::time::timeout(Duration::from_secs(5), rows).await {
+                Ok(rows) => Ok(!rows?.is_empty()),
+                Err(_) => Ok(false),
+            }
+        })
+    }
+}
+
+/// Moves bytes between client and server until either is gone; notes warnings.
+async fn drive<T>(mut connection: Connection<Socket, T>, warned: Arc<AtomicBool>)
+where
+    T: TlsStream + Unpin + Send,
+{
+    loop {
+        match std::future::poll_fn(|cx| connection.poll_message(cx)).await {
+            Some(Ok(AsyncMessage::Notice(notice))) => {
+                tracing::warn!(message = notice.message(), code = notice.code().code(), "PostgreSQL warns");
+                warned.store(true, Ordering::SeqCst);
+            }
+            Some(Ok(_)) => {}
+            Some(Err(error)) => {
+                tracing::debug!(%error, "a session with PostgreSQL ended");
+                break;
+            }
+            None => break,
+        }
+    }
+}
+
+/// A statement in PostgreSQL's words.
+fn translate(sql: &str, prefix: &str) -> String {
+    let named = sql.replace("hapax_", prefix).replace("{now}", commit::NOW);
+    let mut parts = named.split('?');
+    let mut translated = parts.next().unwrap_or_default().to_owned();
+    for (number, part) in parts.enumerate() {
+        translated.push_str(&format!("${}{part}", number + 1));
+    }
+    translated
+}
+
+fn bind<'a>(values: &'a [Value<'a>]) -> Vec<&'a (dyn ToSql + Sync)> {
+    values
+        .iter()
+        .map(|value| match value {
+            Value::Int(value) => value as &(dyn ToSql + Sync),
+            Value::Text(value) => value,
+            Value::Blob(value) => value,
+        })
+        .collect()
+}
+
+fn row(row: &tokio_postgres::Row) -> Result<Row, Fault> {
+    let cell = |(at, column): (usize, &tokio_postgres::Column)| {
+        let cell = match *column.type_() {
+            Type::INT8 => row.try_get::<_, Option<i64>>(at).map(|value| value.map(Cell::Int)),
+            Type::INT4 => row.try_get::<_, Option<i32>>(at).map(|value| value.map(|value| Cell::Int(value.into()))),
+            Type::BYTEA => row.try_get::<_, Option<Vec<u8>>>(at).map(|value| value.map(Cell::Blob)),
+            _ => row.try_get::<_, Option<String>>(at).map(|value| value.map(Cell::Text)),
+        };
+        cell.map(|cell| cell.unwrap_or(Cell::Null)).map_err(fault)
+    };
+    Ok(Row(row.columns().iter().enumerate().map(cell).collect::<Result<_, _>>()?))
+}

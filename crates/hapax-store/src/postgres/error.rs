@@ -1,0 +1,60 @@
+//! From PostgreSQL's errors to ours, by SQLSTATE and never by text.
+
+use crate::{error::StoreError, server::sql::Fault};
+use hapax_core::error::{Code, code};
+use tokio_postgres::{Error, error::SqlState};
+
+/// An error of a statement.
+pub(super) fn fault(error: Error) -> Fault {
+    let Some(state) = error.code() else {
+        // No word from the server: the connection broke, or our own types don't fit.
+        return if error.is_closed() || std::error::Error::source(&error).is_some_and(|source| source.is::<std::io::Error>()) {
+            Fault::Lost(error.into())
+        } else {
+            Fault::Damage(None, error.to_string())
+        };
+    };
+    match state {
+        &SqlState::UNIQUE_VIOLATION => Fault::Duplicate(told(&error).into()),
+        &SqlState::DISK_FULL => Fault::Full(told(&error).into()),
+        &SqlState::UNDEFINED_TABLE | &SqlState::UNDEFINED_COLUMN => Fault::Damage(None, told(&error)),
+        // The server ends the session: whether it did so before or after a commit isn't said.
+        state if ["57P", "08"].iter().any(|class| state.code().starts_with(class)) => Fault::Lost(told(&error).into()),
+        _ => Fault::Again(told(&error).into()),
+    }
+}
+
+/// What the server says, with its code.
+fn told(error: &Error) -> String {
+    match error.as_db_error() {
+        Some(said) => format!("{} ({})", said.message(), said.code().code()),
+        None => error.to_string(),
+    }
+}
+
+/// Why a server can't be used.
+pub(super) fn refused(what: &str, why: impl Into<String>, code: Code) -> StoreError {
+    StoreError::Open { what: what.into(), why: why.into(), code }
+}
+
+/// An error while a session is opened.
+pub(super) fn cannot_connect(what: &str, error: &Error) -> StoreError {
+    let cure = match error.code().map(SqlState::code) {
+        Some("28P01" | "28000") => "check user and password, and the server's pg_hba.conf",
+        Some("3D000") => "create the database first: CREATE DATABASE …",
+        Some("42501") => "grant this user the right to connect: GRANT CONNECT ON DATABASE … TO …",
+        // Too many sessions, or a server that starts or stops: later it may work.
+        Some("53300" | "57P03" | "57P01") => return StoreError::Retry(told(error).into()),
+        _ => "check that the server runs, and its address",
+    };
+    refused(what, format!("{}: {cure}", deepest(error)), code::CANNOT_OPEN)
+}
+
+/// What lies behind an error of the connection.
+fn deepest(error: &Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    if error.as_db_error().is_some() { told(error) } else { cause.to_string() }
+}

@@ -1,0 +1,250 @@
+//! Runs in PostgreSQL: for fleets of workers on many machines.
+//!
+//! Invariant: a step's commit is one statement, so one round trip and one transaction; what is inserted is selected from
+//! what its fence has updated.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `connection`, `schema`, `error` | a session and what it demands of its server; the tables; SQLSTATEs |
+//! | `commit` | the one statement |
+//!
+//! What is done in other transactions, and how runs share them, is in `server`, with MySQL.
+
+mod commit;
+mod connection;
+mod error;
+mod health;
+mod schema;
+
+use crate::{
+    codec::{Codec, PayloadCodec},
+    error::StoreError,
+    server::{ServerStore, faults::Faults, pool::Sessions},
+    store::Store,
+};
+use connection::{PgSession, Server};
+use error::refused;
+use hapax_core::error::code;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+use tokio_postgres::Config;
+
+/// How long a connection may take.
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// What a transaction sees of others. Hapax is right under each: it rests on compare-and-set and unique keys.
+///
+/// ```
+/// use hapax_store::postgres::Isolation;
+/// assert_eq!(Isolation::default(), Isolation::ReadCommitted);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Isolation {
+    /// Each statement sees what is committed.
+    #[default]
+    ReadCommitted,
+    /// As if one transaction ran after the other; those that can't be are tried again.
+    Serializable,
+}
+
+impl Isolation {
+    fn words(self) -> &'static str {
+        match self {
+            Isolation::ReadCommitted => "READ COMMITTED",
+            Isolation::Serializable => "SERIALIZABLE",
+        }
+    }
+}
+
+/// How a server is used.
+///
+/// ```
+/// use hapax_store::postgres::{Isolation, PostgresOptions};
+/// let options = PostgresOptions::default().schema("workflows").isolation(Isolation::Serializable);
+/// ```
+#[derive(Clone)]
+pub struct PostgresOptions {
+    schema: String,
+    prefix: String,
+    sessions: usize,
+    isolation: Isolation,
+    allow_unsafe: bool,
+    codec: Codec,
+}
+
+impl Default for PostgresOptions {
+    fn default() -> Self {
+        Self {
+            schema: "public".into(),
+            prefix: "hapax_".into(),
+            sessions: 16,
+            isolation: Isolation::default(),
+            allow_unsafe: false,
+            codec: Codec::default(),
+        }
+    }
+}
+
+impl PostgresOptions {
+    /// The schema of the tables, which must be there; `public` by default.
+    #[must_use]
+    pub fn schema(mut self, schema: impl Into<String>) -> Self {
+        self.schema = schema.into();
+        self
+    }
+
+    /// What the names of the tables begin with; `hapax_` by default. Letters, digits and `_`.
+    #[must_use]
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// Sessions at the most; 16 by default.
+    #[must_use]
+    pub fn sessions(mut self, most: usize) -> Self {
+        self.sessions = most.max(1);
+        self
+    }
+
+    /// What transactions see of each other.
+    #[must_use]
+    pub fn isolation(mut self, isolation: Isolation) -> Self {
+        self.isolation = isolation;
+        self
+    }
+
+    /// Warns about a server that may lose what it has committed, and uses it nevertheless.
+    #[must_use]
+    pub fn allow_unsafe(mut self, allow: bool) -> Self {
+        self.allow_unsafe = allow;
+        self
+    }
+
+    /// Encrypts, or otherwise changes, what is stored of states, frontiers, journal entries and messages.
+    #[must_use]
+    pub fn payload_codec(mut self, codec: Arc<dyn PayloadCodec>) -> Self {
+        self.codec = Codec(Some(codec));
+        self
+    }
+}
+
+impl std::fmt::Debug for PostgresOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PostgresOptions")
+            .field("schema", &self.schema)
+            .field("prefix", &self.prefix)
+            .field("sessions", &self.sessions)
+            .field("isolation", &self.isolation)
+            .field("allow_unsafe", &self.allow_unsafe)
+            .field("payload_codec", &self.codec.0.is_some())
+            .finish()
+    }
+}
+
+/// Runs in PostgreSQL.
+///
+/// ```no_run
+/// use hapax_store::{ListFilter, Store, postgres::{PostgresOptions, PostgresStore}};
+/// # async fn example() -> Result<(), hapax_store::StoreError> {
+/// let store = PostgresStore::open("postgres://localhost/orders", PostgresOptions::default()).await?;
+/// assert!(store.list(ListFilter::default()).await?.is_empty());
+/// # Ok(())
+/// # }
+/// ```
+pub struct PostgresStore {
+    store: ServerStore,
+    server: Arc<Server>,
+}
+
+impl PostgresStore {
+    /// Connects, and creates the tables where there are none.
+    ///
+    /// Refuses, with [`StoreError::Open`], a server that can't be reached, is older than 13, takes no writes, or may
+    /// lose what it has committed.
+    pub async fn open(url: &str, options: PostgresOptions) -> Result<Arc<Self>, StoreError> {
+        let bad = |why: String| refused(&hidden(url), why, code::BAD_URL);
+        let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| bad(error.to_string()))?;
+        if config.get_connect_timeout().is_none() {
+            config.connect_timeout(CONNECT);
+        }
+        if options.prefix.is_empty() || !options.prefix.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
+            return Err(bad(format!("`{}` can't begin a table's name", options.prefix)));
+        }
+        let (sessions, codec) = (options.sessions, options.codec.clone());
+        let server = Arc::new(Server {
+            config,
+            options,
+            what: hidden(url),
+            faults: Arc::<Faults>::default(),
+            round_trips: Arc::<AtomicU64>::default(),
+        });
+        let mut first = PgSession::open(&server).await?;
+        first.check().await?;
+        schema::migrate(&mut first, &server.what).await?;
+        let sessions = Sessions::new(Arc::new(server.clone()), sessions);
+        let store = ServerStore::new(sessions, codec, Arc::new(health::facts));
+        Ok(Arc::new(Self { store, server }))
+    }
+
+    /// How many round trips to the server this store has made.
+    ///
+    /// ```no_run
+    /// # async fn example(store: &hapax_store::postgres::PostgresStore) {
+    /// println!("{} round trips", store.round_trips());
+    /// # }
+    /// ```
+    pub fn round_trips(&self) -> u64 {
+        self.server.round_trips.load(Ordering::Relaxed)
+    }
+}
+
+/// An address without its password.
+fn hidden(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return "PostgreSQL".into() };
+    let rest = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
+    format!("{scheme}://{}", rest.split('?').next().unwrap_or_default())
+}
+
+impl std::fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PostgresStore").field("server", &self.server.what).finish_non_exhaustive()
+    }
+}
+
+#[cfg(feature = "conformance")]
+impl PostgresStore {
+    /// Makes the n-th changing statement from now, counted from 0, fail. The answer disarms it and tells whether
+    /// it fired.
+    ///
+    /// ```no_run
+    /// # async fn example(store: &hapax_store::postgres::PostgresStore) {
+    /// let fired = store.fail_at(0);
+    /// assert!(!fired(), "nothing was written");
+    /// # }
+    /// ```
+    pub fn fail_at(&self, n: u64) -> impl Fn() -> bool + Send + Sync + 'static {
+        self.server.faults.fail_at(n);
+        let faults = self.server.faults.clone();
+        move || faults.disarm()
+    }
+
+    /// Loses the server's answer to the next commit.
+    ///
+    /// ```no_run
+    /// # async fn example(store: &hapax_store::postgres::PostgresStore) {
+    /// store.lose_next_commit();
+    /// # }
+    /// ```
+    pub fn lose_next_commit(&self) {
+        self.server.faults.lose_next_commit();
+    }
+}
+
+crate::server::delegate_store!(PostgresStore);

@@ -1,0 +1,173 @@
+//! The tables, and how an older database gets them.
+//!
+//! Invariant: migrations run in one transaction behind an advisory lock, so that any number of processes may start at
+//! once; a database of a newer program is left alone.
+
+use super::{connection::PgSession, error::refused};
+use crate::{
+    error::StoreError,
+    server::{
+        error::{all_runs, reported},
+        sql::{Fault, Session, one, values},
+    },
+};
+use hapax_core::{error::code, id::Namespace};
+
+/// Each entry brings a database from the version that is its index to the next one. Entries are never changed, only
+/// added.
+const MIGRATIONS: &[&str] = &[V1];
+
+/// Identifiers are compared byte by byte. A step's update of its run touches no indexed column, so that it is written
+/// in place.
+const V1: &str = r#"
+CREATE TABLE hapax_runs (
+    namespace TEXT COLLATE "C" NOT NULL, run_id TEXT COLLATE "C" NOT NULL, part BIGINT NOT NULL,
+    graph TEXT COLLATE "C" NOT NULL, fingerprint BYTEA NOT NULL, input BYTEA NOT NULL,
+    status TEXT COLLATE "C" NOT NULL, status_json TEXT NOT NULL,
+    step_id BIGINT NOT NULL, digest BYTEA NOT NULL, next_seq BIGINT NOT NULL,
+    epoch BIGINT NOT NULL, nonce BYTEA NOT NULL,
+    owner TEXT COLLATE "C", lease_until BIGINT NOT NULL, lease_ttl BIGINT NOT NULL, ready_at BIGINT,
+    cancel_requested BIGINT NOT NULL, used_us BIGINT NOT NULL,
+    created_at BIGINT NOT NULL, updated_at BIGINT NOT NULL,
+    wake_at BIGINT, wake_letters TEXT, parent TEXT COLLATE "C",
+    PRIMARY KEY (namespace, run_id)
+) WITH (fillfactor = 70);
+CREATE INDEX hapax_runs_ready ON hapax_runs (namespace, graph, ready_at) WHERE ready_at IS NOT NULL;
+CREATE INDEX hapax_runs_newest ON hapax_runs (namespace, created_at);
+CREATE INDEX hapax_runs_owner ON hapax_runs (owner) WHERE owner IS NOT NULL;
+CREATE INDEX hapax_runs_parent ON hapax_runs (namespace, parent) WHERE parent IS NOT NULL;
+CREATE INDEX hapax_runs_wake ON hapax_runs (namespace, graph, wake_at) WHERE wake_at IS NOT NULL;
+
+CREATE TABLE hapax_keys (
+    namespace TEXT COLLATE "C" NOT NULL, run_id TEXT COLLATE "C" NOT NULL, step_key BYTEA NOT NULL, step_id BIGINT NOT NULL,
+    PRIMARY KEY (namespace, run_id, step_key)
+);
+
+CREATE TABLE hapax_checkpoints (
+    namespace TEXT COLLATE "C" NOT NULL, run_id TEXT COLLATE "C" NOT NULL, step_id BIGINT NOT NULL,
+    step_key BYTEA NOT NULL, digest BYTEA NOT NULL, io BYTEA NOT NULL, outbox BYTEA NOT NULL,
+    seed BIGINT NOT NULL, next_seq BIGINT NOT NULL,
+    state_version BIGINT NOT NULL, state_kind BIGINT NOT NULL, state_base BIGINT, state BYTEA NOT NULL,
+    frontier BYTEA NOT NULL, frontier_len BIGINT NOT NULL, pages BYTEA NOT NULL, barriers BYTEA,
+    label TEXT, created_at BIGINT NOT NULL,
+    PRIMARY KEY (namespace, run_id, step_id)
+);
+ALTER TABLE hapax_checkpoints ALTER COLUMN state SET STORAGE EXTERNAL;
+
+CREATE TABLE hapax_frontier (
+    namespace TEXT COLLATE "C" NOT NULL, run_id TEXT COLLATE "C" NOT NULL, step_id BIGINT NOT NULL, page BIGINT NOT NULL,
+    items BYTEA NOT NULL,
+    PRIMARY KEY (namespace, run_id, step_id, page)
+);
+
+CREATE TABLE hapax_journal (
+    namespace TEXT COLLATE "C" NOT NULL, run_id TEXT COLLATE "C" NOT NULL, seq BIGINT NOT NULL,
+    base BYTEA NOT NULL, step_id BIGINT NOT NULL, path_hash BIGINT NOT NULL, entry BYTEA NOT NULL,
+    row_sum BYTEA NOT NULL,
+    PRIMARY KEY (namespace, run_id, seq)
+);
+
+CREATE TABLE hapax_outbox (
+    namespace TEXT COLLATE "C" NOT NULL, run_id TEXT COLLATE "C" NOT NULL, step_id BIGINT NOT NULL, position BIGINT NOT NULL,
+    topic TEXT COLLATE "C" NOT NULL, msg_key TEXT NOT NULL, payload BYTEA NOT NULL, status TEXT COLLATE "C" NOT NULL,
+    attempts BIGINT NOT NULL, error BYTEA, written_at BIGINT NOT NULL,
+    PRIMARY KEY (namespace, run_id, step_id, position)
+);
+CREATE INDEX hapax_outbox_unsent ON hapax_outbox (namespace, run_id, topic, step_id, position) WHERE status <> 'sent';
+
+CREATE TABLE hapax_channels (
+    namespace TEXT COLLATE "C" NOT NULL, run_id TEXT COLLATE "C" NOT NULL, topic TEXT COLLATE "C" NOT NULL,
+    due_at BIGINT NOT NULL, token BYTEA, owner TEXT COLLATE "C",
+    PRIMARY KEY (namespace, run_id, topic)
+);
+CREATE INDEX hapax_channels_due ON hapax_channels (namespace, due_at);
+
+CREATE TABLE hapax_letters (
+    namespace TEXT COLLATE "C" NOT NULL, run_id TEXT COLLATE "C" NOT NULL, number BIGINT NOT NULL,
+    letter_id TEXT COLLATE "C" NOT NULL, subject TEXT COLLATE "C" NOT NULL, payload BYTEA NOT NULL, sent_at BIGINT NOT NULL,
+    taken BIGINT NOT NULL,
+    PRIMARY KEY (namespace, run_id, number)
+);
+CREATE UNIQUE INDEX hapax_letters_id ON hapax_letters (namespace, run_id, letter_id);
+
+CREATE TABLE hapax_tags (
+    namespace TEXT COLLATE "C" NOT NULL, tag_key TEXT COLLATE "C" NOT NULL, tag_value TEXT COLLATE "C" NOT NULL, run_id TEXT COLLATE "C" NOT NULL,
+    PRIMARY KEY (namespace, tag_key, tag_value, run_id)
+);
+CREATE INDEX hapax_tags_run ON hapax_tags (namespace, run_id);
+"#;
+
+/// Whoever migrates holds this lock: the first bytes of "hapax" as a number.
+const LOCK: i64 = 0x68_61_70_61_78;
+
+/// Brings the database to our version.
+pub(super) async fn migrate(session: &mut PgSession, what: &str) -> Result<(), StoreError> {
+    let about = |fault: Fault| reported(fault.before_commit(), &all_runs(&Namespace::default()));
+    if let Some(found) = version(session).await.map_err(about)? {
+        check(what, &found)?;
+        if found.0 == ours() {
+            return Ok(());
+        }
+    }
+    session.begin().await.map_err(about)?;
+    let applied = apply(session).await.map_err(about);
+    match applied {
+        Ok(()) => session.commit().await.map_err(about),
+        Err(error) => {
+            // A session that can't roll back is closed, which does the same.
+            let _ = session.rollback().await;
+            Err(error)
+        }
+    }
+}
+
+fn check(what: &str, (version, program): &(i64, String)) -> Result<(), StoreError> {
+    if *version <= ours() {
+        return Ok(());
+    }
+    let why = format!(
+        "its tables were written by {program} (schema {version}); this is {} (schema {}): \
+         use that version or a newer one",
+        program_name(),
+        ours()
+    );
+    Err(refused(what, why, code::SCHEMA_TOO_NEW))
+}
+
+async fn apply(session: &mut PgSession) -> Result<(), Fault> {
+    session.rows("SELECT 1 FROM pg_advisory_xact_lock(?)", values![LOCK]).await?;
+    let from = version(session).await?.map_or(0, |(version, _)| version);
+    if from == 0 {
+        session.script("CREATE TABLE hapax_schema (version BIGINT PRIMARY KEY, program TEXT NOT NULL)").await?;
+    }
+    for migration in MIGRATIONS.iter().skip(usize::try_from(from).unwrap_or(0)) {
+        session.script(migration).await?;
+    }
+    if from < ours() {
+        session.execute("DELETE FROM hapax_schema", values![]).await?;
+        let sql = "INSERT INTO hapax_schema (version, program) VALUES (?, ?)";
+        session.execute(sql, values![ours(), program_name().as_str()]).await?;
+    }
+    Ok(())
+}
+
+/// The version of this program's tables.
+pub(super) const fn ours() -> i64 {
+    MIGRATIONS.len() as i64
+}
+
+/// The version of the database's tables, and the program that made them.
+pub(super) async fn version(session: &mut PgSession) -> Result<Option<(i64, String)>, Fault> {
+    let table = session.table("hapax_schema");
+    let there = one(session, "SELECT 1 WHERE to_regclass(?) IS NOT NULL", values![table.as_str()]).await?;
+    if there.is_none() {
+        return Ok(None);
+    }
+    let sql = "SELECT version, program FROM hapax_schema ORDER BY version DESC LIMIT 1";
+    let row = one(session, sql, values![]).await?.ok_or_else(|| Fault::damage("its schema version is missing"))?;
+    Ok(Some((row.int(0)?, row.text(1)?.to_owned())))
+}
+
+fn program_name() -> String {
+    format!("hapax {}", env!("CARGO_PKG_VERSION"))
+}

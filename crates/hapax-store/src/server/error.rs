@@ -1,0 +1,44 @@
+//! From a server's faults to the store's errors: what the caller must do next.
+
+use super::sql::Fault;
+use crate::error::StoreError;
+use hapax_core::id::{Namespace, RunId, RunKey};
+
+/// Why a job stops before its end.
+pub(crate) enum Halt<T> {
+    /// Undo the transaction: this is the answer.
+    Settle(Result<T, StoreError>),
+    /// Undo the transaction: a statement failed.
+    Fault(Fault),
+}
+
+impl<T> From<Fault> for Halt<T> {
+    fn from(fault: Fault) -> Self {
+        Halt::Fault(fault)
+    }
+}
+
+impl<T> From<StoreError> for Halt<T> {
+    fn from(error: StoreError) -> Self {
+        Halt::Settle(Err(error))
+    }
+}
+
+/// What a job answers.
+pub(crate) type Outcome<T> = Result<T, Halt<T>>;
+
+/// A fault as the store reports it.
+pub(crate) fn reported(fault: Fault, about: &RunKey) -> StoreError {
+    match fault {
+        // A duplicate that nobody looked into is our own mistake, not the caller's.
+        Fault::Duplicate(source) | Fault::Again(source) => StoreError::Retry(source),
+        Fault::Full(source) => StoreError::Full(source),
+        Fault::Lost(source) => StoreError::Unknown(source),
+        Fault::Damage(step, what) => StoreError::Corrupt { run: about.clone(), step, what },
+    }
+}
+
+/// Stands for all runs of a namespace where an error can't name one.
+pub(crate) fn all_runs(namespace: &Namespace) -> RunKey {
+    RunKey { namespace: namespace.clone(), run: RunId::new("*").expect("a star is a name") }
+}

@@ -1,0 +1,241 @@
+//! The journal: rows between two steps, and how they are read.
+//!
+//! Invariant: the rows of a run are numbered without gaps, in the order in which they became durable.
+
+use super::{
+    commit::{fence_sql, head},
+    error::{Halt, Outcome},
+    mailbox,
+    sql::{Fault, Row, Session, Value, place_rows, values},
+    writer::Tx,
+};
+use crate::{check::row_digest, codec::Codec, error::StoreError, prepare::row_sum, store::RunRecord};
+use hapax_core::{
+    commit::{Append, Written},
+    id::RunKey,
+    journal::{Entry, JournalRow},
+    key::Digest,
+    order::PathHash,
+};
+
+/// Rows that one statement writes at the most.
+const ROWS: usize = 200;
+/// Rows that are read at once.
+const PAGE: usize = 1000;
+
+/// Appends rows, or says why not.
+pub(super) async fn append(tx: &mut Tx<'_>, append: &Append, entries: &[Vec<u8>]) -> Outcome<Written> {
+    let base = append.rows.first().map(|row| row.base);
+    let met = tx
+        .execute(
+            &fence_sql(
+                "UPDATE hapax_runs SET next_seq = next_seq + ?, updated_at = {now} WHERE namespace = ? AND run_id = ? \
+                 AND next_seq = ? AND (cancel_requested = 0 OR ? = 0) AND (? = 0 OR digest = ?) \
+                 AND epoch = ? AND nonce = ?",
+            ),
+            values![
+                append.rows.len(),
+                append.run.namespace.as_str(),
+                append.run.run.as_str(),
+                append.first_seq,
+                append.unless_cancelled,
+                base.is_some(),
+                // A step takes no numbers, so the rows behind a missing one are told by what they build on.
+                &base.unwrap_or(Digest([0; 32])).0,
+                append.epoch.counter,
+                &append.epoch.nonce.to_be_bytes(),
+            ],
+        )
+        .await?;
+    if met == 0 {
+        let refusal = append_refusal(tx, append).await?;
+        return Err(Halt::Settle(refusal.unwrap_or_else(|| Err(missing()))));
+    }
+    insert(tx, &append.run, append.first_seq, &append.rows, entries).await?;
+    Ok(Written::Committed)
+}
+
+/// Why an append was refused; `None`: it wouldn't be.
+pub(super) async fn append_refusal(
+    tx: &mut Tx<'_>,
+    append: &Append,
+) -> Result<Option<Result<Written, StoreError>>, Fault> {
+    let head = match head(tx, &append.run, append.epoch).await? {
+        Ok(head) => head,
+        Err(fenced) => return Ok(Some(Err(fenced))),
+    };
+    if append.unless_cancelled && head.cancel_requested {
+        return Ok(Some(Err(StoreError::CancelRequested { run: append.run.clone() })));
+    }
+    if head.next_seq == append.first_seq {
+        let builds_on_it = append.rows.first().is_none_or(|row| row.base == head.digest);
+        return Ok((!builds_on_it).then(|| Err(missing())));
+    }
+    if head.next_seq < append.first_seq + append.rows.len().max(1) as u64 {
+        return Ok(Some(Err(missing())));
+    }
+    same_or_conflict(tx, append).await.map(Some)
+}
+
+fn missing() -> StoreError {
+    StoreError::Retry("an earlier row of the journal is missing".into())
+}
+
+/// The numbers are taken: by these very rows?
+async fn same_or_conflict(tx: &mut Tx<'_>, append: &Append) -> Result<Result<Written, StoreError>, Fault> {
+    let stored = read(tx.session, tx.codec, &append.run, append.first_seq, append.rows.len()).await?;
+    for (ours, seq) in append.rows.iter().zip(append.first_seq..) {
+        let ours = JournalRow { seq, ..ours.clone() };
+        let stored = stored.iter().find(|row| row.seq == seq);
+        if stored != Some(&ours) {
+            let (step, stored) = stored.map_or((ours.step, ours.base), |row| (row.step, row_digest(row)));
+            let run = append.run.clone();
+            return Ok(Err(StoreError::Conflict { run, step, stored, ours: row_digest(&ours) }));
+        }
+    }
+    Ok(Ok(Written::AlreadyCommitted))
+}
+
+/// Writes rows whose numbers the fence has taken.
+pub(super) async fn insert(
+    tx: &mut Tx<'_>,
+    run: &RunKey,
+    first_seq: u64,
+    rows: &[JournalRow],
+    entries: &[Vec<u8>],
+) -> Result<(), Fault> {
+    let numbered: Vec<_> = rows.iter().zip(entries).zip(first_seq..).collect();
+    for some in numbered.chunks(ROWS) {
+        let sums: Vec<[u8; 8]> = some
+            .iter()
+            .map(|((row, entry), seq)| row_sum(*seq, &row.base, row.step, row.path_hash, entry))
+            .collect();
+        let mut values: Vec<Value<'_>> = Vec::with_capacity(some.len() * 8);
+        for (((row, entry), seq), sum) in some.iter().zip(&sums) {
+            values.extend_from_slice(values![
+                run.namespace.as_str(),
+                run.run.as_str(),
+                *seq,
+                &row.base.0,
+                row.step,
+                row.path_hash.0,
+                *entry,
+                sum,
+            ]);
+        }
+        let sql = format!(
+            "INSERT INTO hapax_journal (namespace, run_id, seq, base, step_id, path_hash, entry, row_sum) VALUES {}",
+            place_rows(some.len(), 8)
+        );
+        tx.execute(&sql, &values).await?;
+    }
+    for row in rows {
+        if let Entry::Took { letter } = row.entry {
+            mailbox::take(tx, run, letter).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Rows from a number on.
+pub(super) async fn read(
+    session: &mut dyn Session,
+    codec: &Codec,
+    run: &RunKey,
+    from_seq: u64,
+    limit: usize,
+) -> Result<Vec<JournalRow>, Fault> {
+    let mut found: Vec<JournalRow> = vec![];
+    for row in page(session, run, from_seq, limit).await? {
+        let stored = Stored::of(&row)?;
+        if let Some(before) = found.last().filter(|before| before.seq + 1 != stored.seq) {
+            let what = format!("row {} of the journal is missing", before.seq + 1);
+            return Err(Fault::Damage(Some(stored.step), what));
+        }
+        found.push(stored.read(&stored.unpacked(codec)?)?);
+    }
+    Ok(found)
+}
+
+async fn page(
+    session: &mut dyn Session,
+    run: &RunKey,
+    from_seq: u64,
+    limit: usize,
+) -> Result<Vec<Row>, Fault> {
+    session
+        .rows(
+            "SELECT seq, base, step_id, path_hash, entry, row_sum FROM hapax_journal \
+             WHERE namespace = ? AND run_id = ? AND seq >= ? ORDER BY seq LIMIT ?",
+            values![run.namespace.as_str(), run.run.as_str(), from_seq, limit],
+        )
+        .await
+}
+
+/// The rows that build on one checkpoint: from the number on at which its own journal ended, up to the next one. All
+/// of them must be there. Chunks are passed over page by page: there may be any number of them.
+pub(super) async fn read_based_on(
+    session: &mut dyn Session,
+    codec: &Codec,
+    record: &RunRecord,
+    from_seq: u64,
+) -> Result<Vec<JournalRow>, Fault> {
+    let (mut found, mut next) = (vec![], from_seq);
+    let missing = || {
+        let what = format!("rows are missing from its journal between {from_seq} and {}", record.next_seq);
+        Fault::Damage(Some(record.step), what)
+    };
+    loop {
+        let rows = page(session, &record.key, next, PAGE).await?;
+        if rows.is_empty() {
+            return if next == record.next_seq { Ok(found) } else { Err(missing()) };
+        }
+        for row in &rows {
+            let stored = Stored::of(row)?;
+            if stored.seq != next {
+                return Err(missing());
+            }
+            next += 1;
+            let entry = stored.unpacked(codec)?;
+            if stored.base == record.digest && !entry.starts_with(Entry::CHUNK_TAG) {
+                found.push(stored.read(&entry)?);
+            }
+        }
+    }
+}
+
+/// A row as it is stored, of a sum that is right.
+struct Stored<'r> {
+    seq: u64,
+    base: Digest,
+    step: u64,
+    path_hash: PathHash,
+    entry: &'r [u8],
+}
+
+impl<'r> Stored<'r> {
+    fn of(row: &'r Row) -> Result<Self, Fault> {
+        let seq = row.count(0)?;
+        let (base, step, path_hash) = (Digest(row.bytes(1)?), row.count(2)?, PathHash(row.bits(3)?));
+        let entry = row.blob(4)?;
+        if row.blob(5)? != row_sum(seq, &base, step, path_hash, entry) {
+            let what = format!("row {seq} of the journal does not match its checksum");
+            return Err(Fault::Damage(Some(step), what));
+        }
+        Ok(Self { seq, base, step, path_hash, entry })
+    }
+
+    fn unpacked(&self, codec: &Codec) -> Result<Vec<u8>, Fault> {
+        codec.unpack(self.entry).map_err(|error| self.unreadable(&error))
+    }
+
+    fn read(&self, entry: &[u8]) -> Result<JournalRow, Fault> {
+        let Self { seq, base, step, path_hash, .. } = *self;
+        let entry = serde_json::from_slice(entry).map_err(|error| self.unreadable(&error))?;
+        Ok(JournalRow { seq, base, step, path_hash, entry })
+    }
+
+    fn unreadable(&self, error: &dyn std::fmt::Display) -> Fault {
+        Fault::Damage(Some(self.step), format!("row {} of the journal cannot be read: {error}", self.seq))
+    }
+}

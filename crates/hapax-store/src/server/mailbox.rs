@@ -1,0 +1,163 @@
+//! Letters: sent to a run by anyone, taken by its holder.
+//!
+//! Invariant: a letter arrives, and wakes whoever waits for it, in one transaction that holds the lock of the run's row;
+//! it is taken in the transaction of the journal row that says so.
+
+use super::{
+    error::{Halt, Outcome},
+    runs::{found_locked, wrong_status},
+    sql::{Fault, Row, Session, one, values},
+    writer::Tx,
+};
+use crate::{check::end_letter, codec::Codec, error::StoreError};
+use hapax_core::{
+    commit::{Status, StatusChange},
+    id::{RunId, RunKey},
+    json::Json,
+    mailbox::{Letter, NewLetter, Posted},
+};
+use std::{collections::BTreeSet, sync::Arc};
+
+/// Puts a letter into a run's mailbox and wakes the run if it waits for it.
+pub(super) async fn post(
+    tx: &mut Tx<'_>,
+    run: &RunKey,
+    letter: &NewLetter,
+    payload: &[u8],
+) -> Outcome<Posted> {
+    // The run's row is locked, so that its letters are numbered one after the other.
+    let record = found_locked(tx, run).await?;
+    let (namespace, id) = (run.namespace.as_str(), run.run.as_str());
+    let known = tx
+        .one(
+            "SELECT 1 FROM hapax_letters WHERE namespace = ? AND run_id = ? AND letter_id = ?",
+            values![namespace, id, letter.id.as_str()],
+        )
+        .await?;
+    if known.is_some() {
+        return Ok(Posted::Known);
+    }
+    if record.status.is_final() {
+        return Err(wrong_status(record).into());
+    }
+    let latest = tx
+        .one(
+            "SELECT coalesce(max(number), 0) FROM hapax_letters WHERE namespace = ? AND run_id = ?",
+            values![namespace, id],
+        )
+        .await?;
+    let number = latest.map_or(Ok(0), |row| row.count(0))? + 1;
+    tx.execute(
+        "INSERT INTO hapax_letters (namespace, run_id, number, letter_id, subject, payload, sent_at, taken) \
+         VALUES (?, ?, ?, ?, ?, ?, {now}, 0)",
+        values![namespace, id, number, letter.id.as_str(), &*letter.subject, payload],
+    )
+    .await?;
+    if record.wake.letters.contains(&letter.subject) {
+        wake(tx, run).await?;
+    }
+    Ok(Posted::New)
+}
+
+/// The run is over: its parent is told, and a cancel is its children's too.
+pub(super) async fn over(tx: &mut Tx<'_>, run: &RunKey, status: &Status) -> Outcome<()> {
+    let (namespace, id) = (run.namespace.as_str(), run.run.as_str());
+    let found = tx
+        .one(
+            "SELECT parent, epoch FROM hapax_runs WHERE namespace = ? AND run_id = ? AND parent IS NOT NULL",
+            values![namespace, id],
+        )
+        .await?;
+    if let Some(row) = found {
+        let parent = RunId::new(row.text(0)?).map_err(Fault::from)?;
+        let letter = end_letter(&run.run, row.count(1)?, status);
+        let payload = tx.codec.pack(letter.payload.as_bytes().to_vec()).map_err(StoreError::Retry)?;
+        let parent = RunKey { namespace: run.namespace.clone(), run: parent };
+        match Box::pin(post(tx, &parent, &letter, &payload)).await {
+            // A parent that is gone or over needs no word.
+            Ok(_) | Err(Halt::Settle(_)) => {}
+            Err(Halt::Fault(fault)) => return Err(Halt::Fault(fault)),
+        }
+    }
+    if *status == Status::Cancelled {
+        tx.execute(
+            "UPDATE hapax_runs SET cancel_requested = 1, updated_at = {now}, \
+             ready_at = CASE WHEN owner IS NULL THEN {now} ELSE lease_until END \
+             WHERE namespace = ? AND parent = ? AND status NOT IN ('succeeded', 'failed', 'cancelled')",
+            values![namespace, id],
+        )
+        .await?;
+    }
+    Ok(())
+}
+
+/// A parked run is pending again.
+async fn wake(tx: &mut Tx<'_>, run: &RunKey) -> Result<(), Fault> {
+    tx.execute(
+        "UPDATE hapax_runs SET ready_at = CASE WHEN owner IS NULL THEN {now} ELSE lease_until END, \
+         status = 'pending', status_json = ?, wake_at = NULL, wake_letters = NULL, updated_at = {now} \
+         WHERE namespace = ? AND run_id = ? AND status IN ('waiting', 'in_doubt')",
+        values![Status::Pending.to_json().as_str(), run.namespace.as_str(), run.run.as_str()],
+    )
+    .await?;
+    Ok(())
+}
+
+/// A run is being parked: what it waits for may have come meanwhile.
+pub(super) async fn wake_at_once(tx: &mut Tx<'_>, change: &StatusChange) -> Result<(), Fault> {
+    for subject in &change.wake.letters {
+        if waiting(tx.session, tx.codec, &change.run, subject, 0).await?.is_some() {
+            return wake(tx, &change.run).await;
+        }
+    }
+    Ok(())
+}
+
+/// The oldest letter of a subject that isn't taken.
+pub(super) async fn waiting(
+    session: &mut dyn Session,
+    codec: &Codec,
+    run: &RunKey,
+    subject: &str,
+    after: u64,
+) -> Result<Option<Letter>, Fault> {
+    let row = one(
+        session,
+        "SELECT number, payload FROM hapax_letters WHERE namespace = ? AND run_id = ? AND subject = ? \
+         AND number > ? AND taken = 0 ORDER BY number LIMIT 1",
+        values![run.namespace.as_str(), run.run.as_str(), subject, after],
+    )
+    .await?;
+    row.map(|row| read_letter(&row, codec)).transpose()
+}
+
+fn read_letter(row: &Row, codec: &Codec) -> Result<Letter, Fault> {
+    let number = row.count(0)?;
+    let payload = codec
+        .unpack(row.blob(1)?)
+        .and_then(|bytes| Ok(serde_json::from_slice::<Json>(&bytes)?))
+        .map_err(|error| Fault::damage(format!("letter {number} cannot be read: {error}")))?;
+    Ok(Letter { number, payload })
+}
+
+/// Takes a letter, behind the fence of the row that says so.
+pub(super) async fn take(tx: &mut Tx<'_>, run: &RunKey, letter: u64) -> Result<(), Fault> {
+    tx.execute(
+        "UPDATE hapax_letters SET taken = 1 WHERE namespace = ? AND run_id = ? AND number = ?",
+        values![run.namespace.as_str(), run.run.as_str(), letter],
+    )
+    .await?;
+    Ok(())
+}
+
+/// The subjects in a column of a run's row.
+pub(super) fn subjects(row: &Row, column: usize) -> Result<BTreeSet<Arc<str>>, Fault> {
+    let Some(json) = row.maybe_text(column)? else { return Ok(BTreeSet::new()) };
+    serde_json::from_str(json)
+        .map_err(|error| Fault::damage(format!("what it waits for cannot be read: {error}")))
+}
+
+/// Subjects as they are stored.
+pub(super) fn subjects_json(subjects: &BTreeSet<Arc<str>>) -> Option<String> {
+    (!subjects.is_empty()).then(|| Json::of(subjects).expect("names are plain data").as_str().to_owned())
+}

@@ -1,0 +1,294 @@
+//! Runs in a database server: what PostgreSQL and MySQL have in common.
+//!
+//! Invariant: nothing is answered as committed before the server's COMMIT has succeeded, and every write demands the
+//! run's epoch in a compare-and-set of its row; isolation levels aren't relied on.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `sql`, `pool` | what is known of a server: sessions, values, rows, faults |
+//! | `chain`, `writer` | writes that follow each other, and the lanes on which those of many runs share a transaction |
+//! | `commit`, `journal`, `lease`, `mailbox`, `outbox`, `runs` | what is done in a transaction |
+//! | `read` | what is read, checked against its digests |
+
+pub(crate) mod chain;
+mod commit;
+pub(crate) mod error;
+pub(crate) mod faults;
+mod journal;
+mod lease;
+mod mailbox;
+mod outbox;
+pub(crate) mod pool;
+mod read;
+pub(crate) mod runs;
+pub(crate) mod sql;
+mod writer;
+
+use crate::{
+    check::{check_letter, check_limits, check_new_run},
+    codec::{Codec, Encoders},
+    error::StoreError,
+    outbox::Outbox,
+    prepare,
+    store::{
+        Answer, BoxFuture, Claimant, Created, Fact, GcPolicy, GcReport, Lease, ListFilter, Loaded, NewRun,
+        Pace, ReadyFilter, Renewal, RunRecord, Store, StoreStats, Ticket,
+    },
+};
+use error::{all_runs, reported};
+use hapax_core::{
+    checkpoint::Checkpoint,
+    commit::{Epoch, Write, Written},
+    frontier::WorkItem,
+    id::{Namespace, RunKey},
+    journal::JournalRow,
+    mailbox::{Letter, NewLetter, Posted},
+};
+use lease::Overlong;
+use pool::Sessions;
+use std::sync::Arc;
+use writer::{Lanes, Shared};
+
+/// Lanes on which writes travel: on more of them fewer runs share a transaction.
+const LANES: usize = 4;
+
+/// What a server says of itself, for `doctor`.
+pub(crate) type Health =
+    Arc<dyn Fn(Sessions) -> BoxFuture<'static, Result<Vec<Fact>, StoreError>> + Send + Sync>;
+
+/// Does `$work` in a transaction of the store; `$about` is the run that errors name.
+macro_rules! call {
+    ($store:expr, $about:expr, |$tx:ident| $work:expr) => {{
+        let mut session = $store.sessions.lend().await?;
+        let outcome = $crate::server::writer::transact!(&mut **session, &$store.codec, |$tx| $work);
+        outcome.map_err(|fault| $crate::server::error::reported(fault, $about))?
+    }};
+}
+pub(crate) use call;
+
+/// Reads in one snapshot.
+macro_rules! look {
+    ($store:expr, $about:expr, |$session:ident| $read:expr) => {{
+        let mut lent = $store.sessions.lend().await?;
+        let about = |fault: $crate::server::sql::Fault| {
+            $crate::server::error::reported(fault.before_commit(), $about)
+        };
+        lent.begin_reading().await.map_err(about)?;
+        let answer = {
+            let $session: &mut dyn $crate::server::sql::Session = &mut **lent;
+            $read.await
+        };
+        lent.rollback().await.map_err(about)?;
+        answer
+    }};
+}
+pub(crate) use look;
+
+/// Asks one question, which is a snapshot by itself.
+macro_rules! ask {
+    ($store:expr, $about:expr, |$session:ident| $read:expr) => {{
+        let mut lent = $store.sessions.lend().await?;
+        let answer = {
+            let $session: &mut dyn $crate::server::sql::Session = &mut **lent;
+            $read.await
+        };
+        answer.map_err(|fault| reported(fault.before_commit(), $about))
+    }};
+}
+
+/// Runs in a database server.
+pub(crate) struct ServerStore {
+    sessions: Sessions,
+    lanes: Lanes,
+    overlong: Overlong,
+    encoders: Arc<Encoders>,
+    codec: Codec,
+    shared: Arc<Shared>,
+    health: Health,
+}
+
+impl ServerStore {
+    pub(crate) fn new(sessions: Sessions, codec: Codec, health: Health) -> Self {
+        let (encoders, shared) = (Arc::new(Encoders::new(codec.clone())), Arc::<Shared>::default());
+        let lanes = Lanes::start(LANES, &sessions, &codec, &encoders, &shared);
+        Self { sessions, lanes, overlong: Overlong::default(), encoders, codec, shared, health }
+    }
+
+    async fn create_run(&self, run: NewRun) -> Result<Created, StoreError> {
+        check_new_run(&run)?;
+        let _room = self.lanes.room(run.checkpoint.state.len()).await?;
+        let state = self.codec.snapshot(&run.checkpoint.state).map_err(StoreError::Retry)?;
+        let stored = state.clone();
+        let parts =
+            prepare::checkpoint_parts(&run.checkpoint, state, &self.codec).map_err(StoreError::Retry)?;
+        let rows = prepare::entries(&run.journal, &self.codec).map_err(StoreError::Retry)?;
+        let created = call!(self, &run.key, |tx| runs::create(tx, &run, &parts, &rows))?;
+        if let Created::New(Some(lease)) = &created {
+            let checkpoint = &run.checkpoint;
+            self.encoders.remember(&run.key, lease.epoch, checkpoint.step, &checkpoint.state, &stored);
+        }
+        Ok(created)
+    }
+
+    async fn submit_write(&self, write: Arc<Write>) -> Result<Ticket, StoreError> {
+        check_limits(&write)?;
+        let room = self.lanes.room(write.weight()).await?;
+        // From here on nothing waits, so that the order of encoding is the order of the queue.
+        let prepared = prepare::prepare(&write, &self.encoders, &self.codec)?;
+        self.lanes.write(prepared, room)
+    }
+
+    async fn settle_write(&self, write: Arc<Write>) -> Result<Written, StoreError> {
+        let settled = call!(self, write.run(), |tx| commit::settle(tx, &write));
+        match settled {
+            // Without the lock of the run's row nothing is known.
+            Err(StoreError::Retry(source)) if source.to_string() != "it is not there" => {
+                Err(StoreError::Unknown(source))
+            }
+            settled => settled,
+        }
+    }
+}
+
+impl Store for ServerStore {
+    fn create(&self, run: NewRun) -> Answer<'_, Created> {
+        Box::pin(self.create_run(run))
+    }
+
+    fn claim(&self, run: RunKey, by: Claimant) -> Answer<'_, Lease> {
+        Box::pin(async move {
+            self.encoders.forget(&run);
+            call!(self, &run, |tx| lease::claim(tx, &self.overlong, &run, &by))
+        })
+    }
+
+    fn claim_ready(&self, filter: ReadyFilter, by: Claimant) -> Answer<'_, Vec<(RunKey, Lease)>> {
+        Box::pin(async move {
+            let about = all_runs(&filter.namespace);
+            call!(self, &about, |tx| lease::claim_ready(tx, &self.overlong, &filter, &by))
+        })
+    }
+
+    fn renew(&self, leases: Vec<(RunKey, Epoch)>, by: Claimant) -> Answer<'_, Vec<(RunKey, Renewal)>> {
+        Box::pin(async move {
+            let Some((first, _)) = leases.first() else { return Ok(vec![]) };
+            call!(self, first, |tx| lease::renew(tx, &leases, &by))
+        })
+    }
+
+    fn cancels(&self, owner: Arc<str>) -> Answer<'_, Vec<RunKey>> {
+        Box::pin(async move {
+            let about = all_runs(&Namespace::default());
+            ask!(self, &about, |session| lease::cancels(session, &owner))
+        })
+    }
+
+    fn submit(&self, write: Arc<Write>, _: Pace) -> Answer<'_, Ticket> {
+        Box::pin(self.submit_write(write))
+    }
+
+    fn settle(&self, write: Arc<Write>) -> Answer<'_, Written> {
+        Box::pin(self.settle_write(write))
+    }
+
+    fn load(&self, run: RunKey) -> Answer<'_, Loaded> {
+        Box::pin(async move { look!(self, &run, |session| read::load(session, &self.codec, &run)) })
+    }
+
+    fn checkpoint(&self, run: RunKey, step: u64) -> Answer<'_, Option<Checkpoint>> {
+        Box::pin(async move {
+            Ok(look!(self, &run, |session| read::checkpoint(session, &self.codec, &run, step))?
+                .map(|(checkpoint, _)| checkpoint))
+        })
+    }
+
+    fn checkpoints(&self, run: RunKey, from_step: u64, limit: usize) -> Answer<'_, Vec<Checkpoint>> {
+        Box::pin(async move {
+            look!(self, &run, |session| read::checkpoints(session, &self.codec, &run, from_step, limit))
+        })
+    }
+
+    fn frontier_page(&self, run: RunKey, step: u64, page: u32) -> Answer<'_, Vec<WorkItem>> {
+        Box::pin(async move {
+            look!(self, &run, |session| read::frontier_page(session, &self.codec, &run, step, page))
+        })
+    }
+
+    fn journal(&self, run: RunKey, from_seq: u64, limit: usize) -> Answer<'_, Vec<JournalRow>> {
+        Box::pin(async move {
+            ask!(self, &run, |session| journal::read(session, &self.codec, &run, from_seq, limit))
+        })
+    }
+
+    fn run(&self, run: RunKey) -> Answer<'_, Option<RunRecord>> {
+        Box::pin(async move {
+            look!(self, &run, |session| read::run(session, &run)).map_err(|fault| reported(fault, &run))
+        })
+    }
+
+    fn list(&self, filter: ListFilter) -> Answer<'_, Vec<RunRecord>> {
+        Box::pin(async move {
+            let about = all_runs(&filter.namespace);
+            look!(self, &about, |session| runs::list(session, &filter, &about))
+        })
+    }
+
+    fn request_cancel(&self, run: RunKey) -> Answer<'_, ()> {
+        Box::pin(async move { call!(self, &run, |tx| runs::request_cancel(tx, &run)) })
+    }
+
+    fn post(&self, run: RunKey, letter: NewLetter) -> Answer<'_, Posted> {
+        Box::pin(async move {
+            check_letter(&letter)?;
+            let payload = self.codec.pack(letter.payload.as_bytes().to_vec()).map_err(StoreError::Retry)?;
+            call!(self, &run, |tx| mailbox::post(tx, &run, &letter, &payload))
+        })
+    }
+
+    fn letter(&self, run: RunKey, subject: Arc<str>, after: u64) -> Answer<'_, Option<Letter>> {
+        Box::pin(async move {
+            ask!(self, &run, |session| mailbox::waiting(session, &self.codec, &run, &subject, after))
+        })
+    }
+
+    fn next_wake(&self, filter: ReadyFilter) -> Answer<'_, Option<i64>> {
+        Box::pin(async move {
+            let about = all_runs(&filter.namespace);
+            ask!(self, &about, |session| lease::next_wake(session, &filter))
+        })
+    }
+
+    fn retry(&self, run: RunKey) -> Answer<'_, ()> {
+        Box::pin(async move { call!(self, &run, |tx| runs::retry(tx, &run)) })
+    }
+
+    fn delete(&self, run: RunKey) -> Answer<'_, ()> {
+        Box::pin(async move { call!(self, &run, |tx| runs::delete(tx, &run)) })
+    }
+
+    fn gc(&self, policy: GcPolicy) -> Answer<'_, GcReport> {
+        Box::pin(async move {
+            let about = all_runs(&policy.namespace);
+            call!(self, &about, |tx| runs::gc(tx, &policy))
+        })
+    }
+
+    fn outbox(&self) -> &dyn Outbox {
+        self
+    }
+
+    fn health(&self) -> Answer<'_, Vec<Fact>> {
+        (self.health)(self.sessions.clone())
+    }
+
+    fn stats(&self) -> StoreStats {
+        self.shared.stats()
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            self.lanes.close().await;
+            self.sessions.close();
+        })
+    }
+}

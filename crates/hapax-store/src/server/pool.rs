@@ -1,0 +1,75 @@
+//! The sessions of a store, lent out one by one.
+//!
+//! Invariant: a session that was in a transaction when it came back is closed, never lent again.
+
+use super::sql::{Fault, Session};
+use crate::{error::StoreError, store::BoxFuture};
+use deadpool::managed::{self, Metrics, RecycleError, RecycleResult};
+use std::{sync::Arc, time::Duration};
+
+/// A session that rested for longer is asked whether its server still takes writes.
+const RESTED: Duration = Duration::from_secs(1);
+
+/// How sessions come to be and are looked at.
+pub(crate) trait Connect: Send + Sync + 'static {
+    /// Opens a session and sets it up.
+    fn connect(&self) -> BoxFuture<'_, Result<Box<dyn Pooled>, StoreError>>;
+}
+
+/// A session as the pool sees it.
+pub(crate) trait Pooled: Session {
+    /// Whether it may be lent again: it is connected and in no transaction.
+    fn is_sound(&self) -> bool;
+
+    /// Whether its server still takes writes: a primary may have become a standby.
+    fn takes_writes(&mut self) -> BoxFuture<'_, Result<bool, Fault>>;
+}
+
+/// The sessions of a store.
+#[derive(Clone)]
+pub(crate) struct Sessions(managed::Pool<Manager>);
+
+/// A session that goes back when it is dropped.
+pub(crate) type Lent = managed::Object<Manager>;
+
+pub(crate) struct Manager(Arc<dyn Connect>);
+
+impl managed::Manager for Manager {
+    type Type = Box<dyn Pooled>;
+    type Error = StoreError;
+
+    async fn create(&self) -> Result<Self::Type, StoreError> {
+        self.0.connect().await
+    }
+
+    async fn recycle(&self, session: &mut Self::Type, metrics: &Metrics) -> RecycleResult<StoreError> {
+        if !session.is_sound() {
+            return Err(RecycleError::message("it is closed or in a transaction"));
+        }
+        if metrics.last_used() > RESTED && !matches!(session.takes_writes().await, Ok(true)) {
+            return Err(RecycleError::message("its server takes no writes"));
+        }
+        Ok(())
+    }
+}
+
+impl Sessions {
+    pub(crate) fn new(connect: Arc<dyn Connect>, most: usize) -> Self {
+        let pool = managed::Pool::builder(Manager(connect)).max_size(most).build();
+        Self(pool.expect("a pool without timeouts needs no runtime"))
+    }
+
+    /// A session; waits for one when all are lent.
+    pub(crate) async fn lend(&self) -> Result<Lent, StoreError> {
+        match self.0.get().await {
+            Ok(session) => Ok(session),
+            Err(managed::PoolError::Backend(error)) => Err(error),
+            Err(managed::PoolError::Closed) => Err(StoreError::Retry("the store is closed".into())),
+            Err(error) => Err(StoreError::Retry(error.to_string().into())),
+        }
+    }
+
+    pub(crate) fn close(&self) {
+        self.0.close();
+    }
+}

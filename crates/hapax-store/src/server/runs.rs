@@ -1,0 +1,280 @@
+//! Runs as a whole: created, listed, cancelled, retried, deleted.
+//!
+//! Invariant: a run's rows come and go together, in one transaction.
+
+use super::{
+    commit::insert_checkpoint,
+    error::{Halt, Outcome, reported},
+    journal,
+    lease::new_nonce,
+    read::{self, RECORD},
+    sql::{Fault, Session, Value, places, values},
+    writer::Tx,
+};
+use crate::{
+    clock::micros,
+    error::StoreError,
+    prepare::{CheckpointParts, pack},
+    store::{Created, GcPolicy, GcReport, Lease, ListFilter, NewRun, RunRecord},
+};
+use hapax_core::{
+    commit::{Epoch, Status},
+    id::{RunId, RunKey},
+    journal::{Entry, JournalRow},
+    key::sha256,
+    order::PathHash,
+};
+
+/// Runs are spread over so many logical partitions by the hash of their id, so that they can be moved to several
+/// databases later.
+pub(crate) const PARTITIONS: u64 = 1024;
+
+/// Which of the [`PARTITIONS`] a run belongs to.
+pub(crate) fn partition(run: &RunId) -> u64 {
+    let [a, b, c, d, e, f, g, h, ..] = sha256(run.as_str().as_bytes()).0;
+    u64::from_be_bytes([a, b, c, d, e, f, g, h]) % PARTITIONS
+}
+
+/// Creates a run with its step 0, unless its name is taken.
+pub(super) async fn create(
+    tx: &mut Tx<'_>,
+    new: &NewRun,
+    parts: &CheckpointParts,
+    entries: &[Vec<u8>],
+) -> Outcome<Created> {
+    let lease = new.claim.as_ref().map(|_| {
+        let epoch = Epoch { counter: 1, nonce: new_nonce() };
+        Lease { epoch, taken_over: false }
+    });
+    if !insert_run(tx, new, lease.as_ref()).await? {
+        let Some(found) = read::run(tx.session, &new.key).await? else {
+            return Err(StoreError::Retry("the run was there and is gone".into()).into());
+        };
+        return Err(Halt::Settle(Ok(Created::Exists(Box::new(found)))));
+    }
+    insert_checkpoint(tx, &new.key, &new.checkpoint, parts, 0).await?;
+    journal::insert(tx, &new.key, 0, &new.journal, entries).await?;
+    for (key, value) in &new.tags {
+        tx.execute(
+            "INSERT INTO hapax_tags (namespace, tag_key, tag_value, run_id) VALUES (?, ?, ?, ?)",
+            values![new.key.namespace.as_str(), key.as_str(), value.as_str(), new.key.run.as_str()],
+        )
+        .await?;
+    }
+    Ok(Created::New(lease))
+}
+
+async fn insert_run(tx: &mut Tx<'_>, new: &NewRun, lease: Option<&Lease>) -> Result<bool, Fault> {
+    let status = if lease.is_some() { Status::Running } else { Status::Pending };
+    let ttl = new.claim.as_ref().map_or(0, |by| micros(by.ttl));
+    let epoch = lease.map_or(Epoch { counter: 0, nonce: 0 }, |lease| lease.epoch);
+    let sql = format!(
+        "INSERT INTO hapax_runs (namespace, run_id, part, graph, fingerprint, input, status, status_json, step_id, \
+         digest, next_seq, epoch, nonce, owner, lease_until, lease_ttl, ready_at, cancel_requested, used_us, \
+         created_at, updated_at, parent) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, \
+         CASE WHEN ? = 1 THEN {{now}} + ? ELSE 0 END, ?, {{now}} + ?, 0, 0, {{now}}, {{now}}, ?){}",
+        tx.session.unless_there()
+    );
+    let inserted = tx
+        .execute(
+            &sql,
+            values![
+                new.key.namespace.as_str(),
+                new.key.run.as_str(),
+                partition(&new.key.run),
+                &*new.graph,
+                &new.fingerprint.0,
+                &new.input.0,
+                status.word(),
+                status.to_json().as_str(),
+                new.checkpoint.step,
+                &new.checkpoint.digest.0,
+                new.journal.len(),
+                epoch.counter,
+                &epoch.nonce.to_be_bytes(),
+                new.claim.as_ref().map(|by| &*by.owner),
+                lease.is_some(),
+                ttl,
+                ttl,
+                ttl,
+                new.parent.as_ref().map(RunId::as_str),
+            ],
+        )
+        .await?;
+    Ok(inserted == 1)
+}
+
+/// Runs, newest first. Damage is reported with the run whose row or tags it is in.
+pub(super) async fn list(
+    session: &mut dyn Session,
+    filter: &ListFilter,
+    about: &RunKey,
+) -> Result<Vec<RunRecord>, StoreError> {
+    let (sql, values) = list_query(filter);
+    let rows = session.rows(&sql, &values).await.map_err(|fault| reported(fault, about))?;
+    let mut runs = vec![];
+    for row in &rows {
+        let name = row.text(0).ok().and_then(|name| RunId::new(name).ok());
+        let key =
+            name.map_or_else(|| about.clone(), |run| RunKey { namespace: filter.namespace.clone(), run });
+        runs.push(read::record(row, &filter.namespace).map_err(|fault| reported(fault, &key))?);
+    }
+    read::add_tags(session, &filter.namespace, &mut runs).await.map_err(|fault| reported(fault, about))?;
+    Ok(runs)
+}
+
+/// The question that a filter asks, and its values.
+fn list_query(filter: &ListFilter) -> (String, Vec<Value<'_>>) {
+    let mut sql = format!("SELECT {RECORD} FROM hapax_runs r WHERE namespace = ?");
+    let mut values: Vec<Value<'_>> = vec![filter.namespace.as_str().into()];
+    if let Some(graph) = filter.graph.as_deref() {
+        sql.push_str(" AND graph = ?");
+        values.push(graph.into());
+    }
+    if !filter.statuses.is_empty() {
+        sql.push_str(&format!(" AND status IN {}", places(filter.statuses.len())));
+        values.extend(filter.statuses.iter().map(|status| Value::from(status.as_str())));
+    }
+    if !filter.except.is_empty() {
+        sql.push_str(&format!(" AND run_id NOT IN {}", places(filter.except.len())));
+        values.extend(filter.except.iter().map(|run| Value::from(run.as_str())));
+    }
+    for (key, value) in &filter.tags {
+        sql.push_str(
+            " AND EXISTS (SELECT 1 FROM hapax_tags t WHERE t.namespace = r.namespace AND t.tag_key = ? \
+             AND t.tag_value = ? AND t.run_id = r.run_id)",
+        );
+        values.extend([Value::from(key.as_str()), Value::from(value.as_str())]);
+    }
+    sql.push_str(" ORDER BY created_at DESC, run_id DESC LIMIT ?");
+    values.push(filter.limit.into());
+    (sql, values)
+}
+
+/// A run's row, locked.
+pub(super) async fn found_locked<T>(tx: &mut Tx<'_>, key: &RunKey) -> Result<RunRecord, Halt<T>> {
+    let sql = format!("SELECT {RECORD} FROM hapax_runs WHERE namespace = ? AND run_id = ? FOR UPDATE");
+    let row = tx.one(&sql, values![key.namespace.as_str(), key.run.as_str()]).await?;
+    let row = row.ok_or_else(|| StoreError::NotFound { run: key.clone() })?;
+    Ok(read::record(&row, &key.namespace)?)
+}
+
+pub(super) fn wrong_status(record: RunRecord) -> StoreError {
+    StoreError::WrongStatus { run: record.key, status: Box::new(record.status) }
+}
+
+/// Asks for a cancel.
+pub(super) async fn request_cancel(tx: &mut Tx<'_>, key: &RunKey) -> Outcome<()> {
+    let record = found_locked(tx, key).await?;
+    if record.status.is_final() {
+        return Err(wrong_status(record).into());
+    }
+    tx.execute(
+        "UPDATE hapax_runs SET cancel_requested = 1, updated_at = {now}, \
+         ready_at = CASE WHEN owner IS NULL THEN {now} ELSE lease_until END WHERE namespace = ? AND run_id = ?",
+        values![key.namespace.as_str(), key.run.as_str()],
+    )
+    .await?;
+    Ok(())
+}
+
+/// Makes a failed run pending again.
+pub(super) async fn retry(tx: &mut Tx<'_>, key: &RunKey) -> Outcome<()> {
+    let record = found_locked(tx, key).await?;
+    if !matches!(record.status, Status::Failed { .. }) {
+        return Err(wrong_status(record).into());
+    }
+    tx.execute(
+        "UPDATE hapax_runs SET status = 'pending', status_json = ?, next_seq = next_seq + 1, used_us = 0, \
+         ready_at = {now}, updated_at = {now} WHERE namespace = ? AND run_id = ?",
+        values![Status::Pending.to_json().as_str(), key.namespace.as_str(), key.run.as_str()],
+    )
+    .await?;
+    let (seq, base, step) = (record.next_seq, record.digest, record.step);
+    let row = JournalRow { seq, base, step, path_hash: PathHash::ROOT, entry: Entry::Retried };
+    let entry = pack(&row.entry, tx.codec).map_err(StoreError::Retry)?;
+    Ok(journal::insert(tx, key, seq, &[row], &[entry]).await?)
+}
+
+/// Deletes a finished run whole.
+pub(super) async fn delete(tx: &mut Tx<'_>, key: &RunKey) -> Outcome<()> {
+    let record = found_locked(tx, key).await?;
+    let unsent = tx
+        .one(
+            "SELECT 1 FROM hapax_outbox WHERE namespace = ? AND run_id = ? AND status <> 'sent' LIMIT 1",
+            values![key.namespace.as_str(), key.run.as_str()],
+        )
+        .await?;
+    if !record.status.is_final() || unsent.is_some() {
+        return Err(wrong_status(record).into());
+    }
+    Ok(delete_rows(tx, key).await?)
+}
+
+async fn delete_rows(tx: &mut Tx<'_>, key: &RunKey) -> Result<(), Fault> {
+    for sql in [
+        "DELETE FROM hapax_outbox WHERE namespace = ? AND run_id = ?",
+        "DELETE FROM hapax_letters WHERE namespace = ? AND run_id = ?",
+        "DELETE FROM hapax_journal WHERE namespace = ? AND run_id = ?",
+        "DELETE FROM hapax_frontier WHERE namespace = ? AND run_id = ?",
+        "DELETE FROM hapax_checkpoints WHERE namespace = ? AND run_id = ?",
+        "DELETE FROM hapax_keys WHERE namespace = ? AND run_id = ?",
+        "DELETE FROM hapax_tags WHERE namespace = ? AND run_id = ?",
+        "DELETE FROM hapax_runs WHERE namespace = ? AND run_id = ?",
+    ] {
+        tx.execute(sql, values![key.namespace.as_str(), key.run.as_str()]).await?;
+    }
+    Ok(())
+}
+
+/// Deletes finished runs by age and count, oldest first. Each is looked at again under its row's lock.
+pub(super) async fn gc(tx: &mut Tx<'_>, policy: &GcPolicy) -> Outcome<GcReport> {
+    let rows = tx
+        .rows(
+            "SELECT run_id, (SELECT count(*) FROM hapax_outbox o WHERE o.namespace = old.namespace \
+             AND o.run_id = old.run_id AND o.status <> 'sent') FROM \
+             (SELECT namespace, run_id, updated_at, created_at FROM hapax_runs r \
+              WHERE namespace = ? AND status IN ('succeeded', 'failed', 'cancelled') AND NOT EXISTS \
+              (SELECT 1 FROM hapax_runs p WHERE p.namespace = r.namespace AND p.run_id = r.parent \
+               AND p.status NOT IN ('succeeded', 'failed', 'cancelled')) \
+              ORDER BY updated_at DESC, created_at DESC LIMIT ? OFFSET ?) old \
+             WHERE ? = 0 OR updated_at < {now} - ? ORDER BY updated_at, created_at",
+            values![
+                policy.namespace.as_str(),
+                i64::MAX,
+                policy.keep_newest,
+                policy.older_than.is_some(),
+                policy.older_than.map_or(0, micros),
+            ],
+        )
+        .await?;
+    let mut report = GcReport::default();
+    for row in &rows {
+        if row.int(1)? > 0 {
+            report.unsent += 1;
+        } else if report.deleted.len() < policy.limit {
+            let run = RunId::new(row.text(0)?).map_err(Fault::from)?;
+            let key = RunKey { namespace: policy.namespace.clone(), run };
+            if policy.dry_run || sweep(tx, &key).await? {
+                report.deleted.push(key);
+            }
+        }
+    }
+    Ok(report)
+}
+
+/// Deletes a run that is still finished, or gone already: somebody else may sweep as well.
+async fn sweep(tx: &mut Tx<'_>, key: &RunKey) -> Result<bool, Fault> {
+    let row = tx
+        .one(
+            "SELECT status FROM hapax_runs WHERE namespace = ? AND run_id = ? FOR UPDATE",
+            values![key.namespace.as_str(), key.run.as_str()],
+        )
+        .await?;
+    let Some(row) = row else { return Ok(false) };
+    if !matches!(row.text(0)?, "succeeded" | "failed" | "cancelled") {
+        return Ok(false);
+    }
+    delete_rows(tx, key).await?;
+    Ok(true)
+}

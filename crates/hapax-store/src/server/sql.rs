@@ -1,0 +1,254 @@
+//! What the shared code knows of a database server: sessions, values, rows, and what can go wrong.
+//!
+//! Invariant: statements are written once, in words that all servers understand. A [`Session`] puts its own for what
+//! differs: `?` for a value, `{now}` for the server's clock in microseconds, `hapax_` for the configured tables.
+
+use crate::{error::Source, store::BoxFuture};
+use hapax_core::id::InvalidId;
+
+/// What became of a statement that failed.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    /// A unique key is taken; nothing of the statement is written.
+    Duplicate(Source),
+    /// Nothing was written: a deadlock, a serialization failure, a lock that wasn't free, a server that is away.
+    Again(Source),
+    /// Nothing was written: there is no room.
+    Full(Source),
+    /// The answer was lost: the transaction may have been committed.
+    Lost(Source),
+    /// What is stored can't be what we wrote, with the step when one is to blame.
+    Damage(Option<u64>, String),
+}
+
+impl Fault {
+    pub(crate) fn damage(what: impl Into<String>) -> Self {
+        Fault::Damage(None, what.into())
+    }
+
+    /// The same failure of a statement whose transaction can't have been committed.
+    pub(crate) fn before_commit(self) -> Self {
+        match self {
+            Fault::Lost(source) => Fault::Again(source),
+            fault => fault,
+        }
+    }
+}
+
+impl From<InvalidId> for Fault {
+    fn from(error: InvalidId) -> Self {
+        Fault::damage(error.to_string())
+    }
+}
+
+/// What a statement answers.
+pub(crate) type Done<'a, T> = BoxFuture<'a, Result<T, Fault>>;
+
+/// A value that is bound to a statement.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Value<'a> {
+    Int(Option<i64>),
+    Text(Option<&'a str>),
+    Blob(Option<&'a [u8]>),
+}
+
+impl From<i64> for Value<'_> {
+    fn from(value: i64) -> Self {
+        Value::Int(Some(value))
+    }
+}
+
+impl From<u64> for Value<'_> {
+    fn from(value: u64) -> Self {
+        Value::Int(Some(value.cast_signed()))
+    }
+}
+
+impl From<usize> for Value<'_> {
+    fn from(value: usize) -> Self {
+        Value::Int(Some(i64::try_from(value).unwrap_or(i64::MAX)))
+    }
+}
+
+impl From<bool> for Value<'_> {
+    fn from(value: bool) -> Self {
+        Value::Int(Some(value.into()))
+    }
+}
+
+impl From<Option<i64>> for Value<'_> {
+    fn from(value: Option<i64>) -> Self {
+        Value::Int(value)
+    }
+}
+
+impl<'a> From<&'a str> for Value<'a> {
+    fn from(value: &'a str) -> Self {
+        Value::Text(Some(value))
+    }
+}
+
+impl<'a> From<Option<&'a str>> for Value<'a> {
+    fn from(value: Option<&'a str>) -> Self {
+        Value::Text(value)
+    }
+}
+
+impl<'a> From<&'a [u8]> for Value<'a> {
+    fn from(value: &'a [u8]) -> Self {
+        Value::Blob(Some(value))
+    }
+}
+
+impl<'a> From<&'a Vec<u8>> for Value<'a> {
+    fn from(value: &'a Vec<u8>) -> Self {
+        Value::Blob(Some(value))
+    }
+}
+
+impl<'a, const N: usize> From<&'a [u8; N]> for Value<'a> {
+    fn from(value: &'a [u8; N]) -> Self {
+        Value::Blob(Some(value))
+    }
+}
+
+impl<'a> From<Option<&'a Vec<u8>>> for Value<'a> {
+    fn from(value: Option<&'a Vec<u8>>) -> Self {
+        Value::Blob(value.map(Vec::as_slice))
+    }
+}
+
+/// The values of a statement.
+macro_rules! values {
+    ($($value:expr),* $(,)?) => {
+        &[$($crate::server::sql::Value::from($value)),*]
+    };
+}
+pub(crate) use values;
+
+/// A value that was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Cell {
+    Null,
+    Int(i64),
+    Text(String),
+    Blob(Vec<u8>),
+}
+
+/// A row that was read.
+#[derive(Debug, Clone)]
+pub(crate) struct Row(pub(crate) Vec<Cell>);
+
+impl Row {
+    fn cell(&self, column: usize) -> &Cell {
+        self.0.get(column).unwrap_or(&Cell::Null)
+    }
+
+    fn odd(&self, column: usize, wanted: &str) -> Fault {
+        Fault::damage(format!("column {column} is {:?} where {wanted} belongs", self.cell(column)))
+    }
+
+    pub(crate) fn int(&self, column: usize) -> Result<i64, Fault> {
+        self.maybe_int(column)?.ok_or_else(|| self.odd(column, "a number"))
+    }
+
+    pub(crate) fn maybe_int(&self, column: usize) -> Result<Option<i64>, Fault> {
+        match self.cell(column) {
+            Cell::Null => Ok(None),
+            Cell::Int(value) => Ok(Some(*value)),
+            _ => Err(self.odd(column, "a number")),
+        }
+    }
+
+    /// A number whose bits are those of an unsigned one.
+    pub(crate) fn bits(&self, column: usize) -> Result<u64, Fault> {
+        Ok(self.int(column)?.cast_unsigned())
+    }
+
+    /// A number that counts something.
+    pub(crate) fn count(&self, column: usize) -> Result<u64, Fault> {
+        u64::try_from(self.int(column)?).map_err(|_| self.odd(column, "a count"))
+    }
+
+    pub(crate) fn flag(&self, column: usize) -> Result<bool, Fault> {
+        Ok(self.int(column)? != 0)
+    }
+
+    pub(crate) fn text(&self, column: usize) -> Result<&str, Fault> {
+        self.maybe_text(column)?.ok_or_else(|| self.odd(column, "a text"))
+    }
+
+    pub(crate) fn maybe_text(&self, column: usize) -> Result<Option<&str>, Fault> {
+        match self.cell(column) {
+            Cell::Null => Ok(None),
+            Cell::Text(text) => Ok(Some(text)),
+            Cell::Blob(bytes) => std::str::from_utf8(bytes).map(Some).map_err(|_| self.odd(column, "a text")),
+            Cell::Int(_) => Err(self.odd(column, "a text")),
+        }
+    }
+
+    pub(crate) fn blob(&self, column: usize) -> Result<&[u8], Fault> {
+        self.maybe_blob(column)?.ok_or_else(|| self.odd(column, "bytes"))
+    }
+
+    pub(crate) fn maybe_blob(&self, column: usize) -> Result<Option<&[u8]>, Fault> {
+        match self.cell(column) {
+            Cell::Null => Ok(None),
+            Cell::Blob(bytes) => Ok(Some(bytes)),
+            _ => Err(self.odd(column, "bytes")),
+        }
+    }
+
+    pub(crate) fn bytes<const N: usize>(&self, column: usize) -> Result<[u8; N], Fault> {
+        self.blob(column)?.try_into().map_err(|_| self.odd(column, "bytes of another length"))
+    }
+}
+
+/// One connection to a server, with what its server calls things.
+///
+/// A session that is dropped, or given back, within a transaction is closed: the server rolls it back.
+pub(crate) trait Session: Send {
+    /// Runs a statement; answers how many rows it changed or, of an update, met.
+    fn execute<'a>(&'a mut self, sql: &'a str, values: &'a [Value<'a>]) -> Done<'a, u64>;
+
+    /// Runs a question.
+    fn rows<'a>(&'a mut self, sql: &'a str, values: &'a [Value<'a>]) -> Done<'a, Vec<Row>>;
+
+    /// Begins a transaction that writes.
+    fn begin(&mut self) -> Done<'_, ()>;
+
+    /// Begins a transaction that sees one snapshot of everything.
+    fn begin_reading(&mut self) -> Done<'_, ()>;
+
+    /// Commits; [`Fault::Lost`] when it can't be known.
+    fn commit(&mut self) -> Done<'_, ()>;
+
+    /// Undoes the transaction.
+    fn rollback(&mut self) -> Done<'_, ()>;
+
+    /// Writes chains in one transaction of its own; answers for each whether its fence let it pass. A chain whose fence
+    /// didn't has left nothing.
+    fn write_chains<'a>(&'a mut self, chains: &'a [super::chain::Chain]) -> Done<'a, Vec<bool>>;
+
+    /// How "insert unless it is there" ends here: after `INSERT INTO … VALUES (…)`.
+    fn unless_there(&self) -> &'static str;
+}
+
+/// At most one row.
+pub(crate) async fn one(
+    session: &mut dyn Session,
+    sql: &str,
+    values: &[Value<'_>],
+) -> Result<Option<Row>, Fault> {
+    Ok(session.rows(sql, values).await?.into_iter().next())
+}
+
+/// So many places for values, in brackets.
+pub(crate) fn places(count: usize) -> String {
+    format!("({})", vec!["?"; count].join(", "))
+}
+
+/// So many rows of so many places.
+pub(crate) fn place_rows(rows: usize, columns: usize) -> String {
+    vec![places(columns); rows].join(", ")
+}
