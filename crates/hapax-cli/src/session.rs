@@ -1,7 +1,10 @@
 //! The engine that a command works with, and what several commands ask of it.
 
 use crate::{args::Global, failure::Failure, output::Output};
-use hapax::{Engine, Error, GraphOutline, Options, Status, core::id::Namespace};
+use hapax::{
+    Engine, Error, GraphOutline, Options, Status,
+    core::{error::code, id::Namespace},
+};
 use hapax_store::{ListFilter, MemoryStore, RunRecord, SqliteOptions, SqliteStore, Store, StoreError};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -115,8 +118,12 @@ pub(crate) async fn open(global: &Global) -> Result<(Engine, Address), Failure> 
 /// The tenant that the flags or the environment name.
 pub(crate) fn namespace(global: &Global) -> Result<Namespace, Failure> {
     // An empty variable is an unset one. An empty flag is a script's mistake: it must not reach another tenant.
-    let set = || env::var("HAPAX_NAMESPACE").ok().filter(|name| !name.is_empty());
-    let Some(name) = global.namespace.clone().or_else(set) else { return Ok(Namespace::default()) };
+    let set = || env::var_os("HAPAX_NAMESPACE").filter(|name| !name.is_empty());
+    let named = global.namespace.clone().map(OsString::from);
+    let Some(name) = named.or_else(set) else { return Ok(Namespace::default()) };
+    let name = name.into_string().map_err(|name| {
+        Failure::coded(code::INVALID_ID, format!("the namespace {name:?} in HAPAX_NAMESPACE is not UTF-8"))
+    })?;
     Namespace::new(name).map_err(|error| Error::from(error).into())
 }
 

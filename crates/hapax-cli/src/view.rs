@@ -133,6 +133,17 @@ pub(crate) fn parse_age(text: &str) -> Result<Duration, String> {
     number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(wrong)
 }
 
+/// How many at the most, or at a time: none at all is nothing to ask for.
+pub(crate) fn parse_count(text: &str) -> Result<usize, String> {
+    let count = text.parse().ok().filter(|count| *count > 0);
+    count.ok_or_else(|| format!("`{text}` is not a number from 1 on"))
+}
+
+/// A number of things, in words that fit it.
+pub(crate) fn counted(count: u64, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+}
+
 /// An age as it is said.
 pub(crate) fn age(age: Duration) -> String {
     let seconds = age.as_secs();

@@ -39,6 +39,7 @@ pub(crate) struct Graph {
     format: Format,
     /// How many of the run's latest steps are read
     #[arg(long, value_name = "N", default_value_t = 10_000)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     steps: u64,
 }
 
@@ -106,9 +107,9 @@ impl Graph {
         session: &Session<'_>,
     ) -> Result<(), Failure> {
         let store = session.engine.store();
-        let first = (record.step + 1).saturating_sub(self.steps.max(1));
+        let first = (record.step + 1).saturating_sub(self.steps);
         if first > 0 {
-            session.out.remark(&format!("only the latest {} steps are drawn: raise --steps", self.steps));
+            session.out.remark(&format!("--steps {} is reached: older ones are not drawn", self.steps));
         }
         let progress = session.out.progress(Some(record.step + 1 - first), "steps");
         for step in first..=record.step {
