@@ -131,7 +131,7 @@ pub(crate) fn namespace(global: &Global) -> Result<Namespace, Failure> {
 /// would become an empty one, and another program's database would get tables that nobody asked for.
 async fn open_store(url: &OsString) -> Result<Arc<dyn Store>, Failure> {
     let bytes = url.as_bytes();
-    if bytes.starts_with(b"memory:") {
+    if bytes == b"memory:" {
         return Ok(MemoryStore::shared());
     }
     let path = bytes.strip_prefix(b"sqlite:").filter(|path| !path.is_empty());
