@@ -48,8 +48,8 @@ fn help(command: &mut clap::Command, args: &[OsString]) -> Option<clap::Error> {
 fn color(args: &[OsString]) -> ColorWhen {
     let apart = args.windows(2).filter(|pair| pair[0] == "--color").filter_map(|pair| pair[1].to_str());
     let joined = args.iter().filter_map(|arg| arg.to_str()?.strip_prefix("--color="));
-    let asked = apart.chain(joined).filter_map(|word| ColorWhen::from_str(word, false).ok());
-    asked.last().unwrap_or(ColorWhen::Auto)
+    let mut asked = apart.chain(joined).filter_map(|word| ColorWhen::from_str(word, false).ok());
+    asked.next().unwrap_or(ColorWhen::Auto)
 }
 
 /// Tells why the arguments were not taken, or gives the help that they asked for.

@@ -19,7 +19,7 @@ use hapax_core::error::code;
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat, stat};
 use serde::Serialize;
 use std::{
-    ffi::{OsStr, OsString},
+    ffi::OsStr,
     io::{self, Write},
     os::unix::ffi::OsStrExt,
     path::PathBuf,
@@ -43,7 +43,7 @@ Examples:
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Relay {
     /// Where to: `stdout` or `file:PATH`
-    #[arg(long, value_name = "SINK", value_parser = OsStringValueParser::new().try_map(parse_sink))]
+    #[arg(long, value_name = "SINK", value_parser = OsStringValueParser::new().try_map(|text| parse_sink(&text)))]
     to: To,
     /// End when nothing is due any more, instead of waiting for more
     #[arg(long)]
@@ -83,7 +83,7 @@ enum Poison {
 }
 
 /// A path is whatever the system allows.
-fn parse_sink(text: OsString) -> Result<To, String> {
+fn parse_sink(text: &OsStr) -> Result<To, String> {
     if text == "stdout" {
         return Ok(To::Stdout);
     }
