@@ -67,6 +67,13 @@ async fn a_narrow_screen_cuts_columns_instead_of_wrapping() {
         command.env("COLUMNS", columns);
         said(command).ok();
     }
+    for columns in ["20", "40", "50"] {
+        let mut command = shop.command(&["doctor"]);
+        command.env("COLUMNS", columns);
+        let text = said(command).ok();
+        let widest = text.lines().map(UnicodeWidthStr::width).max().unwrap();
+        assert!(widest <= columns.parse().unwrap(), "{columns}: {text}");
+    }
     let mut command = shop.command(&["list"]);
     command.env("COLUMNS", "40");
     insta::assert_snapshot!(steady(&said(command).ok()));
@@ -158,6 +165,7 @@ fn a_mistake_on_the_command_line_is_a_usage_error() {
         &["list", "--limit", "0"],
         &["outbox", "--limit", "0"],
         &["graph", "--run", "a", "--steps", "0"],
+        &["doctor", "--checkpoints", "0"],
         &["relay", "--to", "stdout", "--poll", "0s"],
         &["relay", "--to", "stdout", "--batch", "0"],
         &["relay", "--to", "stdout", "--max-attempts", "0"],
