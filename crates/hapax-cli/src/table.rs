@@ -186,7 +186,7 @@ mod tests {
     fn a_long_text_is_broken_between_words() {
         assert_eq!(wrapped("one two three", 7), ["one two", "three"]);
         assert_eq!(wrapped("incomprehensible", 7), ["incomprehensible"]);
-        assert_eq!(folded("an incomprehensible 日本", 7), ["an", "incompr", "ehensib", "le 日本"]);
+        assert_eq!(folded("an incomprehensible 日本", 7), ["an", "incompr", "ehensib", "le", "日本"]);
         assert_eq!(folded("日本", 1), ["日", "本"]);
     }
 

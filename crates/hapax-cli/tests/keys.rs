@@ -4,7 +4,12 @@ mod common;
 
 use common::{said, stock};
 use serde_json::Value;
-use std::{ffi::OsStr, io::Write, os::unix::ffi::OsStrExt, process::Stdio};
+use std::{
+    ffi::OsStr,
+    io::Write,
+    os::unix::ffi::OsStrExt,
+    process::{Command, Stdio},
+};
 
 fn vectors(name: &str) -> Vec<Value> {
     let path = format!("{}/../hapax-core/tests/vectors/{name}.json", env!("CARGO_MANIFEST_DIR"));
@@ -264,12 +269,17 @@ fn a_key_follows_from_its_flags_alone() {
     assert!(said(stock(&["key", "--help"])).ok().contains("$HAPAX_NAMESPACE neither"));
 }
 
+/// However many draws are asked for, few are in memory: the program gets no more than this of it.
+const LITTLE_MEMORY: &str = "ulimit -v 1000000; exec \"$0\" \"$@\"";
+
 #[test]
 fn a_reader_that_went_away_ends_it_quietly() {
     let args = ["key", "rng", "--seed", "1", "--step", "0", "--path-hash", "0"];
     for json in [&[][..], &["--json"]] {
-        let args = [&args[..], &["--count", "18446744073709551615"], json].concat();
-        let mut child = stock(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut shell = Command::new("sh");
+        shell.args(["-c", LITTLE_MEMORY, env!("CARGO_BIN_EXE_hapax")]);
+        shell.args(args).args(["--count", "18446744073709551615"]).args(json);
+        let mut child = shell.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut first = [0; 8];
         std::io::Read::read_exact(&mut child.stdout.take().unwrap(), &mut first).unwrap();
         let output = child.wait_with_output().unwrap();

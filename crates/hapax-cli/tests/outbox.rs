@@ -134,7 +134,7 @@ async fn a_program_gets_versioned_messages_and_their_count() {
 async fn messages_that_nobody_could_read_are_not_sent() {
     let desk = sent().await;
     let relay = stock(&["relay", "--to", "stdout"]);
-    for drain in ["", " --drain"] {
+    for drain in [" --drain", ""] {
         let mut shell = Command::new("sh");
         shell.arg("-c").arg(format!("exec \"$0\" relay --to stdout{drain} >&-")).arg(relay.get_program());
         shell.env("HAPAX_STORE", url(&desk.path())).env_remove("HAPAX_NAMESPACE");
