@@ -167,6 +167,15 @@ mod tests {
     }
 
     #[test]
+    fn a_count_begins_at_one_and_is_said_in_fitting_words() {
+        assert_eq!(parse_count("50"), Ok(50));
+        for text in ["0", "-1", "", "x", "99999999999999999999"] {
+            assert!(parse_count(text).is_err(), "{text}");
+        }
+        assert_eq!([0, 1, 2].map(|count| counted(count, "call")), ["0 calls", "1 call", "2 calls"]);
+    }
+
+    #[test]
     fn times_are_rfc_3339() {
         assert_eq!(time(1_700_000_000_000_000), "2023-11-14T22:13:20.000000Z");
         assert_eq!(ago(0, 59_999_999), "59s ago");
