@@ -1,7 +1,7 @@
 //! A server's temporary folder, and the keeper that clears it away whatever happens to us.
 
 use std::fs::{self, File};
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -40,6 +40,7 @@ impl Folder {
     pub(crate) fn new() -> Result<Self, ServerError> {
         let folder = tempfile::Builder::new()
             .prefix("hapax-server-")
+            .permissions(fs::Permissions::from_mode(0o700))
             .tempdir()
             .map_err(ServerError::io("make a temporary folder"))?;
         let keeper = keeper(folder.path()).map_err(ServerError::io("start `sh`"))?;

@@ -5,22 +5,24 @@ use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 
 use hapax_servers::{MariaDb, Postgres, Server, fresh_database, sql};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-fn children(pid: u32) -> Vec<u32> {
+/// A server's process and those that it started.
+fn family(pid: u32) -> Vec<u32> {
     let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
-    list.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+    list.split_whitespace().map(|pid| pid.parse().unwrap()).chain([pid]).collect()
 }
 
-/// A handle that stays with a process, even when its id is given to another.
-fn watch(pid: u32) -> OwnedFd {
-    let pid = Pid::from_raw(pid.try_into().unwrap()).unwrap();
-    pidfd_open(pid, PidfdFlags::empty()).unwrap()
+/// Handles that stay with the processes of a family, even when their ids are given to others. Some of a server's processes
+/// are short-lived, and may have ended meanwhile.
+fn watch(pid: u32) -> Vec<OwnedFd> {
+    let pids = family(pid).into_iter().map(|pid| Pid::from_raw(pid.try_into().unwrap()).unwrap());
+    pids.filter_map(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()).collect()
 }
 
 fn wait_for_end(process: &OwnedFd) {
@@ -57,10 +59,9 @@ fn a_crash_keeps_what_was_confirmed(server: &mut Server) {
     let database = fresh_database(&server.url()).unwrap();
     sql(&database, "CREATE TABLE t (v int)").unwrap();
     sql(&database, "INSERT INTO t VALUES (7), (8)").unwrap();
-    let (pid, family) = (server.pid(), children(server.pid()));
-    let family: Vec<OwnedFd> = family.into_iter().chain([pid]).map(watch).collect();
+    let (pid, watched) = (server.pid(), watch(server.pid()));
     server.kill().unwrap();
-    assert!(family.iter().all(has_ended), "a killed server leaves no process");
+    assert!(watched.iter().all(has_ended), "a killed server leaves no process");
     assert!(sql(&database, "SELECT 1").is_err());
     server.restart().unwrap();
     assert_ne!(server.pid(), pid);
@@ -70,13 +71,13 @@ fn a_crash_keeps_what_was_confirmed(server: &mut Server) {
 fn a_frozen_server_goes_on(server: &Server) {
     server.stop().unwrap();
     server.stop().unwrap();
-    let family: Vec<u32> = children(server.pid()).into_iter().chain([server.pid()]).collect();
-    // The processes of the family get their signals a little later than their parent.
-    for pid in &family {
-        while state(*pid) != 'T' {
+    // They get their signals a little later than their parent; one that has ended waits for it as a zombie.
+    for pid in family(server.pid()) {
+        while !['T', 'Z'].contains(&state(pid)) {
             thread::yield_now();
         }
     }
+    assert_eq!(state(server.pid()), 'T');
     server.cont().unwrap();
     assert_eq!(sql(&server.url(), "SELECT 1").unwrap(), "1");
 }
@@ -89,26 +90,33 @@ fn runs_without_privileges(server: &Server) {
 
 /// Also when it is frozen, and so can't end by itself.
 fn nothing_is_left_after_drop<S: std::ops::Deref<Target = Server>>(server: S) {
-    let family = children(server.pid());
-    let family: Vec<OwnedFd> = family.into_iter().chain([server.pid()]).map(watch).collect();
-    let folder = server.folder().to_path_buf();
+    let (watched, folder) = (watch(server.pid()), server.folder().to_path_buf());
     server.stop().unwrap();
     drop(server);
-    assert!(family.iter().all(has_ended));
+    assert!(watched.iter().all(has_ended));
     assert!(!folder.exists());
+}
+
+/// A process that holds a server, and is killed when dropped.
+struct Holder(Child);
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
 }
 
 fn nothing_outlives_a_killed_holder(args: &[&str]) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hapax-server-holder"));
-    let mut holder = command.args(args).stdout(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(holder.stdout.take().unwrap()).lines();
-    let pid: u32 = lines.next().unwrap().unwrap().parse().unwrap();
+    let mut holder = Holder(command.args(args).stdout(Stdio::piped()).spawn().unwrap());
+    let mut lines = BufReader::new(holder.0.stdout.take().unwrap()).lines();
+    let pid = lines.next().unwrap().unwrap().parse().unwrap();
     let folder = lines.next().unwrap().unwrap();
-    let family: Vec<OwnedFd> = children(pid).into_iter().chain([pid]).map(watch).collect();
-    assert!(!family.iter().any(has_ended));
-    holder.kill().unwrap();
-    holder.wait().unwrap();
-    family.iter().for_each(wait_for_end);
+    let watched = watch(pid);
+    assert!(!has_ended(watched.last().unwrap()), "the server runs");
+    drop(holder);
+    watched.iter().for_each(wait_for_end);
     wait_until_removed(Path::new(&folder));
 }
 
