@@ -11,10 +11,13 @@ use crate::programs::{INSTALL_DB, MARIADBD};
 use crate::server::{Kind, Server};
 
 /// What confirms a commit only when it is on the disk stands here in full, though these are the defaults: tests of
-/// durability rest on them. Characters are those that MySQL has by default.
+/// durability rest on them. The socket file is named from the folder of the data, in which the server works: a whole path may
+/// be too long for one. Characters are those that MySQL has by default.
 const SETTINGS: &[&str] = &[
     "--no-defaults",
     "--bind-address=127.0.0.1",
+    "--socket=socket",
+    "--pid-file=pid",
     "--skip-log-bin",
     "--innodb-flush-log-at-trx-commit=1",
     "--innodb-doublewrite=ON",
@@ -80,13 +83,8 @@ impl DerefMut for MariaDb {
 
 fn args(folder: &Folder, port: u16) -> Vec<OsString> {
     let settings = SETTINGS.iter().map(OsString::from);
-    let place = [
-        option("datadir", &folder.data()),
-        option("tmpdir", folder.path()),
-        option("socket", &folder.path().join("socket")),
-        option("pid-file", &folder.path().join("pid")),
-        format!("--port={port}").into(),
-    ];
+    let place =
+        [option("datadir", &folder.data()), option("tmpdir", folder.path()), format!("--port={port}").into()];
     settings.chain(place).collect()
 }
 

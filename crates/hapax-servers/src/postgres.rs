@@ -22,7 +22,7 @@ const SETTINGS: &[&str] = &[
     "dynamic_shared_memory_type=mmap",
 ];
 
-static KIND: Kind = Kind {
+pub(crate) static KIND: Kind = Kind {
     name: "PostgreSQL",
     program: POSTGRES,
     args,
@@ -56,12 +56,7 @@ impl Postgres {
     /// [`ServerError::Missing`] names the package when PostgreSQL isn't installed, [`ServerError::NotReady`] has the log
     /// of one that doesn't come up.
     pub fn start() -> Result<Self, ServerError> {
-        let folder = Folder::new()?;
-        // Not synced: a folder that doesn't survive the machine is made anew in any case.
-        let mut initdb = unprivileged(&INITDB.path()?, folder.path());
-        initdb.args(["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync", "-D"]);
-        run(initdb.arg(folder.data()))?;
-        Server::start(&KIND, folder).map(Postgres)
+        Server::start(&KIND, empty_cluster()?).map(Postgres)
     }
 
     /// Starts a standby without which this server confirms no commit any more, and waits until it takes part.
@@ -135,6 +130,15 @@ impl DerefMut for Postgres {
     fn deref_mut(&mut self) -> &mut Server {
         &mut self.0
     }
+}
+
+/// A folder with the data of a new server. It isn't synced: what doesn't survive the machine is made anew in any case.
+pub(crate) fn empty_cluster() -> Result<Folder, ServerError> {
+    let folder = Folder::new()?;
+    let mut initdb = unprivileged(&INITDB.path()?, folder.path());
+    initdb.args(["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync", "-D"]);
+    run(initdb.arg(folder.data()))?;
+    Ok(folder)
 }
 
 fn args(folder: &Folder, port: u16) -> Vec<OsString> {

@@ -19,7 +19,8 @@ const POLLS: u32 = 1200;
 const BETWEEN_POLLS: Duration = Duration::from_millis(50);
 
 /// Another process may take a port between our look at it and the server's.
-const PORTS_TRIED: u32 = 5;
+const PORTS_TRIED: usize = 5;
+const PORTS_LOOKED_AT: usize = 1000;
 
 /// What tells one kind of server from the other.
 #[derive(Debug)]
@@ -77,16 +78,24 @@ impl Drop for ServerProcess {
 impl Server {
     /// Starts a server on the data that its folder holds, on a free port.
     pub(crate) fn start(kind: &'static Kind, folder: Folder) -> Result<Self, ServerError> {
+        Self::start_on(free_ports().take(PORTS_TRIED), kind, folder)
+    }
+
+    /// Starts a server on the first port that it can have.
+    fn start_on(
+        ports: impl Iterator<Item = u16>,
+        kind: &'static Kind,
+        folder: Folder,
+    ) -> Result<Self, ServerError> {
         let program = kind.program.path()?;
-        for _ in 1..PORTS_TRIED {
-            let port = free_port()?;
+        for port in ports {
             let mut child = launch(kind, &program, &folder, port)?;
             match wait_until_ready(kind, &mut child, &folder, port) {
                 Err(ServerError::NotReady { log, .. }) if log.contains("Address already in use") => {}
                 outcome => return outcome.map(|()| Server { kind, child, folder, port }),
             }
         }
-        let what = format!("{} found {PORTS_TRIED} ports taken", kind.name);
+        let what = format!("{} found no free port", kind.name);
         Err(ServerError::NotReady { what, log: folder.log() })
     }
 
@@ -273,18 +282,29 @@ fn wait(mut reached: impl FnMut() -> Result<bool, ServerError>) -> Result<bool, 
     Ok(false)
 }
 
-/// A port that nobody listens on. It lies below those that Linux gives to outgoing connections, so that none of them
-/// takes it while a killed server waits for its restart.
-fn free_port() -> Result<u16, ServerError> {
-    let ports = std::iter::repeat_with(|| 10_000 + (random() % 20_000) as u16);
+/// Ports that nobody listens on. They lie below those that Linux gives to outgoing connections, so that none of them
+/// takes the port of a killed server before its restart.
+fn free_ports() -> impl Iterator<Item = u16> {
     let is_free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
-    ports.take(1000).find(is_free).ok_or_else(|| ServerError::NotReady {
-        what: "no port of 127.0.0.1 is free".to_owned(),
-        log: String::new(),
-    })
+    let draws = std::iter::repeat_with(|| 10_000 + (random() % 20_000) as u16);
+    draws.take(PORTS_LOOKED_AT).filter(is_free)
 }
 
 /// A number that no other process draws: the standard library seeds its hash maps from the operating system.
 pub(crate) fn random() -> u64 {
     RandomState::new().hash_one(std::process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::postgres::{KIND, empty_cluster};
+
+    #[test]
+    fn a_port_that_another_server_took_is_passed_over() {
+        let other = Server::start(&KIND, empty_cluster().unwrap()).unwrap();
+        let free = free_ports().next().unwrap();
+        let server = Server::start_on([other.port, free].into_iter(), &KIND, empty_cluster().unwrap());
+        assert_eq!(server.unwrap().port, free);
+    }
 }
