@@ -12,6 +12,7 @@
 //! A server listens on 127.0.0.1 only, runs without privileges in a temporary folder of its own, and syncs as it would in
 //! production: what it confirmed survives [`Server::kill`].
 
+mod clock;
 mod database;
 mod error;
 mod folder;

@@ -8,14 +8,14 @@ use std::process::Child;
 use std::thread;
 use std::time::Duration;
 
+use crate::clock::Deadline;
 use crate::folder::Folder;
 use crate::process::{self, bound_to_us};
 use crate::programs::Program;
 use crate::{ServerError, sql};
 
-/// How often and how long apart a server is asked for what it should become: a minute, since two cores may be busy with
-/// other tests.
-const POLLS: u32 = 1200;
+/// How long a server may take to become what it should: a machine may be busy with other tests.
+const LIMIT: Duration = Duration::from_secs(60);
 const BETWEEN_POLLS: Duration = Duration::from_millis(50);
 
 /// Another process may take a port between our look at it and the server's.
@@ -261,7 +261,7 @@ fn wait_until_ready(
             None => Ok(is_it(kind, &url, &data)),
         }
     })?;
-    if ready { Ok(()) } else { Err(not_ready(format!("{} did not answer within a minute", kind.name))) }
+    if ready { Ok(()) } else { Err(not_ready(format!("{} did not answer within {LIMIT:?}", kind.name))) }
 }
 
 /// Whether our server answers: another test's may have taken the port, and ours be about to notice.
@@ -271,15 +271,16 @@ fn is_it(kind: &Kind, url: &str, data: &Path) -> bool {
     answer.is_ok_and(|answer| PathBuf::from(answer) == data)
 }
 
-/// Asks until the answer is yes; no when it never was.
+/// Asks until the answer is yes; no when it wasn't in time.
 fn wait(mut reached: impl FnMut() -> Result<bool, ServerError>) -> Result<bool, ServerError> {
-    for _ in 0..POLLS {
-        if reached()? {
-            return Ok(true);
+    let deadline = Deadline::after(LIMIT);
+    while !reached()? {
+        if deadline.has_passed() {
+            return Ok(false);
         }
         thread::sleep(BETWEEN_POLLS);
     }
-    Ok(false)
+    Ok(true)
 }
 
 /// Ports that nobody listens on. They lie below those that Linux gives to outgoing connections, so that none of them
