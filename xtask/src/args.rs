@@ -12,6 +12,7 @@ pub(crate) enum Command {
     Help(String),
     Test(TestOptions),
     Tidy,
+    Servers,
     Bench(BenchOptions),
 }
 
@@ -47,7 +48,8 @@ pub(crate) fn parse(args: impl Iterator<Item = String>) -> Result<Command, Strin
             "test" => parse_test(rest).map(Command::Test),
             "bench" => parse_bench(rest).map(Command::Bench),
             "tidy" if rest.is_empty() => Ok(Command::Tidy),
-            "tidy" => Err(format!("`tidy` takes no arguments, but got `{}`", rest[0])),
+            "servers" if rest.is_empty() => Ok(Command::Servers),
+            "tidy" | "servers" => Err(format!("`{command}` takes no arguments, but got `{}`", rest[0])),
             other => Err(format!("there is no command `{other}`")),
         },
     }
@@ -114,6 +116,7 @@ Commands:
   test       run every check that a change must pass; stops at the first stage that fails
   bench      measure the workloads and their limits, and print a table
   tidy       check the tree's own rules: sizes, module docs, dependency direction, invariants
+  servers    start PostgreSQL and MariaDB for tests by hand, print their URLs, and wait
   help       print this text
 
 Options of `test`:
@@ -135,7 +138,8 @@ Examples:
   cargo xtask test --only fmt --only clippy     two stages
   cargo xtask test --only tests --long          the tests, at length
   cargo xtask tidy                              the tree's own rules
-  cargo xtask bench --quick                     every workload once, in a minute";
+  cargo xtask bench --quick                     every workload once, in a minute
+  cargo xtask servers                           the databases of the tests, until Ctrl-C";
 
 #[cfg(test)]
 mod tests {
@@ -158,6 +162,7 @@ mod tests {
         );
         assert_eq!(parsed("test"), Ok(Command::Test(TestOptions::default())));
         assert_eq!(parsed("tidy"), Ok(Command::Tidy));
+        assert_eq!(parsed("servers"), Ok(Command::Servers));
     }
 
     #[test]
@@ -176,6 +181,7 @@ mod tests {
         assert_eq!(parsed("test --fast").unwrap_err(), "`test` has no option `--fast`");
         assert_eq!(parsed("bake").unwrap_err(), "there is no command `bake`");
         assert!(parsed("tidy up").is_err());
+        assert_eq!(parsed("servers up").unwrap_err(), "`servers` takes no arguments, but got `up`");
     }
 
     #[test]

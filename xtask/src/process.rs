@@ -26,6 +26,7 @@ pub(crate) struct Cmd {
     program: String,
     args: Vec<String>,
     env: Vec<(String, String)>,
+    env_for_now: Vec<(String, String)>,
     without: Vec<String>,
     folder: PathBuf,
 }
@@ -46,6 +47,7 @@ impl Cmd {
             program: words.next().unwrap_or_default(),
             args: words.collect(),
             env: Vec::new(),
+            env_for_now: Vec::new(),
             without: Vec::new(),
             folder: folder.to_path_buf(),
         }
@@ -65,6 +67,12 @@ impl Cmd {
 
     pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
         self.env.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// A variable that means something only while we run: it isn't part of the line to reproduce the command.
+    pub(crate) fn env_for_now(mut self, name: &str, value: &str) -> Self {
+        self.env_for_now.push((name.to_owned(), value.to_owned()));
         self
     }
 
@@ -125,7 +133,7 @@ impl Cmd {
         for name in &self.without {
             command.env_remove(name);
         }
-        command.envs(self.env.iter().map(|(name, value)| (name, value)));
+        command.envs(self.env.iter().chain(&self.env_for_now).map(|(name, value)| (name, value)));
         command
     }
 
@@ -191,6 +199,13 @@ mod tests {
     fn a_command_prints_as_a_line_for_the_shell() {
         let cmd = Cmd::new("cargo doc --workspace", &here()).env("RUSTDOCFLAGS", "-D warnings").arg("it's");
         assert_eq!(cmd.to_string(), r"RUSTDOCFLAGS='-D warnings' cargo doc --workspace 'it'\''s'");
+    }
+
+    #[test]
+    fn a_variable_for_now_is_set_but_not_printed() {
+        let cmd = Cmd::new("sh -c", &here()).arg("echo $HAPAX_NOW").env_for_now("HAPAX_NOW", "here");
+        assert_eq!(cmd.capture(Duration::from_secs(60)).unwrap().stdout, "here\n");
+        assert_eq!(cmd.to_string(), "sh -c 'echo $HAPAX_NOW'");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Where the workspace is, and the little of its manifests that the chores need to read.
 //!
-//! Manifests are read line by line: ours are plain, and a TOML parser would be the only dependency.
+//! Manifests are read line by line: ours are plain, and a TOML parser would take longer to build than all of this.
 
 use std::path::{Path, PathBuf};
 

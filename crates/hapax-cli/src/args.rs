@@ -57,3 +57,61 @@ pub(crate) enum ColorWhen {
     Always,
     Never,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    /// As wide as a manual page is on a screen of eighty columns: what is longer is broken, and can't be pasted.
+    const WIDTH: usize = 71;
+
+    /// The commands of a line, as a shell parts them: by words, and by what comes between them.
+    fn commands(line: &str) -> Vec<Vec<String>> {
+        let (mut words, mut quoted) = (vec![String::new()], false);
+        for c in line.chars() {
+            match c {
+                '\'' => quoted = !quoted,
+                ' ' if !quoted => words.push(String::new()),
+                _ => words.last_mut().unwrap().push(c),
+            }
+        }
+        assert!(!quoted, "a quote is open: {line}");
+        let commands = words.split(|word| word == "|" || word == "&&");
+        let told = |command: &[String]| {
+            let words = command.iter().take_while(|word| *word != ">");
+            words.skip_while(|word| word.starts_with("HAPAX_")).cloned().collect()
+        };
+        commands.map(told).collect()
+    }
+
+    /// The examples of a command and of those below it, each in one line.
+    fn examples(command: &clap::Command) -> Vec<String> {
+        let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        let lines = help.lines().skip_while(|line| *line != "Examples:").skip(1);
+        let lines: Vec<&str> = lines.take_while(|line| !line.is_empty()).collect();
+        for line in &lines {
+            assert!(line.len() <= WIDTH, "too wide: {line}");
+        }
+        let joined = lines.join("\n").replace("\\\n      ", "");
+        let own = joined.lines().map(|line| line.trim_start().to_owned());
+        own.chain(command.get_subcommands().flat_map(examples)).collect()
+    }
+
+    #[test]
+    fn every_example_can_be_pasted_and_is_understood() {
+        let mut cli = Cli::command();
+        cli.build();
+        let examples: Vec<String> =
+            examples(&cli).into_iter().filter(|line| !line.starts_with('#')).collect();
+        assert!(examples.len() > 50, "{examples:#?}");
+        for line in examples {
+            let ours = |command: &&Vec<String>| command[0] == "hapax" || command[0] == "orders";
+            let commands = commands(&line);
+            assert!(commands.iter().filter(ours).count() > 0, "{line}");
+            for command in commands.iter().filter(ours) {
+                assert!(Cli::try_parse_from(command).is_ok(), "{line}");
+            }
+        }
+    }
+}

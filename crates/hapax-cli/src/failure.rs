@@ -31,10 +31,6 @@ pub(crate) enum Failure {
     Told,
     /// The reader of our output went away; it has what it wanted.
     Closed,
-    /// The user has had enough.
-    Interrupted,
-    /// The user has had enough of the demo, which has nothing to go on with.
-    DemoInterrupted,
 }
 
 /// What is told about a failure.
@@ -104,24 +100,16 @@ impl Failure {
             Failure::Closed => 0,
             Failure::Coded { exit, .. } => *exit,
             Failure::Plain(_) | Failure::Told => FAILED,
-            Failure::Interrupted | Failure::DemoInterrupted => INTERRUPTED,
         }
     }
 
     /// What is to be told, if anything is.
     pub(crate) fn report(&self) -> Option<Report> {
-        let plain = |message: &str| Report {
-            code: None,
-            message: message.into(),
-            cause: None,
-            cure: None,
-            page: None,
-        };
         match self {
             Failure::Told | Failure::Closed => None,
-            Failure::Plain(message) => Some(plain(message)),
-            Failure::Interrupted => Some(plain("interrupted; nothing is lost, `resume` goes on")),
-            Failure::DemoInterrupted => Some(plain("interrupted; the demo's processes are ended")),
+            Failure::Plain(message) => {
+                Some(Report { code: None, message: message.clone(), cause: None, cure: None, page: None })
+            }
             Failure::Coded { code, message, cause, cure: better, .. } => Some(Report {
                 code: Some(code),
                 message: message.clone(),
@@ -183,7 +171,9 @@ fn deepest(error: &Error) -> Option<String> {
 
 fn exit_of(code: Code) -> u8 {
     match code {
-        code::BAD_URL | code::USAGE => USAGE,
+        // Every name that a command checks is one that it was given.
+        code::BAD_URL | code::USAGE | code::INVALID_ID => USAGE,
+        code::INTERRUPTED => INTERRUPTED,
         code::RUN_HELD | code::STORE_RETRY | code::STORE_UNKNOWN | code::FENCED => BUSY,
         code::CORRUPT
         | code::STORE_FULL
@@ -272,6 +262,7 @@ fn cure_around(code: Code) -> &'static str {
         code::BAD_PROGRAM => {
             "name a program that calls `hapax_cli::run`, with the graphs of these runs registered"
         }
+        code::INTERRUPTED => "call it again: what is stored is whole",
         code::FINDS_WORK => "build its engine with `Options::default().finds_work(false)`",
         code::CLAIM_LOST => "nothing: another relay delivers them",
         code::SINK_FAILED => "mend the other side or the path; what waits is kept and delivered then",

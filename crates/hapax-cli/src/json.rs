@@ -76,9 +76,11 @@ pub(crate) fn redacted(json: &str, fields: &[Field], name: impl Fn(&Field) -> &s
 pub(crate) struct Change {
     /// Where, such as `/log/2` (RFC 6901).
     pub(crate) path: String,
-    /// What was there.
+    /// What was there; left out: nothing, which is something else than `null`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) before: Option<Box<RawValue>>,
-    /// What is there.
+    /// What is there; left out: nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) after: Option<Box<RawValue>>,
 }
 

@@ -45,7 +45,6 @@ mod usage;
 mod view;
 
 use args::Cli;
-use clap::Parser;
 use commands::Command;
 use failure::Failure;
 use hapax::Engine;
@@ -161,14 +160,15 @@ fn stock(global: &args::Global, command: commands::Online, out: &Output) -> Resu
 }
 
 async fn on(session: &Session<'_>, command: commands::Online) -> Result<(), Failure> {
+    let interrupted = command.interrupted();
     tokio::select! {
         outcome = command.run(session) => outcome,
-        Ok(()) = tokio::signal::ctrl_c() => Err(Failure::Interrupted),
+        Ok(()) = tokio::signal::ctrl_c() => Err(interrupted),
     }
 }
 
 /// Reads the arguments; help, version and mistakes are answered here.
 fn parse(args: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Cli, ExitCode> {
     let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
-    Cli::try_parse_from(&args).map_err(|error| usage::refuse(&error, &args))
+    usage::read(&args).map_err(|error| usage::refuse(&error, &args))
 }

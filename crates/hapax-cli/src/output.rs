@@ -17,7 +17,7 @@ use std::{
 };
 
 /// The version of the JSON answers. It changes when a field changes its meaning or goes away.
-const JSON_VERSION: u32 = 1;
+pub(crate) const JSON_VERSION: u32 = 1;
 
 /// How this invocation answers.
 pub(crate) struct Output {
@@ -71,11 +71,7 @@ impl Output {
         if !self.json {
             return self.text(&human());
         }
-        let versioned = Versioned { v: JSON_VERSION, answer };
-        let mut line = serde_json::to_string(&versioned)
-            .map_err(|error| Failure::io("cannot write JSON", &error.into()))?;
-        line.push('\n');
-        self.text(&line)
+        self.text(&json_line(answer).map_err(|error| Failure::io("cannot write JSON", &error.into()))?)
     }
 
     /// Writes a text as it is.
@@ -144,6 +140,11 @@ impl Output {
     }
 }
 
+/// An answer for a program, ended.
+pub(crate) fn json_line<T: Serialize>(answer: &T) -> serde_json::Result<String> {
+    Ok(serde_json::to_string(&Versioned { v: JSON_VERSION, answer })? + "\n")
+}
+
 fn paint(color: bool, style: Style, text: &str) -> String {
     if color { format!("{style}{text}{style:#}") } else { text.to_owned() }
 }
@@ -187,6 +188,22 @@ pub(crate) fn clean(text: &str) -> String {
     text.chars().flat_map(|c| if steers(c) { c.escape_default().collect() } else { vec![c] }).collect()
 }
 
+/// Names as they are typed into a shell: the operands of a command that is offered as a hint.
+pub(crate) fn operands(names: &[&str]) -> String {
+    let dashes = if names.iter().any(|name| name.starts_with('-')) { "-- " } else { "" };
+    format!("{dashes}{}", names.iter().map(|name| quoted(name)).collect::<Vec<_>>().join(" "))
+}
+
+/// One word for a shell, in quotes where it would read more out of it.
+pub(crate) fn quoted(word: &str) -> String {
+    let word = clean(word);
+    let is_plain = |c: char| c.is_alphanumeric() || "-_./:@%+,".contains(c);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word,
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
+}
+
 /// Whether a character moves others instead of being shown: controls, line ends, and the marks of writing direction,
 /// by which one run's name can look like another's.
 fn steers(c: char) -> bool {
@@ -204,5 +221,13 @@ mod tests {
         assert_eq!(clean("a\u{1b}[2Jb\nc é"), "a\\u{1b}[2Jb\\nc é");
         assert_eq!(clean("\u{9b}31m"), "\\u{9b}31m");
         assert_eq!(clean("order-\u{202e}24\u{2069}\u{2028}"), "order-\\u{202e}24\\u{2069}\\u{2028}");
+    }
+
+    #[test]
+    fn a_hint_can_be_pasted_into_a_shell() {
+        assert_eq!(operands(&["order-42@3", "größe"]), "order-42@3 größe");
+        assert_eq!(operands(&["with space", ""]), "'with space' ''");
+        assert_eq!(operands(&["it's $HOME"]), r"'it'\''s $HOME'");
+        assert_eq!(operands(&["-x", "b"]), "-- -x b");
     }
 }

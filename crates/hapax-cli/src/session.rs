@@ -3,7 +3,7 @@
 use crate::{args::Global, failure::Failure, output::Output};
 use hapax::{
     Engine, Error, GraphOutline, Options, Status,
-    core::{checkpoint::Checkpoint, id::Namespace},
+    core::{checkpoint::Checkpoint, error::code, id::Namespace},
 };
 use hapax_store::{ListFilter, MemoryStore, RunRecord, SqliteOptions, SqliteStore, Store, StoreError};
 use serde::{Deserialize, Serialize};
@@ -132,8 +132,12 @@ pub(crate) async fn open(global: &Global) -> Result<(Engine, Address), Failure> 
 /// The tenant that the flags or the environment name.
 pub(crate) fn namespace(global: &Global) -> Result<Namespace, Failure> {
     // An empty variable is an unset one. An empty flag is a script's mistake: it must not reach another tenant.
-    let set = || env::var("HAPAX_NAMESPACE").ok().filter(|name| !name.is_empty());
-    let Some(name) = global.namespace.clone().or_else(set) else { return Ok(Namespace::default()) };
+    let set = || env::var_os("HAPAX_NAMESPACE").filter(|name| !name.is_empty());
+    let named = global.namespace.clone().map(OsString::from);
+    let Some(name) = named.or_else(set) else { return Ok(Namespace::default()) };
+    let name = name.into_string().map_err(|name| {
+        Failure::coded(code::INVALID_ID, format!("the namespace {name:?} in HAPAX_NAMESPACE is not UTF-8"))
+    })?;
     Namespace::new(name).map_err(|error| Error::from(error).into())
 }
 
@@ -141,7 +145,7 @@ pub(crate) fn namespace(global: &Global) -> Result<Namespace, Failure> {
 /// would become an empty one, and another program's database would get tables that nobody asked for.
 async fn open_store(url: &OsString) -> Result<Arc<dyn Store>, Failure> {
     let bytes = url.as_bytes();
-    if bytes.starts_with(b"memory:") {
+    if bytes == b"memory:" {
         return Ok(MemoryStore::shared());
     }
     let path = bytes.strip_prefix(b"sqlite:").filter(|path| !path.is_empty());

@@ -147,6 +147,25 @@ pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
+/// The same, but a word that is wider than a line is broken too.
+pub(crate) fn folded(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![];
+    for line in wrapped(text, width) {
+        let (mut part, mut used) = (String::new(), 0);
+        for c in line.chars() {
+            let wide = c.width().unwrap_or(0);
+            if used + wide > width && !part.is_empty() {
+                lines.push(std::mem::take(&mut part));
+                used = 0;
+            }
+            part.push(c);
+            used += wide;
+        }
+        lines.push(part);
+    }
+    lines
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -167,6 +186,8 @@ mod tests {
     fn a_long_text_is_broken_between_words() {
         assert_eq!(wrapped("one two three", 7), ["one two", "three"]);
         assert_eq!(wrapped("incomprehensible", 7), ["incomprehensible"]);
+        assert_eq!(folded("an incomprehensible 日本", 7), ["an", "incompr", "ehensib", "le", "日本"]);
+        assert_eq!(folded("日本", 1), ["日", "本"]);
     }
 
     #[test]

@@ -133,6 +133,17 @@ pub(crate) fn parse_age(text: &str) -> Result<Duration, String> {
     number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(wrong)
 }
 
+/// How many at the most, or at a time: none at all is nothing to ask for.
+pub(crate) fn parse_count(text: &str) -> Result<usize, String> {
+    let count = text.parse().ok().filter(|count| *count > 0);
+    count.ok_or_else(|| format!("`{text}` is not a number from 1 on"))
+}
+
+/// A number of things, in words that fit it.
+pub(crate) fn counted(count: u64, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+}
+
 /// An age as it is said.
 pub(crate) fn age(age: Duration) -> String {
     let seconds = age.as_secs();
@@ -153,6 +164,15 @@ mod tests {
         for text in ["", "7", "d", "-1d", "7 d", "7é", "99999999999999999w"] {
             assert!(parse_age(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_count_begins_at_one_and_is_said_in_fitting_words() {
+        assert_eq!(parse_count("50"), Ok(50));
+        for text in ["0", "-1", "", "x", "99999999999999999999"] {
+            assert!(parse_count(text).is_err(), "{text}");
+        }
+        assert_eq!([0, 1, 2].map(|count| counted(count, "call")), ["0 calls", "1 call", "2 calls"]);
     }
 
     #[test]

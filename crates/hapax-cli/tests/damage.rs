@@ -78,6 +78,7 @@ async fn a_file_that_is_no_store_is_left_alone() {
         assert!(!at(&format!("{name}-locks")).exists());
     }
     assert!(said(stock(&["--store", "postgres:x", "list"])).fails(2).starts_with("error[HX0050]"));
+    assert!(said(stock(&["--store", "memory:x", "list"])).fails(2).starts_with("error[HX0050]"));
     assert!(said(stock(&["--store", "sqlite:", "list"])).fails(2).starts_with("error[HX0050]"));
     assert!(said(stock(&["list"])).fails(2).contains("no store is named"));
     assert_eq!(said(stock(&["--store", "memory:", "list"])).ok(), "no runs\n");

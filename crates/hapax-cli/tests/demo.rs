@@ -133,16 +133,22 @@ fn more_kills_than_orders_all_strike() {
 #[test]
 fn a_store_that_is_named_is_kept_and_holds_one_demo_after_the_other() {
     let (temp, (disk, store)) = (tempfile::tempdir().unwrap(), on_disk());
+    let hapax = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hapax"));
+        command.args(args).args(["--json", "--store", &store, "--namespace", "shop"]);
+        json(&command.output().unwrap())
+    };
     for seed in ["4", "5"] {
         let mut demo = demo("--orders 3 --kills 2 --json", temp.path());
         let output = demo.args(["--seed", seed, "--store", &store, "--namespace", "shop"]).output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        assert_eq!(json(&output)["charges"], 3, "the fork of an earlier demo is none of this one's orders");
+        let listed = hapax(&["list"]);
+        let order = listed["runs"][0]["run"].as_str().unwrap();
+        hapax(&["fork", &format!("{order}@0")]);
     }
     assert!(disk.path().join("demo.db").exists());
-    let mut list = Command::new(env!("CARGO_BIN_EXE_hapax"));
-    list.args(["list", "--json", "--store", &store, "--namespace", "shop"]);
-    let listed = text(&list.output().unwrap().stdout);
-    assert_eq!(listed.matches("demo-orders").count(), 6, "{listed}");
+    assert_eq!(hapax(&["list"])["runs"].as_array().unwrap().len(), 8);
 }
 
 #[test]
@@ -176,7 +182,10 @@ fn an_interrupted_demo_cleans_up() {
     assert_eq!(child.wait().unwrap().code(), Some(INTERRUPTED));
     let mut last_words = String::new();
     said.read_to_string(&mut last_words).unwrap();
-    assert!(last_words.contains("interrupted"), "{last_words}");
+    assert!(
+        last_words.contains("error[HX0064]: interrupted; the demo's processes are ended\n"),
+        "{last_words}"
+    );
     assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 0, "a file stayed");
 }
 

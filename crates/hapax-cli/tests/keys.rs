@@ -230,10 +230,17 @@ fn a_failure_leaves_stdout_empty() {
     let frontier = r#"[{"node_id":"a","order_key":"0100"}]"#;
     let step = ["key", "step", "--run-id", "r", "--step", "1", "--state-json", "", "--frontier", frontier];
     assert!(said(stock(&step)).fails(2).contains("an order key is a decimal number below 2^64"));
-    assert!(effect(r#"{"a":1,"a":2}"#).fails(1).starts_with("error[HX0013]: --request is not JSON"));
+    assert!(
+        effect(r#"{"a":1,"a":2}"#).fails(2).starts_with("error[HX0060]: --request has no canonical form")
+    );
+    assert!(effect("").fails(2).starts_with("error[HX0060]: --request is not JSON: unexpected end"));
     for input in [&b"{"[..], b"1 2", b"\xff", b"", b"{\"a\":1,\"a\":2}"] {
-        assert!(canon(input).fails(1).starts_with("error[HX0013]"), "{input:?}");
+        assert!(canon(input).fails(1).starts_with("error[HX0013]: the input "), "{input:?}");
     }
+    assert!(canon(b"{").fails(1).contains("is not JSON: "));
+    assert!(
+        canon(b"{\"a\":1,\"a\":2}").fails(1).contains("has no canonical form: the key \"a\" occurs twice")
+    );
 }
 
 #[test]
@@ -245,26 +252,37 @@ fn json_holds_hashes_as_strings() {
     let answer =
         said(stock(&["--json", "key", "rng", "--seed", "1", "--step", "0", "--path-hash", "0"])).json();
     assert!(answer["draws"][0].is_string());
+    let rng = ["key", "rng", "--seed", "1", "--step", "0", "--path-hash", "0", "--json", "--count"];
+    assert_eq!(said(stock(&[&rng[..], &["0"]].concat())).json()["draws"], serde_json::json!([]));
+    let plain = key(&[&rng[1..8], &["--count", "9999"]].concat());
+    let draws = said(stock(&[&rng[..], &["9999"]].concat())).json()["draws"].clone();
+    assert_eq!(draws, serde_json::json!(plain.lines().collect::<Vec<_>>()));
 }
 
 #[test]
+fn a_key_follows_from_its_flags_alone() {
+    let args = ["key", "effect", "--run-id", "r", "--step", "0", "--path-hash", "7", "--index", "0"];
+    let args = [&args[..], &["--name", "charge", "--request", "{}"]].concat();
+    let mut elsewhere = stock(&args);
+    elsewhere.env("HAPAX_NAMESPACE", "elsewhere").env("HAPAX_STORE", "sqlite:/nowhere.db");
+    assert_eq!(said(elsewhere).ok(), said(stock(&args)).ok());
+    assert!(said(stock(&["key", "--help"])).ok().contains("$HAPAX_NAMESPACE neither"));
+}
+
+/// However many draws are asked for, few are in memory: the program gets no more than this of it.
+const LITTLE_MEMORY: &str = "ulimit -v 1000000; exec \"$0\" \"$@\"";
+
+#[test]
 fn a_reader_that_went_away_ends_it_quietly() {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_hapax"));
-    command.args([
-        "key",
-        "rng",
-        "--seed",
-        "1",
-        "--step",
-        "0",
-        "--path-hash",
-        "0",
-        "--count",
-        "18446744073709551615",
-    ]);
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut first = [0; 8];
-    std::io::Read::read_exact(&mut child.stdout.take().unwrap(), &mut first).unwrap();
-    let output = child.wait_with_output().unwrap();
-    assert_eq!((output.status.code(), output.stderr), (Some(0), vec![]));
+    let args = ["key", "rng", "--seed", "1", "--step", "0", "--path-hash", "0"];
+    for json in [&[][..], &["--json"]] {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", LITTLE_MEMORY, env!("CARGO_BIN_EXE_hapax")]);
+        shell.args(args).args(["--count", "18446744073709551615"]).args(json);
+        let mut child = shell.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut first = [0; 8];
+        std::io::Read::read_exact(&mut child.stdout.take().unwrap(), &mut first).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!((output.status.code(), output.stderr), (Some(0), vec![]));
+    }
 }

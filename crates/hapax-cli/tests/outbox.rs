@@ -4,12 +4,17 @@ mod common;
 
 use common::{
     desk::{Desk, Note, WORK},
-    steady, steady_json, stock, url,
+    said, steady, steady_json, stock, url,
 };
 use futures::future::BoxFuture;
 use hapax::{
     Graph,
     outbox::{Delivery, RelayOptions, Sink, SinkError},
+};
+use std::{
+    ffi::{OsStr, OsString},
+    os::unix::ffi::OsStrExt,
+    process::{Command, Stdio},
 };
 
 /// A desk on which two runs have sent.
@@ -53,7 +58,12 @@ async fn messages_that_wait_are_listed() {
     let mut one = desk.hapax(&["outbox", "--run", "note-1", "--limit", "1", "--json"]).json();
     one["messages"][0]["written_at"] = "[redacted]".into();
     insta::assert_snapshot!("outbox_json", steady_json(one));
-    assert!(desk.hapax(&["outbox", "--run", ""]).fails(1).starts_with("error[HX0001]"));
+    assert!(desk.hapax(&["outbox", "--run", ""]).fails(2).starts_with("error[HX0001]"));
+    assert!(
+        desk.hapax(&["outbox", "--run", "nope"])
+            .fails(1)
+            .starts_with("error[HX0028]: there is no run `nope`")
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -82,7 +92,10 @@ async fn a_relay_without_the_code_delivers_to_stdout_and_to_a_file() {
     );
     let path = desk.folder.path().join("notes.ndjson");
     let file = format!("file:{}", path.display());
-    assert_eq!(desk.hapax(&["relay", "--to", &file, "--drain", "--batch", "1"]).ok(), "");
+    assert_eq!(
+        desk.hapax(&["relay", "--to", &file, "--drain", "--batch", "1"]).ok(),
+        "delivered 4 messages\n"
+    );
     let text = std::fs::read_to_string(&path).unwrap();
     let payloads: Vec<serde_json::Value> = text
         .lines()
@@ -97,6 +110,53 @@ async fn a_relay_without_the_code_delivers_to_stdout_and_to_a_file() {
     let error = desk.hapax(&["relay", "--to", "file:/nowhere/at/all", "--drain"]).fails(1);
     assert!(error.starts_with("error[HX0071]: the sink cannot be reached: /nowhere/at/all"), "{error}");
     assert!(desk.hapax(&["relay", "--to", "mail"]).fails(2).contains("neither `stdout` nor `file:PATH`"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_gets_versioned_messages_and_their_count() {
+    let desk = sent().await;
+    let drain = |to: &str| {
+        let said = desk.hapax(&["relay", "--json", "--drain", "--to", to, "--topic", "audit"]).ok();
+        said.lines().map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<serde_json::Value>>()
+    };
+    let lines = drain("stdout");
+    assert_eq!(lines.len(), 3, "two messages and a last word");
+    assert!(lines.iter().all(|line| line["v"] == 1), "{lines:?}");
+    assert_eq!(lines[0]["payload"], serde_json::json!([1, "of two"]));
+    assert_eq!(lines[2], serde_json::json!({ "v": 1, "sent": 2, "refused": 0, "dead": 0 }));
+    let file = format!("file:{}", desk.folder.path().join("audit.ndjson").display());
+    for to in ["stdout", &file] {
+        assert_eq!(drain(to), [serde_json::json!({ "v": 1, "sent": 0, "refused": 0, "dead": 0 })]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_that_nobody_could_read_are_not_sent() {
+    let desk = sent().await;
+    let relay = stock(&["relay", "--to", "stdout"]);
+    for drain in [" --drain", ""] {
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(format!("exec \"$0\" relay --to stdout{drain} >&-")).arg(relay.get_program());
+        shell.env("HAPAX_STORE", url(&desk.path())).env_remove("HAPAX_NAMESPACE");
+        let error = said(shell).fails(1);
+        assert!(error.starts_with("error[HX0071]: standard output is closed: nothing was sent\n"), "{error}");
+    }
+    assert_eq!(desk.hapax(&["outbox", "--json"]).json()["messages"].as_array().unwrap().len(), 6);
+    let mut away = stock(&["relay", "--to", "stdout", "--drain", "--store"]);
+    away.arg(url(&desk.path())).stdout(Stdio::null());
+    assert!(away.status().unwrap().success(), "whoever wants them thrown away may have it");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_go_to_any_path_that_the_system_allows() {
+    let desk = sent().await;
+    let path = desk.folder.path().join(OsStr::from_bytes(b"odd \xff name"));
+    let mut sink = OsString::from("file:");
+    sink.push(&path);
+    let mut command = stock(&["relay", "--drain", "--to"]);
+    command.arg(sink).arg("--store").arg(url(&desk.path()));
+    assert_eq!(said(command).ok(), "delivered 6 messages\n");
+    assert_eq!(std::fs::read_to_string(path).unwrap().lines().count(), 6);
 }
 
 /// The reader takes one line and goes; the relay ends quietly, and what wasn't read is delivered to the next one.

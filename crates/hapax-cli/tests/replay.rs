@@ -271,7 +271,7 @@ async fn a_fork_that_cannot_be_is_refused_with_its_cure() {
         assert!(shop.hapax(args).fails(2).starts_with("error[HX0060]"), "{args:?}");
     }
     assert!(shop.hapax(&["fork", "nope@0"]).fails(1).starts_with("error[HX0028]"));
-    assert!(shop.hapax(&["fork", "order-1@2", "--as", ""]).fails(1).starts_with("error[HX0001]"));
+    assert!(shop.hapax(&["fork", "order-1@2", "--as", ""]).fails(2).starts_with("error[HX0001]"));
     let taken = shop.hapax(&["fork", "order-1@2", "--as", "order-2"]).fails(1);
     assert!(taken.starts_with("error[HX0027]"), "{taken}");
     let listed = shop.hapax(&["list", "--json"]).json();

@@ -61,7 +61,7 @@ async fn what_is_not_there_is_said_with_its_cure() {
     {
         assert!(shop.hapax(args).fails(1).starts_with("error[HX0028]: there is no run `nope`\n"), "{args:?}");
     }
-    assert!(shop.hapax(&["show", ""]).fails(1).starts_with("error[HX0001]"));
+    assert!(shop.hapax(&["show", ""]).fails(2).starts_with("error[HX0001]"));
     let error: serde_json::Value =
         serde_json::from_str(&shop.hapax(&["show", "nope", "--json"]).fails(1)).unwrap();
     assert_eq!((&error["v"], &error["error"]["code"]), (&1.into(), &"HX0028".into()));
@@ -173,6 +173,55 @@ async fn a_namespace_sees_only_its_own_runs() {
     assert_eq!(answer["runs"][0]["run"], "order-9");
     assert!(shop.hapax(&["show", "order-9"]).fails(1).contains("there is no run `order-9`"));
     // An unset variable of a script must not stand for the default tenant.
-    assert!(shop.hapax(&["--namespace", "", "list"]).fails(1).starts_with("error[HX0001]"));
+    assert!(shop.hapax(&["--namespace", "", "list"]).fails(2).starts_with("error[HX0001]"));
     engine.shutdown(Duration::from_secs(5)).await;
+}
+
+#[tokio::test]
+async fn a_namespace_that_cannot_be_read_is_never_taken_for_the_default_one() {
+    let shop = Shop::with_history().await;
+    for args in [&["list"][..], &["gc", "--older-than", "0s"], &["demo", "--orders", "1", "--kills", "1"]] {
+        let mut command = shop.command(args);
+        command.env("HAPAX_NAMESPACE", OsStr::from_bytes(b"shop\xff"));
+        let error = said(command).fails(2);
+        assert!(
+            error.starts_with("error[HX0001]: the namespace \"shop\\xFF\" in HAPAX_NAMESPACE"),
+            "{error}"
+        );
+    }
+    let mut command = shop.command(&["list", "--json"]);
+    command.env("HAPAX_NAMESPACE", "");
+    assert_eq!(
+        said(command).json()["runs"].as_array().unwrap().len(),
+        2,
+        "an empty variable is an unset one"
+    );
+}
+
+#[tokio::test]
+async fn a_field_that_is_new_is_told_from_one_that_was_null() {
+    let shop = Shop::with_history().await;
+    let answer = shop.hapax(&["show", "order-1", "--step", "3", "--json"]).json();
+    let change = |path: &str| {
+        let changes = answer["changes"].as_array().unwrap().iter();
+        changes.clone().find(|change| change["path"] == path).cloned().unwrap_or_else(|| panic!("{answer}"))
+    };
+    let receipt = change("/receipt");
+    assert_eq!(receipt.get("before"), Some(&serde_json::Value::Null), "{receipt}");
+    let answer = shop.hapax(&["show", "order-1", "--json"]).json();
+    let added = &answer["changes"][0];
+    assert_eq!((added["path"].as_str(), added.get("before")), (Some("/log/2"), None), "{added}");
+    assert_eq!(answer["checkpoint"]["state"]["cents"], 4200, "the help's example looks there");
+}
+
+#[tokio::test]
+async fn a_hint_is_quoted_for_the_shell() {
+    let shop = Shop::with_history().await;
+    let forked = shop.hapax(&["fork", "order-1@0", "--as", "what if"]).ok();
+    assert!(
+        forked.starts_with("what if goes on from step 0") && forked.contains("`resume 'what if'`"),
+        "{forked}"
+    );
+    let refused = shop.hapax(&["fork", "order-1@0", "--set", "sku=it's \"new\""]).fails(2);
+    assert!(refused.contains(r#"cure: quote a text: --set 'sku="it'\''s \"new\""'"#), "{refused}");
 }

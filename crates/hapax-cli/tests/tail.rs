@@ -117,6 +117,24 @@ async fn a_run_elsewhere_is_followed_to_its_end() {
     desk.run.wait().await.unwrap();
 }
 
+/// What is shown of an interruption fits the command: nothing of `resume`, where nothing was executed.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupted_command_says_how_to_go_on() {
+    let desk = Desk::open().await;
+    let mut follow = desk.command(&["tail", "story-1", "--follow", "--json"]);
+    let mut follow = follow.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut first = String::new();
+    let mut lines = BufReader::new(follow.stdout.take().unwrap());
+    lines.read_line(&mut first).unwrap();
+    assert!(Command::new("kill").args(["-INT", &follow.id().to_string()]).status().unwrap().success());
+    let ended = follow.wait_with_output().unwrap();
+    let error: Value = serde_json::from_slice(&ended.stderr).unwrap();
+    assert_eq!((ended.status.code(), &error["error"]["code"]), (Some(130), &"HX0064".into()));
+    let told = format!("{} {}", error["error"]["message"], error["error"]["cure"]);
+    assert!(told.contains("--from") && !told.contains("resume"), "{told}");
+    assert!(error["error"]["page"].as_str().unwrap().ends_with("HX0064.md"), "{error}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reader_that_went_away_ends_it_quietly() {
     let desk = Desk::open().await;

@@ -67,6 +67,13 @@ async fn a_narrow_screen_cuts_columns_instead_of_wrapping() {
         command.env("COLUMNS", columns);
         said(command).ok();
     }
+    for columns in ["20", "40", "50"] {
+        let mut command = shop.command(&["doctor"]);
+        command.env("COLUMNS", columns);
+        let text = said(command).ok();
+        let widest = text.lines().map(UnicodeWidthStr::width).max().unwrap();
+        assert!(widest <= columns.parse().unwrap(), "{columns}: {text}");
+    }
     let mut command = shop.command(&["list"]);
     command.env("COLUMNS", "40");
     insta::assert_snapshot!(steady(&said(command).ok()));
@@ -136,9 +143,11 @@ fn completions_and_man_pages_know_every_command() {
         }
     }
     let folder = tempfile::tempdir().unwrap();
-    said(stock(&["man", "--dir", folder.path().to_str().unwrap()])).ok();
-    assert!(folder.path().join("hapax.1").exists() && folder.path().join("hapax-key-step.1").exists());
-    let mut pages = std::fs::read_dir(folder.path()).unwrap().map(|page| page.unwrap().file_name());
+    let dir = folder.path().join("made/on the way");
+    let written = said(stock(&["man", "--json", "--dir", dir.to_str().unwrap()])).json();
+    assert_eq!(written["dir"].as_str(), dir.to_str());
+    assert!(dir.join("hapax.1").exists() && dir.join("hapax-key-step.1").exists());
+    let mut pages = std::fs::read_dir(dir).unwrap().map(|page| page.unwrap().file_name());
     assert!(pages.all(|page| page != "hapax-demo-worker.1" && page != "hapax-demo-ledger.1"));
     let demo = said(stock(&["man", "demo"])).ok();
     assert!(!demo.contains("ledger") && !demo.contains("SUBCOMMANDS"), "{demo}");
@@ -147,12 +156,52 @@ fn completions_and_man_pages_know_every_command() {
 
 #[test]
 fn a_mistake_on_the_command_line_is_a_usage_error() {
-    for args in [&["nope"][..], &["show"], &["list", "--limit", "x"], &["resume"], &["resume", "a", "--all"]]
-    {
-        let error = said(stock(args)).fails(2);
+    for args in [
+        &["nope"][..],
+        &["show"],
+        &["resume"],
+        &["resume", "a", "--all"],
+        &["list", "--limit", "x"],
+        &["list", "--limit", "0"],
+        &["outbox", "--limit", "0"],
+        &["graph", "--run", "a", "--steps", "0"],
+        &["doctor", "--checkpoints", "0"],
+        &["relay", "--to", "stdout", "--poll", "0s"],
+        &["relay", "--to", "stdout", "--batch", "0"],
+        &["relay", "--to", "stdout", "--max-attempts", "0"],
+        &["fork", "@1"],
+        &[
+            "key",
+            "command",
+            "--action",
+            "",
+            "--task",
+            "",
+            "--snapshot",
+            "",
+            "--inputs",
+            "",
+            "--expected-outputs",
+            "1",
+        ],
+    ] {
+        let error = said(stock(&[args, &["--store", "memory:"]].concat())).fails(2);
         assert!(error.starts_with("error[HX0060]: ") && error.contains("\n  cure: "), "{error}");
     }
     assert_eq!(said(stock(&["--version"])).ok(), format!("hapax {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn help_and_version_are_given_however_they_are_asked_for() {
+    assert_eq!(said(stock(&["--version", "--json"])).json()["version"], env!("CARGO_PKG_VERSION"));
+    let help = said(stock(&["list", "--help"])).ok();
+    assert_eq!(said(stock(&["help", "list", "--json"])).ok(), help);
+    assert_eq!(said(stock(&["list", "--color", "never", "--help"])).ok(), help);
+    assert!(said(stock(&["--color", "always", "list", "--help"])).ok().contains("\u{1b}["));
+    assert!(said(stock(&["--color", "always", "bogus"])).fails(2).starts_with("\u{1b}["));
+    let mut command = stock(&["--help"]);
+    command.stdout(File::options().write(true).open("/dev/full").unwrap());
+    assert!(said(command).fails(1).starts_with("error[HX0061]: cannot write the answer: "));
 }
 
 #[test]

@@ -151,6 +151,8 @@ pub mod code {
         BAD_PROGRAM = "HX0062";
         /// The program takes up runs by itself, so it can't just look at them.
         FINDS_WORK = "HX0063";
+        /// The user broke a command off.
+        INTERRUPTED = "HX0064";
         /// A relay's claim on a run's messages is over.
         CLAIM_LOST = "HX0070";
         /// A message could not be handed over.

@@ -5,6 +5,7 @@ use std::process::Command;
 
 use super::Context;
 use crate::process::Failure;
+use crate::servers::Servers;
 
 /// The crates that are published; each must compile with none of its default features.
 const PUBLISHED: &[&str] = &["hapax-core", "hapax-store", "hapax", "hapax-cli"];
@@ -42,8 +43,10 @@ pub(super) fn doc(context: &Context) -> Result<(), Failure> {
 }
 
 pub(super) fn tests(context: &Context) -> Result<(), Failure> {
+    let fail = |what: String| Failure { what, reproduce: "cargo xtask servers".to_owned() };
+    let servers = Servers::start().map_err(fail)?;
     let nextest = context.cargo("nextest --version").succeeds();
-    let runner = context.cargo(if nextest { "nextest run" } else { "test" });
+    let runner = servers.shared_with(context.cargo(if nextest { "nextest run" } else { "test" }));
     let all = runner.clone().args(if nextest { "--workspace" } else { "--workspace --lib --bins --tests" });
     if context.long {
         all.env("HAPAX_LONG", "1").run()?;

@@ -26,6 +26,7 @@ pub(super) fn run(context: &Context) -> Result<(), Failure> {
     components(context)?;
     wasm_target(context);
     debian_packages(context);
+    database_servers();
     Ok(())
 }
 
@@ -58,6 +59,13 @@ fn debian_packages(context: &Context) {
     let names = missing.join(" ");
     if !is_root() || apt_install(&context.root, &names).is_err() {
         println!("could not install what the tests need; please run: apt-get install {names}");
+    }
+}
+
+/// Apart from the other packages: these servers must not start as services of the machine.
+fn database_servers() {
+    if let Err(e) = hapax_servers::install_missing() {
+        println!("could not install what the tests need: {e}");
     }
 }
 

@@ -22,6 +22,7 @@ const RULES: &[Rule] = &[
     Rule { package: "hapax", may_use: &["hapax-core", "hapax-macros", "hapax-store"], never: &[] },
     Rule { package: "hapax-cli", may_use: &["hapax", "hapax-core", "hapax-store"], never: &[] },
     Rule { package: "hapax-vfs", may_use: &[], never: &[] },
+    Rule { package: "hapax-servers", may_use: &[], never: &[] },
 ];
 
 /// Fault injection sees all and is seen by no shipped crate.
@@ -107,7 +108,7 @@ mod tests {
         );
         let all = "[dependencies]\nhapax-core = \"1\"\nhapax-macros = \"1\"\nhapax-store = \"1\"\n";
         assert!(crate_with("hapax", all).is_empty());
-        for other in ["hapax-server", "hapax-vfs"] {
+        for other in ["hapax-servers", "hapax-vfs"] {
             assert_eq!(crate_with("hapax", &format!("{all}{other} = \"1\"\n")).len(), 1, "{other}");
         }
     }

@@ -3,8 +3,8 @@
 use crate::{failure::Failure, output::Output};
 use clap::Args;
 use hapax_core::{
-    canonical,
-    error::{Coded, code},
+    canonical::{self, CanonicalError},
+    error::Coded,
 };
 use serde::Serialize;
 use std::{
@@ -37,7 +37,7 @@ struct Answer<'a> {
 impl Canon {
     pub(super) fn run(self, out: &Output) -> Result<(), Failure> {
         let canonical = canonical::from_slice(&self.read()?)
-            .map_err(|error| Failure::coded(error.code(), format!("not canonical JSON: {error}")))?;
+            .map_err(|error| Failure::coded(error.code(), format!("the input {}", wrong(&error))))?;
         out.answer(&Answer { canonical: &canonical }, || format!("{canonical}\n"))
     }
 
@@ -53,6 +53,13 @@ impl Canon {
 
 /// The canonical form of a JSON argument.
 pub(super) fn argument(name: &str, text: &str) -> Result<String, Failure> {
-    canonical::from_text(text)
-        .map_err(|error| Failure::coded(code::NOT_SERIALISABLE, format!("{name} is not JSON: {error}")))
+    canonical::from_text(text).map_err(|error| Failure::usage(format!("{name} {}", wrong(&error))))
+}
+
+/// Not every JSON text has a canonical form; most that have none are no JSON.
+fn wrong(error: &CanonicalError) -> String {
+    match error {
+        CanonicalError::Syntax { .. } => format!("is not JSON: {error}"),
+        _ => format!("has no canonical form: {error}"),
+    }
 }

@@ -7,7 +7,8 @@ use serde::Serialize;
 
 const AFTER_HELP: &str = "\
 Examples:
-  hapax completions bash > ~/.local/share/bash-completion/completions/hapax
+  hapax completions bash \\
+      > ~/.local/share/bash-completion/completions/hapax
   hapax completions zsh > ~/.zfunc/_hapax
   hapax completions fish > ~/.config/fish/completions/hapax.fish";
 

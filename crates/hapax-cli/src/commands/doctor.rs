@@ -4,7 +4,7 @@ use crate::{
     failure::Failure,
     output::{BAD, FAINT, GOOD, Output, STRONG, WARN, clean},
     session::{Damaged, Session},
-    table::wrapped,
+    table::{cut, folded},
 };
 use clap::Args;
 use hapax::Coded;
@@ -25,6 +25,10 @@ const PAGE: usize = 1000;
 
 /// Where the third column begins.
 const INDENT: usize = 22;
+/// Where it begins on a screen that has too little room beside the other two: below them.
+const NARROW_INDENT: usize = 2;
+/// As much as it should have.
+const ROOM: usize = 24;
 
 /// Check the store: durability in force, schema, file system, digests
 #[derive(Debug, Args)]
@@ -32,6 +36,7 @@ const INDENT: usize = 22;
 pub(crate) struct Doctor {
     /// How many of the latest checkpoints are verified against their digests
     #[arg(long, value_name = "N", default_value_t = 100)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     checkpoints: u64,
 }
 
@@ -159,27 +164,37 @@ fn view(fact: &Fact) -> FactView {
 }
 
 fn human(facts: &[Fact], safe: bool, out: &Output) -> String {
-    let mut text = String::new();
-    for fact in facts {
-        let style = match fact.verdict {
-            Verdict::Good => GOOD,
-            Verdict::Note => WARN,
-            Verdict::Unsafe => BAD,
-        };
-        let verdict = out.paint(style, &format!("{:<6}", word(fact.verdict)));
-        let name = out.paint(STRONG, &format!("{:<12}", fact.name));
-        let room = out.width().map_or(usize::MAX, |width| width.saturating_sub(INDENT));
-        let found = wrapped(&clean(&fact.found), room).join(&format!("\n{:INDENT$}", ""));
-        text.push_str(&format!("{verdict}  {name}  {found}\n"));
-        for line in wrapped(&clean(&fact.meaning), room) {
-            text.push_str(&format!("{:INDENT$}{}\n", "", out.paint(FAINT, &line)));
-        }
+    let width = out.width().unwrap_or(usize::MAX);
+    let mut text: String = facts.iter().map(|fact| paragraph(fact, width, out)).collect();
+    let (style, verdict) =
+        if safe { (GOOD, "the store is safe to use") } else { (BAD, "something is unsafe") };
+    text.push('\n');
+    for line in folded(verdict, width) {
+        text.push_str(&format!("{}\n", out.paint(style, &line)));
     }
-    let verdict = if safe {
-        out.paint(GOOD, "the store is safe to use")
-    } else {
-        out.paint(BAD, "something is unsafe")
+    text
+}
+
+/// A fact: verdict, name, what was found, and below it what that means.
+fn paragraph(fact: &Fact, width: usize, out: &Output) -> String {
+    let style = match fact.verdict {
+        Verdict::Good => GOOD,
+        Verdict::Note => WARN,
+        Verdict::Unsafe => BAD,
     };
-    text.push_str(&format!("\n{verdict}\n"));
+    let is_narrow = width < INDENT + ROOM;
+    let indent = if is_narrow { NARROW_INDENT } else { INDENT };
+    let room = width.saturating_sub(indent).max(1);
+    let verdict = out.paint(style, &format!("{:<6}", word(fact.verdict)));
+    let found = folded(&clean(&fact.found), room).join(&format!("\n{:indent$}", ""));
+    let mut text = if is_narrow {
+        let name = out.paint(STRONG, &cut(fact.name, width.saturating_sub(8)));
+        format!("{verdict}  {name}\n{:indent$}{found}\n", "")
+    } else {
+        format!("{verdict}  {}  {found}\n", out.paint(STRONG, &format!("{:<12}", fact.name)))
+    };
+    for line in folded(&clean(&fact.meaning), room) {
+        text.push_str(&format!("{:indent$}{}\n", "", out.paint(FAINT, &line)));
+    }
     text
 }

@@ -1,7 +1,11 @@
 //! `hapax fork`: a new run that goes on from any step of another.
 
 use super::payload;
-use crate::{failure::Failure, output::clean, session::Session};
+use crate::{
+    failure::Failure,
+    output::{clean, operands, quoted},
+    session::Session,
+};
 use clap::Args;
 use hapax::core::{error::code, json::Json};
 use serde::Serialize;
@@ -41,7 +45,7 @@ struct Place {
 /// A run's name may hold an `@` itself, as forks' names do: the last one counts.
 fn parse_place(text: &str) -> Result<Place, String> {
     let wrong = || format!("`{text}` is not of the form RUN@STEP, such as order-42@3");
-    let (run, step) = text.rsplit_once('@').ok_or_else(wrong)?;
+    let (run, step) = text.rsplit_once('@').filter(|(run, _)| !run.is_empty()).ok_or_else(wrong)?;
     Ok(Place { run: run.to_owned(), step: step.parse().map_err(|_| wrong())? })
 }
 
@@ -50,8 +54,11 @@ fn parse_set(text: &str) -> Result<(&str, Json), Failure> {
     let split = text.split_once('=').filter(|(path, _)| !path.is_empty());
     let (path, value) =
         split.ok_or_else(|| Failure::usage(format!("`{text}` is not of the form PATH=JSON")))?;
-    let quoted = format!("quote a text: --set '{path}=\"{value}\"'");
-    Ok((path, payload(value).map_err(|failure| failure.cured_by(quoted))?))
+    let cure = || {
+        let text = format!("{path}={}", serde_json::Value::from(value));
+        format!("quote a text: --set {}", quoted(&text))
+    };
+    Ok((path, payload(value).map_err(|failure| failure.cured_by(cure()))?))
 }
 
 #[derive(Serialize)]
@@ -77,9 +84,10 @@ impl Fork {
         let answer = Answer { run: key.run.as_str(), from: run, step: *step };
         session.out.answer(&answer, || {
             let (new, from, graph) = (clean(answer.run), clean(run), clean(&graph));
+            let operand = operands(&[answer.run]);
             format!(
                 "{new} goes on from step {step} of {from}\n\
-                 an engine with graph {graph} takes it up within a second; else `resume {new}` in the program that holds it\n"
+                 an engine with graph {graph} takes it up within a second; else `resume {operand}` in the program that holds it\n"
             )
         })
     }
@@ -92,8 +100,8 @@ impl Fork {
         if !shape {
             return failure;
         }
-        failure
-            .cured_by(format!("set what the field can hold: `show {run} --step {step}` tells what is there"))
+        let show = format!("show --step {step} {}", operands(&[run]));
+        failure.cured_by(format!("set what the field can hold: `{show}` tells what is there"))
     }
 }
 
@@ -105,7 +113,7 @@ mod tests {
     fn the_last_at_parts_run_and_step() {
         let place = parse_place("order@home@2@13").unwrap();
         assert_eq!((place.run.as_str(), place.step), ("order@home@2", 13));
-        for text in ["order", "order@", "order@-1", "order@two", "@"] {
+        for text in ["order", "order@", "order@-1", "order@two", "@", "@1"] {
             assert!(parse_place(text).is_err(), "{text}");
         }
     }

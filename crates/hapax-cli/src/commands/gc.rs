@@ -4,7 +4,7 @@ use crate::{
     failure::Failure,
     output::clean,
     session::Session,
-    view::{age, parse_age},
+    view::{age, counted, parse_age},
 };
 use clap::Args;
 use hapax_core::id::{Namespace, RunKey};
@@ -91,10 +91,12 @@ impl Gc {
         }
         let count = answer.deleted.len();
         let verb = if self.dry_run { "would delete" } else { "deleted" };
-        let runs = if count == 1 { "run" } else { "runs" };
-        text.push_str(&format!("{verb} {count} finished {runs} older than {}\n", age(self.older_than)));
-        if answer.unsent > 0 {
-            text.push_str(&format!("{} more stay until their messages are sent\n", answer.unsent));
+        let runs = counted(count as u64, "finished run");
+        text.push_str(&format!("{verb} {runs} older than {}\n", age(self.older_than)));
+        match answer.unsent {
+            0 => {}
+            1 => text.push_str("1 more stays until its messages are sent\n"),
+            many => text.push_str(&format!("{many} more stay until their messages are sent\n")),
         }
         text
     }

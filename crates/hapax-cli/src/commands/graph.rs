@@ -39,6 +39,7 @@ pub(crate) struct Graph {
     format: Format,
     /// How many of the run's latest steps are read
     #[arg(long, value_name = "N", default_value_t = 10_000)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     steps: u64,
 }
 
@@ -107,9 +108,9 @@ impl Graph {
     ) -> Result<(), Failure> {
         let store = session.engine.store();
         let oldest = *session.steps(record).await?.start();
-        let first = (record.step + 1).saturating_sub(self.steps.max(1)).max(oldest);
+        let first = (record.step + 1).saturating_sub(self.steps).max(oldest);
         if first > oldest {
-            session.out.remark(&format!("only the latest {} steps are drawn: raise --steps", self.steps));
+            session.out.remark(&format!("--steps {} is reached: older ones are not drawn", self.steps));
         }
         let progress = session.out.progress(Some(record.step + 1 - first), "steps");
         for step in first..=record.step {

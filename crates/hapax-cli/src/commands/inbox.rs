@@ -1,7 +1,11 @@
 //! `hapax inbox` and `hapax answer`: what runs ask people, and what people say.
 
 use super::payload;
-use crate::{failure::Failure, output::clean, session::Session};
+use crate::{
+    failure::Failure,
+    output::{clean, operands},
+    session::Session,
+};
 use clap::Args;
 use hapax::OpenQuestion;
 use serde::Serialize;
@@ -68,7 +72,8 @@ fn describe(question: &OpenQuestion) -> String {
     if let Some(schema) = &question.schema {
         text.push_str(&format!("  the answer must fit {}\n", clean(&schema.to_string())));
     }
-    text + &format!("  answer with: hapax answer {run} {name} JSON\n")
+    let operands = operands(&[question.run.run.as_str(), &question.name]);
+    text + &format!("  answer with: hapax answer {operands} JSON\n")
 }
 
 /// Answer a question of a run

@@ -1,9 +1,12 @@
 //! `hapax key`: the keys, orders and draws of the v1 formulas, for people who check them from outside.
 //!
-//! Invariant: an answer is made whole before any of it is written, so that a failure leaves stdout empty.
+//! Invariant: nothing is written before all that can fail is done, so that a failure leaves stdout empty.
 
 use super::canon;
-use crate::{failure::Failure, output::Output};
+use crate::{
+    failure::Failure,
+    output::{JSON_VERSION, Output},
+};
 use clap::{Args, Subcommand};
 use hapax_core::{
     key::{EffectSite, command_key, effect_key, step_key_unsorted},
@@ -17,17 +20,22 @@ use std::{
 };
 
 const AFTER_HELP: &str = "\
+What is printed follows from the flags alone: neither a store nor the environment is read, $HAPAX_NAMESPACE neither.
+
 Examples:
-  hapax key step --run-id r --step 1 --frontier '[{\"node_id\":\"a\",\"order_key\":\"100\"}]' --state-json '{}'
+  hapax key step --run-id r --step 1 --state-json '{}' \\
+      --frontier '[{\"node_id\":\"a\",\"order_key\":\"100\"}]'
   hapax key order --parent 0 --node plan --edge 0
   hapax key seed --run-id order-42
   hapax key rng --seed 42 --step 1 --path-hash 7 --scope '' --count 3
-  hapax key effect --namespace default --run-id r --step 0 --path-hash 7 --scope '' --index 0 \\
+  hapax key effect --namespace default --run-id r --step 0 \\
+      --path-hash 7 --scope '' --index 0 \\
       --name charge --request '{\"cents\":4200}'
-  hapax key command --action review --task T-1 --snapshot s --inputs '{}' --expected-outputs '[]'";
+  hapax key command --action review --task T-1 --snapshot s \\
+      --inputs '{}' --expected-outputs '[]'";
 
-/// Draws that are written at once.
-const DRAWS: u64 = 4096;
+/// Bytes of draws that are written at once.
+const BLOCK: usize = 1 << 16;
 
 /// Compute a key, an order key, a seed or draws
 #[derive(Debug, Args)]
@@ -115,7 +123,7 @@ enum What {
 /// Which call of which item.
 #[derive(Debug, Args)]
 struct EffectArgs {
-    /// The tenant
+    /// The tenant; $HAPAX_NAMESPACE is not read
     // Of the same name as the global flag, so that clap lets this one stand in its place.
     #[arg(long, allow_hyphen_values = true, default_value = "default")]
     namespace: String,
@@ -164,12 +172,10 @@ struct Answer {
     order_key: Option<OrderKey>,
     #[serde(skip_serializing_if = "Option::is_none")]
     path_hash: Option<PathHash>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    draws: Vec<String>,
 }
 
 impl Answer {
-    const NONE: Self = Self { key: None, order_key: None, path_hash: None, draws: vec![] };
+    const NONE: Self = Self { key: None, order_key: None, path_hash: None };
 
     fn key(key: &impl ToString) -> Self {
         Self { key: Some(key.to_string()), ..Self::NONE }
@@ -177,7 +183,7 @@ impl Answer {
 
     fn human(&self) -> String {
         let order = [self.order_key.map(|key| key.to_string()), self.path_hash.map(|hash| hash.to_string())];
-        let lines = self.key.iter().chain(order.iter().flatten()).chain(&self.draws);
+        let lines = self.key.iter().chain(order.iter().flatten());
         lines.map(|line| format!("{line}\n")).collect()
     }
 }
@@ -209,27 +215,24 @@ impl Key {
     }
 }
 
-/// However many there are, only a few are in memory, unless they are one JSON text.
+/// However many there are, only a few are in memory.
 fn draw(mut rng: Rng, count: u64, out: &Output) -> Result<(), Failure> {
-    let mut left = count;
-    let mut block = move |most: u64| {
-        let size = left.min(most);
-        left -= size;
-        (0..size).map(|_| rng.next_u64().to_string()).collect::<Vec<_>>()
+    let (begin, end) = match out.is_json() {
+        true => (format!("{{\"v\":{JSON_VERSION},\"draws\":["), "]}\n"),
+        false => (String::new(), ""),
     };
-    let mut draws = vec![];
-    loop {
-        let more = block(DRAWS);
-        if more.is_empty() {
-            break;
+    let mut text = begin;
+    for at in 0..count {
+        let draw = rng.next_u64();
+        match out.is_json() {
+            true => text.push_str(&format!("{}\"{draw}\"", if at == 0 { "" } else { "," })),
+            false => text.push_str(&format!("{draw}\n")),
         }
-        if out.is_json() {
-            draws.extend(more);
-        } else {
-            out.text(&Answer { draws: more, ..Answer::NONE }.human())?;
+        if text.len() >= BLOCK {
+            out.text(&std::mem::take(&mut text))?;
         }
     }
-    if out.is_json() { out.answer(&Answer { draws, ..Answer::NONE }, String::new) } else { Ok(()) }
+    out.text(&(text + end))
 }
 
 fn step_key_of(run_id: &str, step: u64, frontier: &str, state_json: &OsStr) -> Result<String, Failure> {

@@ -5,7 +5,7 @@ use crate::{
     output::BAD,
     session::{Damaged, Session},
     table::{Cell, Table},
-    view::{RunView, ago, standing, style, tags},
+    view::{RunView, ago, parse_count, standing, style, tags},
 };
 use clap::{Args, ValueEnum};
 use hapax_core::error::code;
@@ -35,7 +35,7 @@ pub(crate) struct List {
     #[arg(long, value_name = "GRAPH")]
     graph: Option<String>,
     /// How many at the most
-    #[arg(long, value_name = "N", default_value_t = 50)]
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = parse_count)]
     limit: usize,
 }
 
@@ -99,9 +99,7 @@ impl List {
         let answer = Answer { runs: runs.iter().map(RunView::of).collect(), more, damaged: &damaged };
         session.out.answer(&answer, || human(&runs, &damaged, session))?;
         if more {
-            session
-                .out
-                .remark(&format!("the newest {} are shown; there are more: raise --limit", self.limit));
+            session.out.remark(&format!("--limit {} is reached: there are more", self.limit));
         }
         if damaged.is_empty() {
             return Ok(());

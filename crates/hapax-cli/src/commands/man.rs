@@ -1,10 +1,14 @@
 //! `hapax man`: the manual, from the same definitions as the help.
 
-use crate::{args::Cli, failure::Failure, output::Output};
+use crate::{
+    args::Cli,
+    failure::Failure,
+    output::{Output, clean},
+};
 use clap::{Args, CommandFactory};
 use clap_mangen::Man as Roff;
 use serde::Serialize;
-use std::path::PathBuf;
+use std::{fs, path::PathBuf};
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -18,7 +22,7 @@ Examples:
 pub(crate) struct Man {
     /// The command; none: the page of hapax itself
     command: Option<String>,
-    /// Write all pages into this folder instead
+    /// Write all pages into this folder instead, which is made where it is missing
     #[arg(long, value_name = "DIR", conflicts_with = "command")]
     dir: Option<PathBuf>,
 }
@@ -28,13 +32,21 @@ struct Answer<'a> {
     roff: &'a str,
 }
 
+#[derive(Serialize)]
+struct Written<'a> {
+    dir: &'a str,
+}
+
 impl Man {
     pub(super) fn run(self, out: &Output) -> Result<(), Failure> {
         let mut cli = Cli::command();
         cli.build();
         if let Some(dir) = self.dir {
-            let what = format!("cannot write to {}", dir.display());
-            return clap_mangen::generate_to(cli, &dir).map_err(|error| Failure::io(&what, &error));
+            let name = dir.display().to_string();
+            fs::create_dir_all(&dir)
+                .and_then(|()| clap_mangen::generate_to(cli, &dir))
+                .map_err(|error| Failure::io(&format!("cannot write to {name}"), &error))?;
+            return out.answer(&Written { dir: &name }, || format!("the pages are in {}\n", clean(&name)));
         }
         let page = match &self.command {
             None => cli,

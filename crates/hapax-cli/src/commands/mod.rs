@@ -25,7 +25,7 @@ mod tail;
 
 use crate::{demo::Demo, failure::Failure, output::Output, session::Session};
 use clap::Subcommand;
-use hapax::core::json::Json;
+use hapax::core::{error::code, json::Json};
 
 /// What to do.
 #[derive(Debug, Subcommand)]
@@ -90,6 +90,20 @@ impl Online {
             Online::Relay(command) => command.run(session).await,
             Online::Gc(command) => command.run(session).await,
             Online::Doctor(command) => command.run(session).await,
+        }
+    }
+
+    /// What is said when the user has had enough of it.
+    pub(crate) fn interrupted(&self) -> Failure {
+        let failure = Failure::coded(code::INTERRUPTED, "interrupted; nothing is lost");
+        match self {
+            Online::Resume(_) | Online::Retry(_) => failure.cured_by("`resume` goes on with it"),
+            Online::Tail(_) => {
+                failure.cured_by("call it again; --from begins behind a cursor, which --json shows")
+            }
+            Online::Relay(_) => failure
+                .cured_by("start it again: what waits is delivered then, perhaps the last message once more"),
+            _ => failure,
         }
     }
 

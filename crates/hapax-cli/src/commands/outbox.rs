@@ -5,10 +5,9 @@ use crate::{
     output::{BAD, BUSY},
     session::Session,
     table::{Cell, Table},
-    view::{ago, time},
+    view::{ago, parse_count, time},
 };
 use clap::{Args, Subcommand};
-use hapax::core::id::RunId;
 use hapax_store::{
     clock::now_us,
     outbox::{MessageState, OutboxFilter, OutboxRecord},
@@ -38,7 +37,7 @@ pub(crate) struct Outbox {
     #[arg(long, value_name = "RUN")]
     run: Option<String>,
     /// How many at the most
-    #[arg(long, value_name = "N", default_value_t = 50)]
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = parse_count)]
     limit: usize,
 }
 
@@ -124,7 +123,10 @@ impl Outbox {
 
     async fn list(&self, session: &Session<'_>) -> Result<(), Failure> {
         let unsent = [MessageState::Pending, MessageState::Dead];
-        let run = self.run.as_ref().map(RunId::new).transpose().map_err(hapax::Error::from)?;
+        let run = match &self.run {
+            Some(run) => Some(session.record(run).await?.key.run),
+            None => None,
+        };
         let filter = OutboxFilter {
             run,
             states: unsent.into_iter().filter(|state| !self.dead || *state == MessageState::Dead).collect(),
@@ -137,7 +139,7 @@ impl Outbox {
         let answer = Listed { messages: records.iter().map(MessageView::of).collect(), more };
         session.out.answer(&answer, || self.human(&records, session))?;
         if more {
-            session.out.remark(&format!("the first {} are shown; there are more: raise --limit", self.limit));
+            session.out.remark(&format!("--limit {} is reached: there are more", self.limit));
         }
         Ok(())
     }

@@ -1,18 +1,37 @@
 //! `hapax relay`: delivers messages of any run, without the code of its graph.
 
-use crate::{failure::Failure, session::Session, view::parse_age};
-use clap::{Args, ValueEnum};
+use crate::{
+    failure::Failure,
+    output::json_line,
+    session::Session,
+    view::{counted, parse_age, parse_count},
+};
+use clap::{
+    Args, ValueEnum,
+    builder::{OsStringValueParser, TypedValueParser as _},
+};
 use futures::future::BoxFuture;
 use hapax::{
     Coded,
     outbox::{Delivered, Delivery, FileSink, OnPoison, RelayOptions, Sink, SinkError, StdoutSink},
 };
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use hapax_core::error::code;
+use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat, stat};
+use serde::Serialize;
+use std::{
+    ffi::OsStr,
+    io::{self, Write},
+    os::unix::ffi::OsStrExt,
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 use tokio::sync::Notify;
 
 const AFTER_HELP: &str = "\
 Each message is one line of JSON with its id, topic, key, payload, namespace, run and step. It is delivered at least once, \
-always with the same id, and in order for each run and topic. Several relays may share the work.
+always with the same id, and in order for each run and topic. Several relays may share the work. With --json the lines on \
+standard output have a `v` too, and the last one of --drain says how many were sent, refused and given up.
 
 Examples:
   hapax relay --to stdout --drain
@@ -24,7 +43,7 @@ Examples:
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Relay {
     /// Where to: `stdout` or `file:PATH`
-    #[arg(long, value_name = "SINK", value_parser = parse_sink)]
+    #[arg(long, value_name = "SINK", value_parser = OsStringValueParser::new().try_map(|text| parse_sink(&text)))]
     to: To,
     /// End when nothing is due any more, instead of waiting for more
     #[arg(long)]
@@ -33,13 +52,14 @@ pub(crate) struct Relay {
     #[arg(long = "topic", value_name = "TOPIC")]
     topics: Vec<String>,
     /// Messages of one run to one topic that are taken at a time
-    #[arg(long, value_name = "N", default_value_t = 100)]
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = parse_count)]
     batch: usize,
     /// How often to look for messages: a number with s, m, h, d or w
-    #[arg(long, value_name = "AGE", default_value = "1s", value_parser = parse_age)]
+    #[arg(long, value_name = "AGE", default_value = "1s", value_parser = parse_pause)]
     poll: Duration,
     /// Refusals of a message before it is poison
     #[arg(long, value_name = "N", default_value_t = 20)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     max_attempts: u32,
     /// What becomes of poison
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = Poison::Dead)]
@@ -62,11 +82,44 @@ enum Poison {
     Block,
 }
 
-fn parse_sink(text: &str) -> Result<To, String> {
-    match text.split_once(':') {
-        None if text == "stdout" => Ok(To::Stdout),
-        Some(("file", path)) if !path.is_empty() => Ok(To::File(path.into())),
-        _ => Err(format!("`{text}` is neither `stdout` nor `file:PATH`")),
+/// A path is whatever the system allows.
+fn parse_sink(text: &OsStr) -> Result<To, String> {
+    if text == "stdout" {
+        return Ok(To::Stdout);
+    }
+    let path = text.as_bytes().strip_prefix(b"file:").filter(|path| !path.is_empty());
+    let file = path.map(|path| To::File(OsStr::from_bytes(path).into()));
+    file.ok_or_else(|| format!("`{}` is neither `stdout` nor `file:PATH`", text.display()))
+}
+
+fn parse_pause(text: &str) -> Result<Duration, String> {
+    let pause = parse_age(text)?;
+    if pause.is_zero() { Err(format!("`{text}` is no pause: 1s is the shortest")) } else { Ok(pause) }
+}
+
+/// What became of the messages.
+#[derive(Serialize)]
+struct Answer {
+    sent: usize,
+    refused: usize,
+    dead: usize,
+}
+
+/// Prints messages as every answer to a program is.
+struct JsonSink;
+
+impl Sink for JsonSink {
+    fn publish<'a>(&'a self, message: &'a Delivery) -> BoxFuture<'a, Result<(), SinkError>> {
+        Box::pin(async move {
+            let line = json_line(message).map_err(SinkError::refused)?;
+            let print = move || {
+                let mut stdout = io::stdout().lock();
+                stdout.write_all(line.as_bytes()).and_then(|()| stdout.flush())
+            };
+            // A reader may be slow: its pace is no other task's business.
+            let printed = tokio::task::spawn_blocking(print).await.map_err(SinkError::unavailable)?;
+            printed.map_err(SinkError::unavailable)
+        })
     }
 }
 
@@ -90,25 +143,55 @@ impl Sink for Watched {
 
 /// The other end of our pipe is closed.
 fn is_closed(error: &SinkError) -> bool {
-    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<std::io::Error>());
-    source.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
+    source.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// Whether this process was started without a standard output. Rust then puts the null device in its place, open for
+/// reading too, as no redirection of a shell is; what is printed there would count as delivered.
+fn stdout_is_missing() -> bool {
+    let opened = || {
+        let (here, null) = (fstat(io::stdout())?, stat("/dev/null")?);
+        let is_null = FileType::from_raw_mode(here.st_mode) == FileType::CharacterDevice
+            && here.st_rdev == null.st_rdev;
+        Ok::<_, rustix::io::Errno>(is_null && fcntl_getfl(io::stdout())? & OFlags::RWMODE == OFlags::RDWR)
+    };
+    opened().unwrap_or(true)
 }
 
 impl Relay {
     pub(super) async fn run(self, session: &Session<'_>) -> Result<(), Failure> {
-        let inner: Box<dyn Sink> = match &self.to {
-            To::Stdout => Box::new(StdoutSink),
-            To::File(path) => Box::new(FileSink::open(path).map_err(|error| failure(&error))?),
-        };
         let down = Arc::new(Notify::new());
-        let sink = Watched { inner, down: down.clone() };
+        let sink = Watched { inner: self.sink(session)?, down: down.clone() };
         if self.drain {
-            return told(session.engine.deliver(self.options(), &sink).await?);
+            let answer = told(session.engine.deliver(self.options(), &sink).await?)?;
+            return session.out.answer(&answer, || self.human(&answer));
         }
         // It ends with the engine, which lets it finish the delivery that is under way.
         let _relay = session.engine.relay(self.options(), sink)?;
         down.notified().await;
         Err(Failure::Closed)
+    }
+
+    fn sink(&self, session: &Session<'_>) -> Result<Box<dyn Sink>, Failure> {
+        match &self.to {
+            To::Stdout if stdout_is_missing() => {
+                let failure =
+                    Failure::coded(code::SINK_FAILED, "standard output is closed: nothing was sent");
+                Err(failure.cured_by("let somebody read it, or name a file: --to file:PATH"))
+            }
+            To::Stdout if session.out.is_json() => Ok(Box::new(JsonSink)),
+            To::Stdout => Ok(Box::new(StdoutSink)),
+            To::File(path) => Ok(Box::new(FileSink::open(path).map_err(|error| failure(&error))?)),
+        }
+    }
+
+    /// Where messages are printed, nothing else is.
+    fn human(&self, answer: &Answer) -> String {
+        match &self.to {
+            To::Stdout => String::new(),
+            To::File(_) => format!("delivered {}\n", counted(answer.sent as u64, "message")),
+        }
     }
 
     fn options(&self) -> RelayOptions {
@@ -125,11 +208,12 @@ impl Relay {
     }
 }
 
-fn told(delivered: Delivered) -> Result<(), Failure> {
-    match delivered.unavailable {
+fn told(delivered: Delivered) -> Result<Answer, Failure> {
+    let Delivered { sent, refused, dead, unavailable } = delivered;
+    match unavailable {
         Some(error) if is_closed(&error) => Err(Failure::Closed),
         Some(error) => Err(failure(&error)),
-        None => Ok(()),
+        None => Ok(Answer { sent, refused, dead }),
     }
 }
 

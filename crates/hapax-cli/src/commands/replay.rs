@@ -9,7 +9,7 @@ use crate::{
     output::{BAD, FAINT, GOOD, clean},
     session::{Damaged, Session},
     table::cut,
-    view::time,
+    view::{counted, time},
 };
 use clap::Args;
 use hapax::Coded as _;
@@ -26,7 +26,8 @@ empty one first: a program that takes up runs by itself is refused before it see
 Examples:
   orders replay order-42
   orders replay --all
-  hapax --store sqlite:orders.db replay --all --against ./target/release/orders";
+  hapax --store sqlite:orders.db replay --all \\
+      --against ./target/release/orders";
 
 /// Make runs again from their records, and tell where the code does something else now
 #[derive(Debug, Args)]
@@ -236,8 +237,4 @@ impl Page<'_> {
             ),
         }
     }
-}
-
-fn counted(count: u64, what: &str) -> String {
-    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }

@@ -11,9 +11,12 @@ A call that must not be sent twice and was cut off parks its run: only a person 
 at the other side, then say so here. `hapax show RUN` names the call.
 
 Examples:
-  hapax resolve order-42 charge --result '{\"receipt\": \"r-17\"}'   # it took effect, and this was the answer
-  hapax resolve order-42 charge --retry                           # it did not: send it again
-  hapax resolve order-42 fx:3b0f --fail 'card is blocked'         # it failed";
+  # it took effect, and this was the answer
+  hapax resolve order-42 charge --result '{\"receipt\": \"r-17\"}'
+  # it did not: send it again
+  hapax resolve order-42 charge --retry
+  # it failed
+  hapax resolve order-42 fx:3b0f --fail 'card is blocked'";
 
 /// Tell how a call in doubt ended
 #[derive(Debug, Args)]

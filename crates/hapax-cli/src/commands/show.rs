@@ -9,7 +9,7 @@ use crate::{
     output::{BAD, FAINT, GOOD, STRONG, clean},
     session::Session,
     table::{Cell, Table, cut},
-    view::{RunView, ago, failure, standing, style, tags, time},
+    view::{RunView, ago, counted, failure, standing, style, tags, time},
 };
 use clap::Args;
 use hapax_core::{
@@ -29,7 +29,7 @@ const AFTER_HELP: &str = "\
 Examples:
   hapax show order-42
   hapax show order-42 --step 3
-  hapax show order-42 --json | jq .state
+  hapax show order-42 --json | jq .checkpoint.state
 
 The stock `hapax` doesn't know which fields are secret and shows the state as it is stored; a program with \
 `hapax_cli::run` hides the secret fields of its own graphs.";
@@ -333,8 +333,10 @@ fn told(entry: &Entry) -> String {
             format!("call {} asks {}: {}", question.index, question.name, question.text)
         }
         Entry::Timer(timer) => format!("call {} sleeps until {}", timer.index, time(timer.due_us)),
-        Entry::Drew(drew) if drew.scope.is_empty() => format!("drew {} random numbers", drew.draws),
-        Entry::Drew(drew) => format!("drew {} random numbers in {}", drew.draws, drew.scope),
+        Entry::Drew(drew) if drew.scope.is_empty() => {
+            format!("drew {}", counted(drew.draws, "random number"))
+        }
+        Entry::Drew(drew) => format!("drew {} in {}", counted(drew.draws, "random number"), drew.scope),
         Entry::Took { letter } => format!("took letter {letter}"),
         Entry::Retried => "an operator asked for fresh attempts".into(),
         Entry::Chunk(chunk) => format!("{} {}", streamed(chunk.call.as_ref()), chunk.payload.as_str()),

@@ -8,7 +8,8 @@ use serde::Serialize;
 
 const AFTER_HELP: &str = "\
 A run that waits for the signal goes on within a second, wherever its code runs; one that doesn't wait yet finds it when \
-it asks. A signal sent again under the same --id is delivered once.
+it asks. A signal sent again under the same --id is delivered once: the first one counts, whatever the name and \
+the payload of the next; the answer says then that it is not new.
 
 Examples:
   hapax signal order-42 approved '\"Ada\"'
@@ -25,7 +26,7 @@ pub(crate) struct Signal {
     /// What it says, as JSON
     #[arg(default_value = "null", allow_hyphen_values = true, value_name = "JSON")]
     payload: String,
-    /// The sender's own id for it; sent again, it arrives once
+    /// The sender's own id for it; of all signals with one id the first arrives, and no other
     #[arg(long)]
     id: Option<String>,
 }

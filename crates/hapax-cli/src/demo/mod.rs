@@ -24,7 +24,11 @@ mod worker;
 
 use crate::{args::Global, failure::Failure, output::Output, session};
 use clap::{Args, Parser, Subcommand};
-use hapax::{Engine, Options, Status, core::id::Namespace, store::ListFilter};
+use hapax::{
+    Engine, Options, Status,
+    core::{error::code, id::Namespace},
+    store::ListFilter,
+};
 use picture::Picture;
 use std::{
     collections::BTreeSet,
@@ -48,7 +52,8 @@ $HAPAX_STORE is not used.
 Examples:
   hapax demo
   hapax demo --orders 1000 --kills 100
-  hapax demo --store sqlite:demo.db && hapax --store sqlite:demo.db list
+  hapax demo --store sqlite:demo.db
+  hapax --store sqlite:demo.db list
   hapax demo --json";
 
 /// Pay orders while their worker is killed again and again, and count at the bank
@@ -146,7 +151,7 @@ impl Demo {
         // A store that can't be opened is reported before anything is started.
         runs(&setup)?;
         let (done, scene) = supervise(&setup, Picture::new(out)).map_err(|broken| match broken {
-            Broken::Interrupted => Failure::DemoInterrupted,
+            Broken::Interrupted => interrupted(),
             Broken::Failed(why) => Failure::Plain(format!("the demo broke off: {why}; seed {}", setup.seed)),
         })?;
         let log = ledger::read_log(&setup.log()).map_err(cannot)?;
@@ -154,6 +159,11 @@ impl Demo {
         let told = out.answer(&tally, || picture::result(&tally, &scene, out));
         if tally.holds() { told } else { Err(Failure::Told) }
     }
+}
+
+fn interrupted() -> Failure {
+    Failure::coded(code::INTERRUPTED, "interrupted; the demo's processes are ended")
+        .cured_by("start it again")
 }
 
 /// What the store has of the orders.

@@ -6,6 +6,7 @@ use super::tally::Tally;
 use crate::{
     output::{BAD, FAINT, GOOD, Output, STRONG, WARN, clean},
     table::wrapped,
+    view::counted,
 };
 use anstyle::Style;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
@@ -137,8 +138,9 @@ impl Scene {
 
     fn headline(&self) -> String {
         format!(
-            "Paying {} orders while SIGKILL hits their worker {} times; a bank in another process counts.",
-            self.orders, self.planned
+            "Paying {} while SIGKILL hits their worker {}; a bank in another process counts.",
+            counted(self.orders.into(), "order"),
+            counted(self.planned.into(), "time")
         )
     }
 
@@ -171,8 +173,8 @@ impl Scene {
 
     fn bank_row(&self, paint: Paint) -> String {
         let repeats = format!("{} repeated with the same key", self.calls - self.charges);
-        let Self { ledger, calls, charges, .. } = self;
-        format!("  bank    pid {ledger}   {charges} charges in {calls} calls, {}", paint.on(WARN, &repeats))
+        let (charges, calls) = (counted(self.charges as u64, "charge"), counted(self.calls as u64, "call"));
+        format!("  bank    pid {}   {charges} in {calls}, {}", self.ledger, paint.on(WARN, &repeats))
     }
 
     /// Kills between a charge and its answer, and upon an answer.

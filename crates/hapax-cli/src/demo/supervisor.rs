@@ -39,6 +39,11 @@ impl Setup {
         self.folder.join("ledger.sock")
     }
 
+    /// Whether an order is one of this demo's.
+    pub(super) fn is_ours(&self, order: &str) -> bool {
+        order.rsplit_once('-').is_some_and(|(batch, _)| batch == self.batch)
+    }
+
     /// The ledger's log.
     pub(super) fn log(&self) -> PathBuf {
         self.folder.join("ledger.log")
@@ -215,7 +220,9 @@ impl<'s> Supervisor<'s> {
     /// Keeps the picture up to date.
     fn note(&mut self, heard: &Heard) {
         match heard {
-            Heard::Ledger(Some(Notice::Called { order, cents, applied, .. })) => {
+            Heard::Ledger(Some(Notice::Called { order, cents, applied, .. }))
+                if self.setup.is_ours(order) =>
+            {
                 self.scene.called(order, *cents, *applied);
             }
             Heard::Worker(life, Some(Report::Claimed)) if *life == self.life => {

@@ -1,6 +1,7 @@
 //! What came of it: counted from the ledger's own log, the outside party's, and held against the orders.
 
 use super::{Runs, ledger::Entry, orders, supervisor::Setup};
+use crate::view::counted;
 use serde::Serialize;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -60,9 +61,11 @@ impl Tally {
             let paid = account.is_some_and(|account| account.cents >= due);
             lost += usize::from(!paid || !runs.finished.contains(&id));
         }
-        let charges = log.iter().filter(|entry| entry.applied).count();
+        // Others' orders in the store, such as forks of an earlier demo, are paid on the way.
+        let ours: Vec<&Entry> = log.iter().filter(|entry| setup.is_ours(&entry.charge.order)).collect();
+        let charges = ours.iter().filter(|entry| entry.applied).count();
         let seconds = (done.took.as_secs_f64() * 1000.0).round() / 1000.0;
-        let (kills, raw_calls) = (done.kills, log.len());
+        let (kills, raw_calls) = (done.kills, ours.len());
         Self { orders, steps, kills, charges, raw_calls, duplicates, lost, seconds }
     }
 
@@ -87,16 +90,18 @@ impl Tally {
 
     /// What it proves, or that it failed to.
     pub(super) fn verdict(&self, [between, upon]: [usize; 2]) -> String {
-        let Self { orders, kills, charges, raw_calls, duplicates, lost, .. } = self;
+        let Self { orders, charges, raw_calls, duplicates, lost, .. } = self;
+        let times = |count: usize| counted(count as u64, "time");
         if self.holds() {
             let upon = match upon {
                 0 => ".".to_owned(),
                 _ => format!(",\n{upon} in the moment in which its answer was seen."),
             };
+            let (kills, asked, moved) = (times(self.kills as usize), times(*raw_calls), times(*charges));
             return format!(
-                "Every order was charged exactly once and shipped, though its worker was killed {kills} times:\n\
+                "Every order was charged exactly once and shipped, though its worker was killed {kills}:\n\
                  {between} of these kills struck after the bank had moved money and before its answer arrived{upon}\n\
-                 The bank was asked {raw_calls} times and moved money {charges} times: repeated calls had their first key.\n\
+                 The bank was asked {asked} and moved money {moved}: repeated calls had their first key.\n\
                  All this is counted from the bank's own log."
             );
         }
@@ -155,6 +160,15 @@ mod tests {
             serde_json::to_string(&tally).unwrap(),
             r#"{"orders":2,"steps":8,"kills":1,"charges":2,"raw_calls":3,"duplicates":0,"lost":0,"seconds":1.5}"#
         );
+    }
+
+    #[test]
+    fn the_orders_of_another_demo_are_not_counted() {
+        let mut other = call(1, "z", true);
+        other.charge.order = orders::id("other", 1);
+        let log = [call(1, "a", true), call(1, "a", false), call(2, "b", true), other];
+        let tally = tally(&log, &[1, 2]);
+        assert_eq!((tally.charges, tally.raw_calls, tally.holds()), (2, 3, true));
     }
 
     #[test]

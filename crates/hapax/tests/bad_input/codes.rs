@@ -142,7 +142,8 @@ const HTTP_PROVOCATIONS: &[(Code, Provocation)] = provocations! {
 };
 
 /// Not of the library: the tests of `hapax-cli` meet them.
-const OF_THE_COMMAND_LINE: [Code; 4] = [code::USAGE, code::SYSTEM, code::BAD_PROGRAM, code::FINDS_WORK];
+const OF_THE_COMMAND_LINE: [Code; 5] =
+    [code::USAGE, code::SYSTEM, code::BAD_PROGRAM, code::FINDS_WORK, code::INTERRUPTED];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_code_can_be_met() {

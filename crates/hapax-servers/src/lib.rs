@@ -1,0 +1,34 @@
+//! Throwaway database servers for tests: started in seconds, gone with the process that started them.
+//!
+//! | item | what it is for |
+//! |---|---|
+//! | [`postgres`], [`mysql`] | a fresh database for one test, on the server that the whole test run shares |
+//! | [`Postgres`], [`MariaDb`] | a server of a test's own, which it may kill, freeze and restart |
+//! | [`Server`] | what both have in common |
+//! | [`Proxy`] | stands between a client and a server, counts round trips and loses messages on cue |
+//! | [`fresh_database`], [`sql`] | databases and statements through the servers' own clients |
+//! | [`install_missing`] | the Debian packages that all of this takes |
+//!
+//! A server listens on 127.0.0.1 only, runs without privileges in a temporary folder of its own, and syncs as it would in
+//! production: what it confirmed survives [`Server::kill`].
+
+mod clock;
+mod database;
+mod error;
+mod folder;
+mod mariadb;
+mod postgres;
+mod process;
+mod programs;
+mod proxy;
+mod server;
+mod shared;
+
+pub use database::{fresh_database, sql};
+pub use error::ServerError;
+pub use mariadb::MariaDb;
+pub use postgres::Postgres;
+pub use programs::install_missing;
+pub use proxy::{Counts, Proxy};
+pub use server::Server;
+pub use shared::{MYSQL_VARIABLE, POSTGRES_VARIABLE, mysql, postgres};

@@ -1,0 +1,73 @@
+//! One server of each kind for a whole test run, and in it a database for each test.
+
+use std::sync::{Mutex, PoisonError};
+
+use crate::{MariaDb, Postgres, ServerError, fresh_database};
+
+/// The variable with the URL of the PostgreSQL server that a test run shares.
+///
+/// ```
+/// assert_eq!(hapax_servers::POSTGRES_VARIABLE, "HAPAX_TEST_POSTGRES");
+/// ```
+pub const POSTGRES_VARIABLE: &str = "HAPAX_TEST_POSTGRES";
+
+/// The variable with the URL of the MariaDB or MySQL server that a test run shares.
+///
+/// ```
+/// assert_eq!(hapax_servers::MYSQL_VARIABLE, "HAPAX_TEST_MYSQL");
+/// ```
+pub const MYSQL_VARIABLE: &str = "HAPAX_TEST_MYSQL";
+
+static OWN_POSTGRES: Mutex<Option<Postgres>> = Mutex::new(None);
+static OWN_MARIADB: Mutex<Option<MariaDb>> = Mutex::new(None);
+
+/// The URL of a fresh PostgreSQL database for one test. It is on the server of [`POSTGRES_VARIABLE`], which `cargo xtask
+/// test` sets; without the variable this process starts a server of its own, once, and ends it when it ends.
+///
+/// ```no_run
+/// let database = hapax_servers::postgres()?;
+/// hapax_servers::sql(&database, "CREATE TABLE t (v int)")?;
+/// # Ok::<(), hapax_servers::ServerError>(())
+/// ```
+///
+/// # Errors
+///
+/// Those of [`Postgres::start`] and [`fresh_database`].
+pub fn postgres() -> Result<String, ServerError> {
+    shared(POSTGRES_VARIABLE, &OWN_POSTGRES, Postgres::start, |server| server.url())
+}
+
+/// The URL of a fresh MariaDB or MySQL database for one test, as [`postgres`] with [`MYSQL_VARIABLE`].
+///
+/// ```no_run
+/// let database = hapax_servers::mysql()?;
+/// hapax_servers::sql(&database, "CREATE TABLE t (v int)")?;
+/// # Ok::<(), hapax_servers::ServerError>(())
+/// ```
+///
+/// # Errors
+///
+/// Those of [`MariaDb::start`] and [`fresh_database`].
+pub fn mysql() -> Result<String, ServerError> {
+    shared(MYSQL_VARIABLE, &OWN_MARIADB, MariaDb::start, |server| server.url())
+}
+
+fn shared<S>(
+    variable: &str,
+    own: &Mutex<Option<S>>,
+    start: impl FnOnce() -> Result<S, ServerError>,
+    url: impl FnOnce(&S) -> String,
+) -> Result<String, ServerError> {
+    if let Ok(base_url) = std::env::var(variable) {
+        return fresh_database(&base_url);
+    }
+    // A test that panicked while it waited for the server left it whole or not there.
+    let mut own = own.lock().unwrap_or_else(PoisonError::into_inner);
+    let server = match &mut *own {
+        Some(server) => server,
+        none => none.insert(start()?),
+    };
+    let base_url = url(server);
+    drop(own);
+    fresh_database(&base_url)
+}

@@ -1,0 +1,40 @@
+//! The database servers that tests share: for the stage `tests`, and by hand with `cargo xtask servers`.
+
+use hapax_servers::{MYSQL_VARIABLE, MariaDb, POSTGRES_VARIABLE, Postgres, ServerError};
+
+use crate::process::Cmd;
+
+/// One server of each kind, which end when this is dropped or xtask ends.
+pub(crate) struct Servers {
+    postgres: Postgres,
+    mariadb: MariaDb,
+}
+
+impl Servers {
+    pub(crate) fn start() -> Result<Self, String> {
+        let start = || Ok(Servers { postgres: Postgres::start()?, mariadb: MariaDb::start()? });
+        start().map_err(|e: ServerError| e.to_string())
+    }
+
+    /// Tells a command's tests where the servers are. By hand, without the servers, they start their own.
+    pub(crate) fn shared_with(&self, command: Cmd) -> Cmd {
+        let told = |command: Cmd, (name, url): (&str, String)| command.env_for_now(name, &url);
+        self.variables().into_iter().fold(command, told)
+    }
+
+    fn variables(&self) -> [(&'static str, String); 2] {
+        [(POSTGRES_VARIABLE, self.postgres.url()), (MYSQL_VARIABLE, self.mariadb.url())]
+    }
+}
+
+/// Starts both and waits. An interrupt ends xtask as it ends any program; the servers notice, and go.
+pub(crate) fn run() -> Result<(), String> {
+    let servers = Servers::start()?;
+    for (name, url) in servers.variables() {
+        println!("export {name}={url}");
+    }
+    println!("# Tests with these variables use these servers. Ctrl-C ends both and removes their data.");
+    loop {
+        std::thread::park();
+    }
+}
