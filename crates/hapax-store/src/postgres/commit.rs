@@ -74,14 +74,15 @@ pub(super) fn sql(needs: Needs) -> String {
     sql.push_str(FENCED);
     let mut next = 15;
     let mut places = |types: &[&str]| {
-        let places: Vec<String> = types.iter().zip(next..).map(|(kind, n)| format!("${n}::{kind}[]")).collect();
+        let places: Vec<String> =
+            types.iter().zip(next..).map(|(kind, n)| format!("${n}::{kind}[]")).collect();
         next += types.len();
         places.join(", ")
     };
     if needs.steps {
         let places = places(&[
-            "int8", "int8", "bytea", "bytea", "bytea", "bytea", "int8", "int8", "int8", "int8", "int8", "bytea", "bytea",
-            "int8", "bytea", "bytea", "text",
+            "int8", "int8", "bytea", "bytea", "bytea", "bytea", "int8", "int8", "int8", "int8", "int8",
+            "bytea", "bytea", "int8", "bytea", "bytea", "text",
         ]);
         sql.push_str(&format!(
             ", step AS (SELECT f.namespace, f.run_id, v.* FROM unnest({places}) AS v(n, step_id, step_key, digest, io, \

@@ -265,7 +265,8 @@ impl PgSession {
             Some(statement) => statement.clone(),
             None => {
                 let sql = commit::sql(needs).replace("hapax_", &self.server.options.prefix);
-                let statement = self.client.prepare(&sql).await.map_err(|error| fault(error).before_commit())?;
+                let statement =
+                    self.client.prepare(&sql).await.map_err(|error| fault(error).before_commit())?;
                 self.chains.insert(needs, statement.clone());
                 statement
             }
@@ -392,7 +393,9 @@ fn row(row: &tokio_postgres::Row) -> Result<Row, Fault> {
     let cell = |(at, column): (usize, &tokio_postgres::Column)| {
         let cell = match *column.type_() {
             Type::INT8 => row.try_get::<_, Option<i64>>(at).map(|value| value.map(Cell::Int)),
-            Type::INT4 => row.try_get::<_, Option<i32>>(at).map(|value| value.map(|value| Cell::Int(value.into()))),
+            Type::INT4 => {
+                row.try_get::<_, Option<i32>>(at).map(|value| value.map(|value| Cell::Int(value.into())))
+            }
             Type::BYTEA => row.try_get::<_, Option<Vec<u8>>>(at).map(|value| value.map(Cell::Blob)),
             _ => row.try_get::<_, Option<String>>(at).map(|value| value.map(Cell::Text)),
         };

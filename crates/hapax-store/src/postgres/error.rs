@@ -8,7 +8,9 @@ use tokio_postgres::{Error, error::SqlState};
 pub(super) fn fault(error: Error) -> Fault {
     let Some(state) = error.code() else {
         // No word from the server: the connection broke, or our own types don't fit.
-        return if error.is_closed() || std::error::Error::source(&error).is_some_and(|source| source.is::<std::io::Error>()) {
+        return if error.is_closed()
+            || std::error::Error::source(&error).is_some_and(|source| source.is::<std::io::Error>())
+        {
             Fault::Lost(error.into())
         } else {
             Fault::Damage(None, error.to_string())
@@ -19,7 +21,9 @@ pub(super) fn fault(error: Error) -> Fault {
         &SqlState::DISK_FULL => Fault::Full(told(&error).into()),
         &SqlState::UNDEFINED_TABLE | &SqlState::UNDEFINED_COLUMN => Fault::Damage(None, told(&error)),
         // The server ends the session: whether it did so before or after a commit isn't said.
-        state if ["57P", "08"].iter().any(|class| state.code().starts_with(class)) => Fault::Lost(told(&error).into()),
+        state if ["57P", "08"].iter().any(|class| state.code().starts_with(class)) => {
+            Fault::Lost(told(&error).into())
+        }
         _ => Fault::Again(told(&error).into()),
     }
 }

@@ -50,9 +50,13 @@ async fn setting(session: &mut dyn Session, name: &str) -> Result<String, Fault>
 
 /// A standby that lags behind loses what was acknowledged when it takes over.
 async fn standbys(session: &mut dyn Session) -> Result<Fact, Fault> {
-    let sql = "SELECT count(*), count(*) FILTER (WHERE sync_state IN ('sync', 'quorum')) FROM pg_stat_replication";
+    let sql =
+        "SELECT count(*), count(*) FILTER (WHERE sync_state IN ('sync', 'quorum')) FROM pg_stat_replication";
     let row = one(session, sql, values![]).await?;
-    let (all, synchronous) = row.map_or(Ok((0, 0)), |row| Ok((row.int(0)?, row.int(1)?)))?;
+    let (all, synchronous) = match row {
+        Some(row) => (row.int(0)?, row.int(1)?),
+        None => (0, 0),
+    };
     let (verdict, meaning) = match (all, synchronous) {
         (0, _) => (Verdict::Note, "there is no standby: when this machine's disk is lost, so are the runs"),
         (_, 0) => (
@@ -61,5 +65,10 @@ async fn standbys(session: &mut dyn Session) -> Result<Fact, Fault> {
         ),
         _ => (Verdict::Good, "a standby has every commit before it is answered: a failover loses nothing"),
     };
-    Ok(Fact { name: "standbys", found: format!("{all}, {synchronous} synchronous"), verdict, meaning: meaning.into() })
+    Ok(Fact {
+        name: "standbys",
+        found: format!("{all}, {synchronous} synchronous"),
+        verdict,
+        meaning: meaning.into(),
+    })
 }

@@ -19,8 +19,7 @@ mod schema;
 use crate::{
     codec::{Codec, PayloadCodec},
     error::StoreError,
-    server::{ServerStore, faults::Faults, pool::Sessions},
-    store::Store,
+    server::{OnServer, ServerStore, faults::Faults, pool::Sessions},
 };
 use connection::{PgSession, Server};
 use error::refused;
@@ -170,11 +169,13 @@ impl PostgresStore {
     /// lose what it has committed.
     pub async fn open(url: &str, options: PostgresOptions) -> Result<Arc<Self>, StoreError> {
         let bad = |why: String| refused(&hidden(url), why, code::BAD_URL);
-        let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| bad(error.to_string()))?;
+        let mut config: Config =
+            url.parse().map_err(|error: tokio_postgres::Error| bad(error.to_string()))?;
         if config.get_connect_timeout().is_none() {
             config.connect_timeout(CONNECT);
         }
-        if options.prefix.is_empty() || !options.prefix.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
+        if options.prefix.is_empty() || !options.prefix.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+        {
             return Err(bad(format!("`{}` can't begin a table's name", options.prefix)));
         }
         let (sessions, codec) = (options.sessions, options.codec.clone());
@@ -247,4 +248,8 @@ impl PostgresStore {
     }
 }
 
-crate::server::delegate_store!(PostgresStore);
+impl OnServer for PostgresStore {
+    fn server(&self) -> &ServerStore {
+        &self.store
+    }
+}

@@ -138,7 +138,9 @@ async fn apply(session: &mut PgSession) -> Result<(), Fault> {
     session.rows("SELECT 1 FROM pg_advisory_xact_lock(?)", values![LOCK]).await?;
     let from = version(session).await?.map_or(0, |(version, _)| version);
     if from == 0 {
-        session.script("CREATE TABLE hapax_schema (version BIGINT PRIMARY KEY, program TEXT NOT NULL)").await?;
+        session
+            .script("CREATE TABLE hapax_schema (version BIGINT PRIMARY KEY, program TEXT NOT NULL)")
+            .await?;
     }
     for migration in MIGRATIONS.iter().skip(usize::try_from(from).unwrap_or(0)) {
         session.script(migration).await?;
@@ -164,7 +166,8 @@ pub(super) async fn version(session: &mut PgSession) -> Result<Option<(i64, Stri
         return Ok(None);
     }
     let sql = "SELECT version, program FROM hapax_schema ORDER BY version DESC LIMIT 1";
-    let row = one(session, sql, values![]).await?.ok_or_else(|| Fault::damage("its schema version is missing"))?;
+    let row =
+        one(session, sql, values![]).await?.ok_or_else(|| Fault::damage("its schema version is missing"))?;
     Ok(Some((row.int(0)?, row.text(1)?.to_owned())))
 }
 

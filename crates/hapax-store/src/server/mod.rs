@@ -150,145 +150,183 @@ impl ServerStore {
     }
 }
 
-impl Store for ServerStore {
+/// A store whose runs live in a server: it is that server's store under another name.
+pub(crate) trait OnServer: Send + Sync + 'static {
+    fn server(&self) -> &ServerStore;
+}
+
+impl<T: OnServer> Store for T {
     fn create(&self, run: NewRun) -> Answer<'_, Created> {
-        Box::pin(self.create_run(run))
+        Box::pin(self.server().create_run(run))
     }
 
     fn claim(&self, run: RunKey, by: Claimant) -> Answer<'_, Lease> {
         Box::pin(async move {
-            self.encoders.forget(&run);
-            call!(self, &run, |tx| lease::claim(tx, &self.overlong, &run, &by))
+            self.server().encoders.forget(&run);
+            call!(self.server(), &run, |tx| lease::claim(tx, &self.server().overlong, &run, &by))
         })
     }
 
     fn claim_ready(&self, filter: ReadyFilter, by: Claimant) -> Answer<'_, Vec<(RunKey, Lease)>> {
         Box::pin(async move {
             let about = all_runs(&filter.namespace);
-            call!(self, &about, |tx| lease::claim_ready(tx, &self.overlong, &filter, &by))
+            call!(self.server(), &about, |tx| lease::claim_ready(tx, &self.server().overlong, &filter, &by))
         })
     }
 
     fn renew(&self, leases: Vec<(RunKey, Epoch)>, by: Claimant) -> Answer<'_, Vec<(RunKey, Renewal)>> {
         Box::pin(async move {
             let Some((first, _)) = leases.first() else { return Ok(vec![]) };
-            call!(self, first, |tx| lease::renew(tx, &leases, &by))
+            call!(self.server(), first, |tx| lease::renew(tx, &leases, &by))
         })
     }
 
     fn cancels(&self, owner: Arc<str>) -> Answer<'_, Vec<RunKey>> {
         Box::pin(async move {
             let about = all_runs(&Namespace::default());
-            ask!(self, &about, |session| lease::cancels(session, &owner))
+            ask!(self.server(), &about, |session| lease::cancels(session, &owner))
         })
     }
 
     fn submit(&self, write: Arc<Write>, _: Pace) -> Answer<'_, Ticket> {
-        Box::pin(self.submit_write(write))
+        Box::pin(self.server().submit_write(write))
     }
 
     fn settle(&self, write: Arc<Write>) -> Answer<'_, Written> {
-        Box::pin(self.settle_write(write))
+        Box::pin(self.server().settle_write(write))
     }
 
     fn load(&self, run: RunKey) -> Answer<'_, Loaded> {
-        Box::pin(async move { look!(self, &run, |session| read::load(session, &self.codec, &run)) })
+        Box::pin(async move {
+            look!(self.server(), &run, |session| read::load(session, &self.server().codec, &run))
+        })
     }
 
     fn checkpoint(&self, run: RunKey, step: u64) -> Answer<'_, Option<Checkpoint>> {
         Box::pin(async move {
-            Ok(look!(self, &run, |session| read::checkpoint(session, &self.codec, &run, step))?
-                .map(|(checkpoint, _)| checkpoint))
+            Ok(look!(self.server(), &run, |session| read::checkpoint(
+                session,
+                &self.server().codec,
+                &run,
+                step
+            ))?
+            .map(|(checkpoint, _)| checkpoint))
         })
     }
 
     fn checkpoints(&self, run: RunKey, from_step: u64, limit: usize) -> Answer<'_, Vec<Checkpoint>> {
         Box::pin(async move {
-            look!(self, &run, |session| read::checkpoints(session, &self.codec, &run, from_step, limit))
+            look!(self.server(), &run, |session| read::checkpoints(
+                session,
+                &self.server().codec,
+                &run,
+                from_step,
+                limit
+            ))
         })
     }
 
     fn frontier_page(&self, run: RunKey, step: u64, page: u32) -> Answer<'_, Vec<WorkItem>> {
         Box::pin(async move {
-            look!(self, &run, |session| read::frontier_page(session, &self.codec, &run, step, page))
+            look!(self.server(), &run, |session| read::frontier_page(
+                session,
+                &self.server().codec,
+                &run,
+                step,
+                page
+            ))
         })
     }
 
     fn journal(&self, run: RunKey, from_seq: u64, limit: usize) -> Answer<'_, Vec<JournalRow>> {
         Box::pin(async move {
-            ask!(self, &run, |session| journal::read(session, &self.codec, &run, from_seq, limit))
+            ask!(self.server(), &run, |session| journal::read(
+                session,
+                &self.server().codec,
+                &run,
+                from_seq,
+                limit
+            ))
         })
     }
 
     fn run(&self, run: RunKey) -> Answer<'_, Option<RunRecord>> {
         Box::pin(async move {
-            look!(self, &run, |session| read::run(session, &run)).map_err(|fault| reported(fault, &run))
+            look!(self.server(), &run, |session| read::run(session, &run))
+                .map_err(|fault| reported(fault, &run))
         })
     }
 
     fn list(&self, filter: ListFilter) -> Answer<'_, Vec<RunRecord>> {
         Box::pin(async move {
             let about = all_runs(&filter.namespace);
-            look!(self, &about, |session| runs::list(session, &filter, &about))
+            look!(self.server(), &about, |session| runs::list(session, &filter, &about))
         })
     }
 
     fn request_cancel(&self, run: RunKey) -> Answer<'_, ()> {
-        Box::pin(async move { call!(self, &run, |tx| runs::request_cancel(tx, &run)) })
+        Box::pin(async move { call!(self.server(), &run, |tx| runs::request_cancel(tx, &run)) })
     }
 
     fn post(&self, run: RunKey, letter: NewLetter) -> Answer<'_, Posted> {
         Box::pin(async move {
             check_letter(&letter)?;
-            let payload = self.codec.pack(letter.payload.as_bytes().to_vec()).map_err(StoreError::Retry)?;
-            call!(self, &run, |tx| mailbox::post(tx, &run, &letter, &payload))
+            let payload =
+                self.server().codec.pack(letter.payload.as_bytes().to_vec()).map_err(StoreError::Retry)?;
+            call!(self.server(), &run, |tx| mailbox::post(tx, &run, &letter, &payload))
         })
     }
 
     fn letter(&self, run: RunKey, subject: Arc<str>, after: u64) -> Answer<'_, Option<Letter>> {
         Box::pin(async move {
-            ask!(self, &run, |session| mailbox::waiting(session, &self.codec, &run, &subject, after))
+            ask!(self.server(), &run, |session| mailbox::waiting(
+                session,
+                &self.server().codec,
+                &run,
+                &subject,
+                after
+            ))
         })
     }
 
     fn next_wake(&self, filter: ReadyFilter) -> Answer<'_, Option<i64>> {
         Box::pin(async move {
             let about = all_runs(&filter.namespace);
-            ask!(self, &about, |session| lease::next_wake(session, &filter))
+            ask!(self.server(), &about, |session| lease::next_wake(session, &filter))
         })
     }
 
     fn retry(&self, run: RunKey) -> Answer<'_, ()> {
-        Box::pin(async move { call!(self, &run, |tx| runs::retry(tx, &run)) })
+        Box::pin(async move { call!(self.server(), &run, |tx| runs::retry(tx, &run)) })
     }
 
     fn delete(&self, run: RunKey) -> Answer<'_, ()> {
-        Box::pin(async move { call!(self, &run, |tx| runs::delete(tx, &run)) })
+        Box::pin(async move { call!(self.server(), &run, |tx| runs::delete(tx, &run)) })
     }
 
     fn gc(&self, policy: GcPolicy) -> Answer<'_, GcReport> {
         Box::pin(async move {
             let about = all_runs(&policy.namespace);
-            call!(self, &about, |tx| runs::gc(tx, &policy))
+            call!(self.server(), &about, |tx| runs::gc(tx, &policy))
         })
     }
 
     fn outbox(&self) -> &dyn Outbox {
-        self
+        self.server()
     }
 
     fn health(&self) -> Answer<'_, Vec<Fact>> {
-        (self.health)(self.sessions.clone())
+        (self.server().health)(self.server().sessions.clone())
     }
 
     fn stats(&self) -> StoreStats {
-        self.shared.stats()
+        self.server().shared.stats()
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
-            self.lanes.close().await;
-            self.sessions.close();
+            self.server().lanes.close().await;
+            self.server().sessions.close();
         })
     }
 }
