@@ -1,5 +1,6 @@
 //! A process may die, or lose an answer, at any call to its store, while it sends and while it delivers: every message is
-//! written once, delivered at least once with one id, and never ahead of an earlier one.
+//! written once, delivered at least once with one id, and never ahead of an earlier one. One that nobody takes is dead after
+//! its attempts, holds up no other, and is delivered once an operator asks for it.
 
 use futures::future::BoxFuture;
 use hapax::{
@@ -16,12 +17,15 @@ use hapax_sim::{
 use hapax_store::{
     Store,
     faulty::{Fault, Faulty},
-    outbox::{MessageState, OutboxFilter},
+    outbox::{MessageState, OutboxFilter, OutboxRecord},
 };
 use serde::{Deserialize, Serialize};
 use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex},
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -41,6 +45,8 @@ type Ctx = hapax::Ctx<Order>;
 async fn begin(mut ctx: Ctx) -> hapax::Result<OrderDelta> {
     ctx.emit("mail", "", "begun")?;
     ctx.emit("bus", "k", "begun")?;
+    ctx.emit("post", "", "poison")?;
+    ctx.emit("post", "", "parcel")?;
     Ok(Order::delta().log("begun"))
 }
 
@@ -80,17 +86,41 @@ fn graph() -> Graph<Order> {
         .policy(LEFT, retry)
 }
 
-/// What arrived, in order; the first delivery to `bus` is refused.
+/// What arrived, in order; the first delivery to `bus` is refused, and poison until it is mended.
 #[derive(Clone, Default)]
 struct Outside {
     arrived: Arc<Mutex<Vec<Delivery>>>,
-    refused: Arc<Mutex<BTreeSet<String>>>,
+    refused: Arc<Mutex<Vec<String>>>,
+    mended: Arc<AtomicBool>,
+}
+
+impl Outside {
+    fn refuses(&self, message: &Delivery) -> bool {
+        let mut refused = lock(&self.refused);
+        let poison = message.payload.as_str() == POISON && !self.mended.load(Ordering::SeqCst);
+        let refuses = poison || (message.topic == "bus" && !refused.contains(&message.topic));
+        if refuses {
+            refused.push(message.topic.clone());
+        }
+        refuses
+    }
+
+    /// An operator finds the poison dead, after all of its attempts, and nothing else; and mends what ails it.
+    fn mend(&self, dead: &[OutboxRecord]) {
+        if self.mended.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let texts: Vec<_> = dead.iter().map(|record| record.message.payload.as_str()).collect();
+        assert_eq!(texts, [POISON]);
+        let tries = lock(&self.refused).iter().filter(|topic| *topic == "post").count();
+        assert!(tries >= ATTEMPTS as usize, "dead after {tries} tries");
+    }
 }
 
 impl Sink for Outside {
     fn publish<'a>(&'a self, message: &'a Delivery) -> BoxFuture<'a, Result<(), SinkError>> {
         Box::pin(async move {
-            if message.topic == "bus" && lock(&self.refused).insert(message.topic.clone()) {
+            if self.refuses(message) {
                 return Err(SinkError::refused("not this time"));
             }
             lock(&self.arrived).push(message.clone());
@@ -99,11 +129,16 @@ impl Sink for Outside {
     }
 }
 
+/// What no sink takes.
+const POISON: &str = "\"poison\"";
+/// How often it is tried.
+const ATTEMPTS: u32 = 2;
+
 /// Claims end soon after their process, and nothing but the test takes work up.
 const SOON: Duration = Duration::from_millis(20);
 
 fn relaying() -> RelayOptions {
-    RelayOptions::default().claim_ttl(SOON).backoff(|_| Duration::ZERO)
+    RelayOptions::default().claim_ttl(SOON).backoff(|_| Duration::ZERO).max_attempts(ATTEMPTS)
 }
 
 /// Works until the run is over and nothing waits to be delivered.
@@ -119,12 +154,26 @@ async fn work(store: Arc<dyn Store>, healthy: Arc<dyn Store>, outside: Outside, 
         }
         tokio::task::yield_now().await;
     }
-    let waits = || OutboxFilter { states: vec![MessageState::Pending], ..OutboxFilter::default() };
-    while !healthy.outbox().list(waits()).await.expect("the store itself is well").is_empty() {
-        // A lost answer is no loss: the next round asks again.
-        let _ = engine.deliver(relaying(), &outside).await;
+    deliver(&engine, &*healthy, &outside).await;
+    outside.mend(&messages(&*healthy, MessageState::Dead).await);
+    while engine.retry_dead("run").await.is_err() {
         tokio::task::yield_now().await;
     }
+    deliver(&engine, &*healthy, &outside).await;
+}
+
+/// Delivers until nothing waits.
+async fn deliver(engine: &Engine, healthy: &dyn Store, outside: &Outside) {
+    while !messages(healthy, MessageState::Pending).await.is_empty() {
+        // A lost answer is no loss: the next round asks again.
+        let _ = engine.deliver(relaying(), outside).await;
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn messages(healthy: &dyn Store, state: MessageState) -> Vec<OutboxRecord> {
+    let filter = OutboxFilter { states: vec![state], ..OutboxFilter::default() };
+    healthy.outbox().list(filter).await.expect("the store itself is well")
 }
 
 type Rows = Vec<(Place, String, String, &'static str)>;
@@ -148,13 +197,13 @@ fn left_by(kind: Kind, durability: Durability, fault: Option<(u64, Fault)>) -> (
     }
     let list = opened.store.outbox().list(OutboxFilter::default());
     let rows = quick_runtime().block_on(list).expect("the store itself is well");
-    let row = |record: &hapax_store::outbox::OutboxRecord| {
+    let row = |record: &OutboxRecord| {
         let text = record.message.payload.as_str().to_owned();
         (record.place, record.message.topic.clone(), text, record.state.word())
     };
     let arrived = lock(&outside.arrived).clone();
     for message in &arrived {
-        let ids: Vec<String> = rows.iter().map(hapax_store::outbox::OutboxRecord::id).collect();
+        let ids: Vec<String> = rows.iter().map(OutboxRecord::id).collect();
         assert!(ids.contains(&message.id), "{message:?} was never written");
     }
     (rows.iter().map(row).collect(), arrived, faulty.fired())
@@ -187,6 +236,8 @@ fn every_boundary(kind: Kind, durability: Durability, what: Fault) {
     );
     assert!(rows.iter().all(|row| row.3 == "sent") && arrived.len() == rows.len());
     let firsts = first_deliveries(&arrived);
+    let post: Vec<&str> = firsts["post"].iter().map(|(_, text)| text.as_str()).collect();
+    assert_eq!(post, ["\"parcel\"", POISON], "it leaves its order, and holds up nothing");
     let mut boundaries = 0;
     loop {
         let (again, arrived, fired) = left_by(kind, durability, Some((boundaries, what)));

@@ -101,11 +101,19 @@ impl Tables {
         let (now, key, claim) = (self.clock.now_us(), new.key.clone(), new.claim.clone());
         self.created += 1;
         let mut run = Run::new(new, self.created, now);
+        run.record.cancel_requested = self.is_orphan(&run.record);
         let lease = claim.map(|by| run.claim(&by, now));
         self.live.insert(run.number, key.clone());
         self.runs.insert(key, run);
         self.stats.transactions += 1;
         Created::New(lease)
+    }
+
+    /// Whether the cancel of its parent has come and gone.
+    fn is_orphan(&self, record: &RunRecord) -> bool {
+        let parent = record.parent.clone().map(|run| RunKey { namespace: record.key.namespace.clone(), run });
+        let parent = parent.and_then(|parent| self.runs.get(&parent));
+        parent.is_some_and(|parent| parent.record.status == Status::Cancelled)
     }
 
     fn claim(&mut self, key: &RunKey, by: &Claimant) -> Result<Lease, StoreError> {

@@ -99,7 +99,8 @@ pub type Answer<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 pub trait Store: Send + Sync + 'static {
     /// Creates a run with its step 0, claimed by its creator when `claim` says so. Durable when it answers.
     ///
-    /// An id that is taken answers [`Created::Exists`] and changes nothing.
+    /// An id that is taken answers [`Created::Exists`] and changes nothing. A child whose parent was cancelled is to be
+    /// cancelled from its beginning.
     fn create(&self, run: NewRun) -> Answer<'_, Created>;
 
     /// Takes over one run: raises its epoch, so that every later write of an earlier holder is refused. Durable

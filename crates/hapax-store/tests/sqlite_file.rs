@@ -4,6 +4,7 @@ use hapax_core::{
     commit::{Epoch, StepCommit, Write, Written},
     error::{Code, Coded, code},
     id::RunKey,
+    journal::{Entry, JournalRow},
     json::Json,
     key::Digest,
     mailbox::{NewLetter, Posted},
@@ -585,6 +586,25 @@ async fn a_letter_is_durable_before_its_sender_is_answered() {
     other.execute_batch("ROLLBACK").unwrap();
     assert_eq!(posted.await.unwrap(), Posted::New);
     assert!(store.letter(key("r"), "go".into(), 0).await.unwrap().is_some());
+}
+
+/// A run that takes letters for ever, and begins anew now and then, keeps of them no more than their names.
+#[tokio::test]
+async fn a_taken_letter_leaves_only_its_id() {
+    let (_folder, path) = folder();
+    let store = open(&path).await;
+    let mut holder = Sample::run("r").hold(&store).await;
+    let letter =
+        NewLetter { id: "1".into(), subject: "go".into(), payload: Json::of(&"x".repeat(10_000)).unwrap() };
+    store.post(key("r"), letter.clone()).await.unwrap();
+    let mut step = holder.next("one");
+    let row = holder.append(1).rows.remove(0);
+    step.journal = vec![JournalRow { entry: Entry::Took { letter: 1 }, ..row }];
+    holder.commit(step).await.unwrap();
+    let size = "SELECT length(payload) FROM hapax_letters WHERE taken = 1";
+    let size: i64 = Connection::open(&path).unwrap().query_row(size, [], |row| row.get(0)).unwrap();
+    assert_eq!(size, 0);
+    assert_eq!(store.post(key("r"), letter).await.unwrap(), Posted::Known);
 }
 
 fn claim_filter() -> hapax_store::outbox::ClaimFilter {

@@ -10,7 +10,7 @@ use crate::{
     wait::Wait,
 };
 use hapax_core::{
-    canonical,
+    canary, canonical,
     commit::Status,
     error::{Coded, code},
     id::{RunId, RunKey},
@@ -102,7 +102,7 @@ impl EffectFuture<'_> {
         let outcome = match self.create(live, &new).await {
             Err(error) => failed(error.code(), error.to_string(), false),
             Ok(()) => {
-                let subject = mailbox::end_of(run);
+                let subject = mailbox::end_of(new.key.run.as_str());
                 self.take_letters(live, &subject).await;
                 match self.child_outcome(live, &new.key).await {
                     Some(outcome) => outcome,
@@ -131,7 +131,9 @@ impl EffectFuture<'_> {
         let Some(code) = live.shared.latest(child.graph) else {
             return Err(Error::NotRegistered { graph: child.graph.into() });
         };
-        let key = RunKey { namespace: item.run.namespace.clone(), run: RunId::new(run)? };
+        let again = canary::on("child_twice") && self.is_begun();
+        let run = RunId::new(if again { format!("{run}-again") } else { run.to_owned() })?;
+        let key = RunKey { namespace: item.run.namespace.clone(), run };
         let new = code.new_run(key, canonical::to_vec(state)?, C::VERSION, None);
         Ok(NewRun { parent: Some(item.run.run.clone()), ..new })
     }

@@ -49,6 +49,8 @@ pub(crate) struct Claimed<S: State, A> {
     pub(crate) record: HashMap<PathHash, ItemRecord>,
     pub(crate) mailbox: Arc<Mailbox>,
     state_json: Arc<[u8]>,
+    /// The step that its history begins with.
+    began: u64,
     since: Instant,
     used_before: Duration,
 }
@@ -94,7 +96,18 @@ impl<S: State, A: Send + Sync + 'static> Claimed<S, A> {
         let mut run = Self::at(program, app, shared, gate, (key, lease), loaded.checkpoint)?;
         run.record = by_item(run.digest, loaded.journal);
         run.used_before = Duration::from_micros(loaded.record.used_us);
+        run.began = run.first_step().await?;
         Ok(run)
+    }
+
+    /// The step that the history of a loaded run begins with, as far as somebody wants to know.
+    async fn first_step(&self) -> Result<u64, Halt> {
+        if self.shared.options.max_steps.is_none() {
+            return Ok(self.began);
+        }
+        let first = self.shared.store.checkpoints(self.key.clone(), 0, 1).await;
+        let first = first.map_err(|error| Halt::Store(Arc::new(error)))?;
+        Ok(first.first().map_or(self.began, |checkpoint| checkpoint.step))
     }
 
     fn at(
@@ -134,6 +147,7 @@ impl<S: State, A: Send + Sync + 'static> Claimed<S, A> {
             record: HashMap::new(),
             mailbox,
             state_json: checkpoint.state,
+            began: checkpoint.step,
             since: clock::instant(),
             used_before: Duration::ZERO,
         })
@@ -162,10 +176,10 @@ impl<S: State, A> Claimed<S, A> {
     }
 
     /// The history is about to be forgotten: everything in it is durable first, since nobody could ask for it
-    /// afterwards. The run's time counts anew, and the shape that is executed is its own from now on.
+    /// afterwards. The run's time and steps count anew, and the shape that is executed is its own from now on.
     pub(crate) async fn begin_anew(&mut self) -> Result<Digest, Halt> {
         self.gate.flush().await?;
-        (self.since, self.used_before) = (clock::instant(), Duration::ZERO);
+        (self.since, self.used_before, self.began) = (clock::instant(), Duration::ZERO, self.step);
         Ok(self.program.shape.fingerprint())
     }
 
@@ -178,10 +192,11 @@ impl<S: State, A> Claimed<S, A> {
             return Err(Halt::Drained);
         }
         let options = &self.shared.options;
-        if options.max_steps.is_some_and(|max| self.step >= max) {
+        let taken = self.step - self.began;
+        if options.max_steps.is_some_and(|max| taken >= max) {
             return Err(Halt::Failed(Box::new(RunFailure {
                 code: code::MAX_STEPS.into(),
-                message: format!("the run has taken its {} steps and is not done", self.step),
+                message: format!("the run has taken its {taken} steps and is not done"),
                 step: self.step,
                 node: None,
             })));

@@ -14,6 +14,7 @@ pub use response::Response;
 
 use crate::{Ctx, EffectError};
 use hapax_core::{
+    canary,
     error::{Code, Coded, code},
     state::State,
 };
@@ -105,7 +106,10 @@ impl<S: State, A: Send + Sync + 'static> Ctx<S, A> {
             return Err(EffectError::fatal(name, error.code(), error.to_string()));
         }
         let clock = self.clock();
-        let send = async |call: crate::Call| client.send(&request, call.key(), &clock).await;
+        let send = async |call: crate::Call| {
+            let anew = canary::on("http_key_anew").then(|| uuid::Uuid::now_v7().to_string());
+            client.send(&request, anew.as_deref().unwrap_or(call.key()), &clock).await
+        };
         self.effect(name, request.kind_of_call(), &request.recorded(), send).await
     }
 }

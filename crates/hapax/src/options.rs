@@ -141,7 +141,7 @@ setters! {
     run_budget: Duration;
     /// How long a start waits for room before its run is parked. Default: 30 s.
     backpressure_timeout: Duration;
-    /// Steps that a run may take. Default: no limit.
+    /// Steps that a run may take, counted anew when it [begins anew](crate::Outcome::continue_as). Default: no limit.
     max_steps: Option<u64>;
     /// What happens when two items of one step write one field. Default: the run fails.
     conflict_policy: ConflictPolicy;

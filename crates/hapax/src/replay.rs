@@ -127,7 +127,7 @@ impl Engine {
     ///
     /// The code is that of the graph registered here under the run's own shape, or one that was declared compatible.
     pub async fn replay(&self, run: &str) -> Result<Replay, Error> {
-        self.replay_record(self.record(run).await?).await
+        self.replay_run(&self.key(run)?).await
     }
 
     /// Replays all runs [in flight](ListFilter::in_flight): whether this code can go on with them. A run whose graph isn't registered here,
@@ -135,14 +135,29 @@ impl Engine {
     pub async fn replay_in_flight(&self) -> Result<Vec<Replay>, Error> {
         let mut replays = vec![];
         for record in self.list(ListFilter::in_flight()).await? {
-            replays.push(self.replay_record(record).await?);
+            replays.push(self.replay_run(&record.key).await?);
         }
         Ok(replays)
     }
 
-    async fn replay_record(&self, record: RunRecord) -> Result<Replay, Error> {
-        let RunRecord { key, graph, fingerprint, step, .. } = record;
-        self.replay_from(Source::Store(self.shared.store.clone()), key, graph, fingerprint, step).await
+    async fn replay_run(&self, run: &RunKey) -> Result<Replay, Error> {
+        loop {
+            let began = self.first_step(run).await?;
+            let RunRecord { key, graph, fingerprint, step, .. } = self.record(run.run.as_str()).await?;
+            let source = Source::Store(self.shared.store.clone());
+            let replay = self.replay_from(source, key, graph, fingerprint, step).await;
+            let is_same = replay.as_ref().is_ok_and(|replay| replay.divergence.is_none());
+            // A run that began anew meanwhile has forgotten what is missing: it has another history now.
+            if is_same || self.first_step(run).await? == began {
+                return replay;
+            }
+        }
+    }
+
+    /// The step that a run's history begins with.
+    async fn first_step(&self, run: &RunKey) -> Result<Option<u64>, Error> {
+        let first = self.shared.store.checkpoints(run.clone(), 0, 1).await?;
+        Ok(first.first().map(|checkpoint| checkpoint.step))
     }
 
     /// Replays what a source has of a run.

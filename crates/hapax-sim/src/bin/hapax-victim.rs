@@ -1,15 +1,15 @@
 //! The process that is killed: `hapax-victim DB LEDGER orders|journeys strict|pipelined FROM TO [HOLD_NTH]`.
 //!
 //! Ships the orders, or makes the journeys, of the numbers FROM..TO, whatever an earlier life has left of them, and
-//! reports what it does on its standard output. What journeys send is delivered to a file beside the database. With HOLD_NTH it keeps the answer to its n-th durable step to itself. It ends with its
-//! standard input, so that it can't outlive the test that started it.
+//! reports what it does on its standard output. Journeys wait for the letters of a `hapax-sender`; what they send is
+//! delivered to a file beside the database. With HOLD_NTH it keeps the answer to its n-th durable step to itself. It ends
+//! with its standard input, so that it can't outlive the test that started it.
 
 use futures::future::try_join_all;
 use hapax::{
-    Durability, Engine, Error, Flow, Options, Run, State,
+    Durability, Engine, Flow, Options, Run, State,
     outbox::{FileSink, RelayOptions},
     store::{
-        StoreError,
         outbox::{MessageState, OutboxFilter},
         sqlite::{SqliteOptions, SqliteStore},
     },
@@ -111,27 +111,12 @@ async fn travel(engine: &Engine, args: Args, reports: &Arc<Reporter>) -> hapax::
     let options = RelayOptions::default().claim_ttl(SOON).poll_interval(SOON);
     let relay = engine.relay(options, FileSink::open(format!("{}.messages", args.db))?)?;
     let runs = start(&flow, args.numbers.map(journeys::journey).map(|it| (it.id.clone(), it))).await?;
-    try_join_all(runs.iter().map(|run| send(engine, run.id().as_str()))).await?;
     try_join_all(runs.iter().map(Run::wait)).await?;
     let pending = OutboxFilter { states: vec![MessageState::Pending], ..OutboxFilter::default() };
     while !engine.outbox(pending.clone()).await?.is_empty() {
         tokio::time::sleep(SOON).await;
     }
     relay.stop().await;
-    Ok(())
-}
-
-/// Sends a journey its letters, in their order, each twice: as a sender does that doesn't know whether it arrived.
-async fn send(engine: &Engine, journey: &str) -> hapax::Result<()> {
-    for letter in journeys::LETTERS {
-        for _ in 0..2 {
-            match engine.signal_as(journey, &format!("letter-{letter}"), journeys::GO, &letter).await {
-                // A journey that is over had its letters.
-                Err(Error::Store(error)) if matches!(*error, StoreError::WrongStatus { .. }) => {}
-                sent => drop(sent?),
-            }
-        }
-    }
     Ok(())
 }
 

@@ -13,7 +13,7 @@ use std::{
 #[derive(Debug)]
 pub struct Process {
     child: Mutex<Child>,
-    _input: Option<ChildStdin>,
+    input: Option<ChildStdin>,
 }
 
 impl Process {
@@ -26,7 +26,7 @@ impl Process {
         let mut child = command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let said = child.stdout.take().expect("its output is piped");
         let input = child.stdin.take();
-        Ok((Self { child: Mutex::new(child), _input: input }, BufReader::new(said)))
+        Ok((Self { child: Mutex::new(child), input }, BufReader::new(said)))
     }
 
     /// SIGKILL, at once. One that has ended already stays as it is.
@@ -37,6 +37,12 @@ impl Process {
     /// Waits for its end.
     pub fn wait(&self) -> ExitStatus {
         self.child().wait().expect("our own child can be waited for")
+    }
+
+    /// Closes its input, by which it lives, and waits for its end.
+    pub fn end(mut self) -> ExitStatus {
+        self.input = None;
+        self.wait()
     }
 
     fn child(&self) -> MutexGuard<'_, Child> {

@@ -92,6 +92,29 @@ impl World {
     }
 }
 
+/// Whoever writes to the journeys of a life: a process beside the victim, which nobody kills.
+struct Sender {
+    process: Process,
+    said: BufReader<ChildStdout>,
+}
+
+impl Sender {
+    fn start(world: &World, numbers: &Range<u32>) -> Self {
+        let db = world.db().display().to_string();
+        let args = [db, numbers.start.to_string(), numbers.end.to_string()];
+        let program = Path::new(env!("CARGO_BIN_EXE_hapax-sender"));
+        let (process, said) = Process::start(program, args).expect("the sender starts");
+        Self { process, said }
+    }
+
+    /// Lets it end behind the journey at hand. Answers which letters were new.
+    fn end(self) -> Vec<String> {
+        let status = self.process.end();
+        assert!(status.success(), "the sender failed: {status}");
+        self.said.lines().map(|line| line.expect("the sender's output can be read")).collect()
+    }
+}
+
 /// Reads the victim's reports until it is dead. At the report that the aim waits for, `strike` is called.
 fn watch(said: BufReader<ChildStdout>, aim: Option<Aim>, strike: impl Fn()) -> Scene {
     let mut scene = Scene::default();
@@ -123,6 +146,8 @@ pub(crate) struct Harness {
     recoveries: Vec<Duration>,
     /// The life before was ended by a kill.
     after_kill: bool,
+    /// The letters that were new when they were sent.
+    pub(crate) sent: Vec<String>,
     pub(crate) runtime: tokio::runtime::Runtime,
 }
 
@@ -157,6 +182,7 @@ impl Harness {
             in_commit: (0, 0),
             recoveries: vec![],
             after_kill: false,
+            sent: vec![],
             runtime: tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime"),
         }
     }
@@ -206,8 +232,11 @@ impl Harness {
     fn live(&mut self, aim: Option<Aim>) {
         let hold = aim.filter(|aim| aim.phase == Some(Phase::Committed)).map(|aim| aim.nth);
         let (victim, said) = self.world.victim(&self.numbers, hold);
+        let sender = (self.world.work == Work::Journeys).then(|| Sender::start(&self.world, &self.numbers));
         let (scene, called) = self.stalk(&victim, said, aim);
         let status = victim.wait();
+        // The files are looked at when nobody writes.
+        self.sent.extend(sender.map(Sender::end).unwrap_or_default());
         self.runtime.block_on(self.seen.check(&self.world.db(), &self.world.calls(), &scene));
         let recovery = scene.recovered_us.filter(|_| self.after_kill);
         self.recoveries.extend(recovery.map(Duration::from_micros));

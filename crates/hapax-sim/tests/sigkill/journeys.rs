@@ -43,9 +43,19 @@ pub(crate) fn check(harness: &Harness) {
         assert_eq!(told[&id], messages(&journey.paid_by), "{id}: each message, once, in its order");
         invoices += usize::from(journey.paid_by == "invoice");
     }
+    check_letters(harness);
     println!("  {invoices} of {} paid by invoice", harness.numbers().len());
     assert!(invoices > 0, "no journey was paid by invoice");
     replay(harness, runs.keys());
+}
+
+/// However often they were sent, by however many senders, each letter was new to its journey once.
+fn check_letters(harness: &Harness) {
+    let letters = |number| LETTERS.map(|letter| format!("{} {letter}", journeys::journey(number).id));
+    let expected: Vec<String> = harness.numbers().flat_map(letters).collect();
+    let mut sent = harness.sent.clone();
+    sent.sort();
+    assert_eq!(sent, expected);
 }
 
 /// Each place has one key and one request, and its receipt is in the journey.

@@ -207,6 +207,9 @@ pub async fn a_cancel_reaches_the_children(fixture: Fixture) {
     assert!(child.record().await.cancel_requested);
     assert!(!stranger.record().await.cancel_requested);
     assert_eq!(status(store, &over).await, Status::Succeeded);
+    // A holder that was taken for dead may start one only now.
+    let late = Sample::run("late").child_of(&parent.key).hold(store).await;
+    assert!(late.record().await.cancel_requested);
 }
 
 /// It may not have looked yet how the child ended.

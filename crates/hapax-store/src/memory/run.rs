@@ -15,6 +15,7 @@ use hapax_core::{
     frontier::page_digests,
     id::RunKey,
     journal::{Entry, JournalRow},
+    json::Json,
     key::{Digest, StepKey},
     limits::FRONTIER_PAGE,
     mailbox::{Letter, NewLetter, Posted},
@@ -267,6 +268,7 @@ impl Run {
                 && let Some(kept) = self.mailbox.get_mut(letter as usize - 1)
             {
                 kept.taken = true;
+                kept.letter.payload = Json::null();
             }
         }
         self.record.next_seq += rows.len() as u64;

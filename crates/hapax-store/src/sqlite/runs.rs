@@ -65,7 +65,8 @@ fn insert_run(tx: &Tx<'_>, new: &NewRun, lease: Option<&Lease>) -> rusqlite::Res
     let inserted = tx.execute(
         "INSERT INTO hapax_runs (namespace, run_id, graph, fingerprint, input, status, status_json, step_id, digest, \
          next_seq, epoch, nonce, owner, lease_until, lease_ttl, cancel_requested, used_us, created_at, updated_at, parent) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?17, ?10, ?11, ?12, ?13, ?14, 0, 0, ?15, ?15, ?16) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?17, ?10, ?11, ?12, ?13, ?14, EXISTS \
+         (SELECT 1 FROM hapax_runs WHERE namespace = ?1 AND run_id = ?16 AND status = 'cancelled'), 0, ?15, ?15, ?16) \
          ON CONFLICT DO NOTHING",
         params![
             new.key.namespace.as_str(),

@@ -19,6 +19,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+type Meanwhile = Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 type Fatal = Box<dyn Fn(&Write) -> bool + Send + Sync>;
 
 /// Passes everything on while it lives. Its leases end at once, so a successor never waits for them; in return it
@@ -29,6 +30,7 @@ pub(crate) struct Mortal {
     fatal: Fatal,
     slow: Option<(Fatal, Signal)>,
     late: Option<mpsc::UnboundedSender<(Arc<Write>, Reply)>>,
+    meanwhile: Meanwhile,
 }
 
 type Reply = oneshot::Sender<Result<Written, StoreError>>;
@@ -43,7 +45,8 @@ impl Mortal {
         inner: Arc<dyn Store>,
         fatal: impl Fn(&Write) -> bool + Send + Sync + 'static,
     ) -> Self {
-        Self { inner, dead: CancellationToken::new(), fatal: Box::new(fatal), slow: None, late: None }
+        let (dead, fatal) = (CancellationToken::new(), Box::new(fatal));
+        Self { inner, dead, fatal, slow: None, late: None, meanwhile: Box::new(|| Box::pin(async {})) }
     }
 
     /// The writes that satisfy the predicate are made at once, but nobody hears of it before the signal.
@@ -71,6 +74,14 @@ impl Mortal {
             }
         });
         Self { late: Some(late), ..Self::new(inner) }
+    }
+
+    /// Something happens before each look at a run's history.
+    pub(crate) fn reading_while(
+        inner: Arc<dyn Store>,
+        meanwhile: impl Fn() -> BoxFuture<'static, ()> + Send + Sync + 'static,
+    ) -> Self {
+        Self { meanwhile: Box::new(meanwhile), ..Self::new(inner) }
     }
 
     async fn slowly(&self, write: Arc<Write>, pace: Pace) -> Result<Ticket, StoreError> {
@@ -113,6 +124,17 @@ fn briefly(by: Claimant) -> Claimant {
     Claimant { ttl: Duration::ZERO, ..by }
 }
 
+macro_rules! look_at {
+    ($($name:ident($($arg:ident: $type:ty),*) -> $answer:ty;)*) => {
+        $(fn $name(&self, $($arg: $type),*) -> Answer<'_, $answer> {
+            self.alive(Box::pin(async move {
+                (self.meanwhile)().await;
+                self.inner.$name($($arg),*).await
+            }))
+        })*
+    };
+}
+
 macro_rules! pass_on {
     ($($name:ident($($arg:ident: $type:ty),*) -> $answer:ty;)*) => {
         $(fn $name(&self, $($arg: $type),*) -> Answer<'_, $answer> {
@@ -150,15 +172,18 @@ impl Store for Mortal {
         }
     }
 
+    look_at! {
+        run(run: RunKey) -> Option<RunRecord>;
+        checkpoints(run: RunKey, from_step: u64, limit: usize) -> Vec<Checkpoint>;
+        frontier_page(run: RunKey, step: u64, page: u32) -> Vec<WorkItem>;
+        journal(run: RunKey, from_seq: u64, limit: usize) -> Vec<JournalRow>;
+    }
+
     pass_on! {
         cancels(owner: Arc<str>) -> Vec<RunKey>;
         settle(write: Arc<Write>) -> Written;
         load(run: RunKey) -> Loaded;
         checkpoint(run: RunKey, step: u64) -> Option<Checkpoint>;
-        checkpoints(run: RunKey, from_step: u64, limit: usize) -> Vec<Checkpoint>;
-        frontier_page(run: RunKey, step: u64, page: u32) -> Vec<WorkItem>;
-        journal(run: RunKey, from_seq: u64, limit: usize) -> Vec<JournalRow>;
-        run(run: RunKey) -> Option<RunRecord>;
         list(filter: ListFilter) -> Vec<RunRecord>;
         request_cancel(run: RunKey) -> ();
         post(run: RunKey, letter: NewLetter) -> Posted;

@@ -152,6 +152,45 @@ async fn a_run_that_begins_anew_forgets_its_history_and_keeps_its_name() {
     }
 }
 
+/// Takes two steps, waits for a signal in a third, and begins anew; ends in its fifth round. Told to stay, it doesn't.
+fn rounds() -> Graph<Board> {
+    let round = node!(
+        [] | ctx | {
+            let board = ctx.state();
+            Ok::<_, NodeError>(match board.log.len() {
+                0 | 1 => Board::delta().log("one").goto(START),
+                2 => {
+                    let stay: bool = ctx.signal("go on").await?;
+                    Board::delta().log("two").word(stay.then(|| "stay".to_owned())).goto(START)
+                }
+                _ if board.word.is_some() => Board::delta().goto(START),
+                _ if board.total == 4 => Board::delta().stop(),
+                _ => Outcome::continue_as(&Board { total: board.total + 1, ..Board::default() }),
+            })
+        }
+    );
+    Graph::new("rounds", 1, START).node(START, round)
+}
+
+/// In each round it is parked, and so loaded again in its middle.
+#[tokio::test]
+async fn steps_are_counted_anew_when_a_run_begins_anew() {
+    let engine = engine(Options::default().max_steps(Some(4)));
+    let flow = engine.register(rounds(), ()).await.unwrap();
+    let run = flow.start("run", Board::default()).await.unwrap();
+    for _ in 0..5 {
+        engine.signal("run", "go on", &false).await.unwrap();
+    }
+    assert_eq!(run.wait().await.unwrap().total, 4);
+    assert_eq!(engine.record("run").await.unwrap().step, 20);
+    let run = flow.start("stays", Board::default()).await.unwrap();
+    engine.signal("stays", "go on", &false).await.unwrap();
+    engine.signal("stays", "go on", &true).await.unwrap();
+    let error = run.wait().await.unwrap_err();
+    assert_eq!(error.code(), code::MAX_STEPS, "{error}");
+    assert_eq!(engine.record("stays").await.unwrap().step, 8, "four in each round");
+}
+
 #[test]
 fn a_crash_before_or_after_it_begins_anew_changes_nothing() {
     for dies_at in 0..=36 {

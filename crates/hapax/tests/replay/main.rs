@@ -4,9 +4,21 @@
 mod common;
 
 use common::*;
-use hapax::{Divergence, NodePolicy, Replay, State, Status, core::error::code, prelude::*, testing::Lab};
+use hapax::{
+    Divergence, NodePolicy, Replay, State, Status,
+    core::error::code,
+    prelude::*,
+    store::{BoxFuture, Store},
+    testing::Lab,
+};
 use serde::{Deserialize, Serialize};
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 const START: Node = Node::new("start");
 const LEFT: Node<u64> = Node::new("left");
@@ -289,31 +301,107 @@ async fn an_item_without_a_recorded_end_may_take_its_time() {
     }
 }
 
-/// A commit between two reads of a replay must not look like a record with holes.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_run_that_goes_on_meanwhile_does_not_diverge() {
+/// Counts to six, with a call for each one. With `anew` it begins anew after two and after four.
+fn counts(anew: bool) -> Graph<Board> {
     let count = node!(
         [] | ctx | {
-            let add = async |_: hapax::Call| Ok::<u64, NodeError>(1);
-            let total: u64 = ctx.effect("add", Write, &ctx.state().total, add).await?;
-            Ok::<_, NodeError>(Board::delta().total(total))
+            let (total, add) = (ctx.state().total, async |_: hapax::Call| Ok::<u64, NodeError>(1));
+            let one: u64 = ctx.effect("add", Write, &total, add).await?;
+            Ok::<_, NodeError>(match total + one {
+                6 => Board::delta().total(one).stop(),
+                next @ (2 | 4) if anew => Outcome::continue_as(&Board { total: next, ..Board::default() }),
+                _ => Board::delta().total(one).goto(START),
+            })
         }
     );
-    let engine = engine(Options::default());
-    let graph = Graph::new("counts", 1, START).node(START, count);
-    let graph = graph.edge_if(START, START, "more", |board: &Board| board.total < 20).end(START);
-    let flow = engine.register(graph, ()).await.unwrap();
-    // The moment is short: many runs, so that some of them are met in it.
-    for number in 0..1_500 {
-        let name = format!("run-{number}");
-        let run = flow.start(&name, Board::default()).await.unwrap();
-        let mut over = false;
-        while !over {
-            over = run.status().await.unwrap().is_final();
-            let replay = engine.replay(&name).await.unwrap();
-            assert_eq!(replay.divergence, None, "after {} steps", replay.steps);
-            assert!(!over || replay.steps == 20);
+    Graph::new("counts", 1, START).node(START, count)
+}
+
+/// Lets a worker make its next writes, one by one, as long as its run isn't over.
+async fn write_on(store: Arc<dyn Store>, next: Signal, writes: usize) {
+    for _ in 0..writes {
+        let before = store.stats().writes;
+        if store.run(key("run")).await.unwrap().unwrap().status.is_final() {
+            return;
         }
+        next.give();
+        while store.stats().writes == before {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// When a worker writes, while its run is replayed.
+#[derive(Clone, Copy, Debug)]
+struct Writes {
+    /// To a run that begins anew now and then.
+    anew: bool,
+    /// So often before the replay begins.
+    before: usize,
+    /// Again before its read of this number, counted from 0,
+    read: usize,
+    /// so often.
+    then: usize,
+}
+
+/// Replays a run while it goes on. Answers also whether it did.
+async fn replayed_meanwhile(writes: Writes) -> (Replay, bool) {
+    let (store, next) = (memory(), Signal::default());
+    let worker = Engine::builder().with_store(Arc::new(Mortal::late(store.clone(), &next)));
+    let run =
+        worker.register(counts(writes.anew), ()).await.unwrap().start("run", Board::default()).await.unwrap();
+    write_on(store.clone(), next.clone(), writes.before).await;
+    let reads = Arc::new(AtomicUsize::new(0));
+    let meanwhile = {
+        let (store, next, reads) = (store.clone(), next.clone(), reads.clone());
+        move || -> BoxFuture<'static, ()> {
+            let is_due = reads.fetch_add(1, Ordering::SeqCst) == writes.read;
+            Box::pin(write_on(store.clone(), next.clone(), if is_due { writes.then } else { 0 }))
+        }
+    };
+    let reader = Arc::new(Mortal::reading_while(store.clone(), meanwhile));
+    let reader = Engine::builder().options(Options::default().finds_work(false)).with_store(reader);
+    reader.register(counts(writes.anew), ()).await.unwrap();
+    let replay = reader.replay("run").await.unwrap();
+    write_on(store, next, usize::MAX).await;
+    assert_eq!(run.wait().await.unwrap().total, 6);
+    (replay, reads.load(Ordering::SeqCst) > writes.read)
+}
+
+/// A commit between two reads of a replay must not look like a record with holes. Each step makes three writes: an
+/// intent, a result, a commit.
+#[tokio::test]
+async fn a_run_that_goes_on_meanwhile_does_not_diverge() {
+    for before in 0..=18 {
+        for then in 1..=7 {
+            replayed_at_each_read(Writes { anew: false, before, read: 0, then }).await;
+        }
+    }
+}
+
+/// What is forgotten between two reads must not look like it either.
+#[tokio::test]
+async fn a_run_that_begins_anew_meanwhile_does_not_diverge() {
+    for before in 0..=18 {
+        for then in 1..=10 {
+            replayed_at_each_read(Writes { anew: true, before, read: 0, then }).await;
+        }
+    }
+}
+
+/// The worker writes before the first read, then before the second, and so on.
+async fn replayed_at_each_read(mut writes: Writes) {
+    loop {
+        let (replay, went_on) = replayed_meanwhile(writes).await;
+        assert_eq!(replay.divergence, None, "{writes:?}");
+        let (least, most) = (writes.before / 3, (writes.before + writes.then) / 3);
+        let counted = writes.anew || (least..=most).contains(&(replay.steps as usize));
+        assert!(counted, "{writes:?}: {} steps", replay.steps);
+        if !went_on {
+            assert!(writes.read > 3, "a replay takes more than {} reads", writes.read);
+            return;
+        }
+        writes.read += 1;
     }
 }
 

@@ -5,7 +5,7 @@ mod common;
 
 use common::*;
 use hapax::{
-    Coded, Event, Status, WaitsOn,
+    Coded, Event, Question, Status, WaitsOn,
     core::{error::code, mailbox::Posted},
     prelude::*,
     store::{Clock, MemoryStore, Store},
@@ -84,6 +84,30 @@ async fn a_signal_to_nobody_or_to_a_finished_run_is_refused() {
     run.wait().await.unwrap();
     let refused = engine.signal("run", "go", "again").await.unwrap_err();
     assert_eq!(refused.code(), code::ALREADY_FINISHED, "{refused}");
+}
+
+#[tokio::test]
+async fn an_answer_of_another_form_is_refused_and_the_question_stays() {
+    let engine = engine(Options::default());
+    let work = node!(
+        [] | ctx | {
+            let question =
+                Question::new("How many?").schema(serde_json::json!({ "type": "integer", "minimum": 1 }));
+            let total: u64 = ctx.ask("count", question).await?;
+            Ok::<_, hapax::EffectError>(Board::delta().total(total))
+        }
+    );
+    let mut events = engine.events();
+    let flow = engine.register(Graph::new("asks", 1, WORK).node(WORK, work), ()).await.unwrap();
+    let run = flow.start("run", Board::default()).await.unwrap();
+    hear(&mut events, is_parked).await;
+    for unfit in [serde_json::json!("many"), serde_json::json!(0), serde_json::json!(null)] {
+        let refused = engine.answer("run", "count", &unfit).await.unwrap_err();
+        assert_eq!(refused.code(), code::ANSWER_REJECTED, "{refused}");
+        assert_eq!(run.status().await.unwrap(), Status::Waiting { on: WaitsOn::Answer });
+    }
+    engine.answer("run", "count", &3).await.unwrap();
+    assert_eq!(run.wait().await.unwrap().total, 3);
 }
 
 /// Sleeps for a month between two looks at the clock.
