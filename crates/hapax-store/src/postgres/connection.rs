@@ -11,7 +11,6 @@ use crate::{
     error::StoreError,
     server::{
         chain::Chain,
-        faults::Faults,
         pool::{Connect, Pooled},
         sql::{Cell, Done, Fault, Row, Session, Value},
     },
@@ -43,7 +42,6 @@ pub(super) struct Server {
     pub(super) options: PostgresOptions,
     /// The server's address, without its password.
     pub(super) what: String,
-    pub(super) faults: Arc<Faults>,
     pub(super) round_trips: Arc<AtomicU64>,
 }
 
@@ -207,7 +205,6 @@ impl PgSession {
     }
 
     async fn change(&mut self, sql: &str, values: &[Value<'_>]) -> Result<u64, Fault> {
-        self.server.faults.strike()?;
         let statement = self.statement(sql, values).await?;
         let bound = bind(values);
         self.server.round_trips.fetch_add(1, Ordering::Relaxed);
@@ -227,7 +224,7 @@ impl PgSession {
             self.standing = Standing::Spent;
             return Err(Fault::Lost("the server warned while it committed".into()));
         }
-        self.server.faults.after_commit()
+        Ok(())
     }
 
     async fn commit_now(&mut self) -> Result<(), Fault> {
@@ -240,9 +237,9 @@ impl PgSession {
         self.server.round_trips.fetch_add(1, Ordering::Relaxed);
         self.client.batch_execute("COMMIT").await.map_err(|error| match fault(error) {
             // A deferred check or a serialization failure: nothing was committed.
-            Fault::Again(source) => Fault::Again(source),
-            Fault::Duplicate(source) => Fault::Duplicate(source),
-            fault => Fault::Lost(format!("{fault:?}").into()),
+            fault @ (Fault::Again(_) | Fault::Duplicate(_)) => fault,
+            Fault::Nothing(source) | Fault::Full(source) | Fault::Lost(source) => Fault::Lost(source),
+            Fault::Damage(_, what) => Fault::Lost(what.into()),
         })?;
         self.standing = Standing::Idle;
         self.unless_warned()
@@ -259,7 +256,6 @@ impl PgSession {
     }
 
     async fn write(&mut self, chains: &[Chain]) -> Result<Vec<bool>, Fault> {
-        self.server.faults.strike()?;
         let needs = Needs::of(chains);
         let statement = match self.chains.get(&needs) {
             Some(statement) => statement.clone(),

@@ -24,7 +24,10 @@ pub(super) fn fault(error: Error) -> Fault {
         state if ["57P", "08"].iter().any(|class| state.code().starts_with(class)) => {
             Fault::Lost(told(&error).into())
         }
-        _ => Fault::Again(told(&error).into()),
+        &SqlState::T_R_SERIALIZATION_FAILURE
+        | &SqlState::T_R_DEADLOCK_DETECTED
+        | &SqlState::LOCK_NOT_AVAILABLE => Fault::Again(told(&error).into()),
+        _ => Fault::Nothing(told(&error).into()),
     }
 }
 

@@ -19,7 +19,7 @@ mod schema;
 use crate::{
     codec::{Codec, PayloadCodec},
     error::StoreError,
-    server::{OnServer, ServerStore, faults::Faults, pool::Sessions},
+    server::{OnServer, ServerStore, pool::Sessions},
 };
 use connection::{PgSession, Server};
 use error::refused;
@@ -179,13 +179,8 @@ impl PostgresStore {
             return Err(bad(format!("`{}` can't begin a table's name", options.prefix)));
         }
         let (sessions, codec) = (options.sessions, options.codec.clone());
-        let server = Arc::new(Server {
-            config,
-            options,
-            what: hidden(url),
-            faults: Arc::<Faults>::default(),
-            round_trips: Arc::<AtomicU64>::default(),
-        });
+        let server =
+            Arc::new(Server { config, options, what: hidden(url), round_trips: Arc::<AtomicU64>::default() });
         let mut first = PgSession::open(&server).await?;
         first.check().await?;
         schema::migrate(&mut first, &server.what).await?;
@@ -216,35 +211,6 @@ fn hidden(url: &str) -> String {
 impl std::fmt::Debug for PostgresStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("PostgresStore").field("server", &self.server.what).finish_non_exhaustive()
-    }
-}
-
-#[cfg(feature = "conformance")]
-impl PostgresStore {
-    /// Makes the n-th changing statement from now, counted from 0, fail. The answer disarms it and tells whether
-    /// it fired.
-    ///
-    /// ```no_run
-    /// # async fn example(store: &hapax_store::postgres::PostgresStore) {
-    /// let fired = store.fail_at(0);
-    /// assert!(!fired(), "nothing was written");
-    /// # }
-    /// ```
-    pub fn fail_at(&self, n: u64) -> impl Fn() -> bool + Send + Sync + 'static {
-        self.server.faults.fail_at(n);
-        let faults = self.server.faults.clone();
-        move || faults.disarm()
-    }
-
-    /// Loses the server's answer to the next commit.
-    ///
-    /// ```no_run
-    /// # async fn example(store: &hapax_store::postgres::PostgresStore) {
-    /// store.lose_next_commit();
-    /// # }
-    /// ```
-    pub fn lose_next_commit(&self) {
-        self.server.faults.lose_next_commit();
     }
 }
 

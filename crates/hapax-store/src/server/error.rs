@@ -31,7 +31,7 @@ pub(crate) type Outcome<T> = Result<T, Halt<T>>;
 pub(crate) fn reported(fault: Fault, about: &RunKey) -> StoreError {
     match fault {
         // A duplicate that nobody looked into is our own mistake, not the caller's.
-        Fault::Duplicate(source) | Fault::Again(source) => StoreError::Retry(source),
+        Fault::Duplicate(source) | Fault::Again(source) | Fault::Nothing(source) => StoreError::Retry(source),
         Fault::Full(source) => StoreError::Full(source),
         Fault::Lost(source) => StoreError::Unknown(source),
         Fault::Damage(step, what) => StoreError::Corrupt { run: about.clone(), step, what },

@@ -140,11 +140,12 @@ fn read_letter(row: &Row, codec: &Codec) -> Result<Letter, Fault> {
     Ok(Letter { number, payload })
 }
 
-/// Takes a letter, behind the fence of the row that says so.
+/// Takes a letter, behind the fence of the row that says so. The row stays, since a letter that is sent again is known by
+/// its id; what it said is in the journal.
 pub(super) async fn take(tx: &mut Tx<'_>, run: &RunKey, letter: u64) -> Result<(), Fault> {
     tx.execute(
-        "UPDATE hapax_letters SET taken = 1 WHERE namespace = ? AND run_id = ? AND number = ?",
-        values![run.namespace.as_str(), run.run.as_str(), letter],
+        "UPDATE hapax_letters SET taken = 1, payload = ? WHERE namespace = ? AND run_id = ? AND number = ?",
+        values![&[], run.namespace.as_str(), run.run.as_str(), letter],
     )
     .await?;
     Ok(())

@@ -13,7 +13,6 @@
 pub(crate) mod chain;
 mod commit;
 pub(crate) mod error;
-pub(crate) mod faults;
 mod journal;
 mod lease;
 mod mailbox;

@@ -72,9 +72,10 @@ async fn insert_run(tx: &mut Tx<'_>, new: &NewRun, lease: Option<&Lease>) -> Res
         "INSERT INTO hapax_runs (namespace, run_id, part, graph, fingerprint, input, status, status_json, step_id, \
          digest, next_seq, epoch, nonce, owner, lease_until, lease_ttl, ready_at, cancel_requested, used_us, \
          created_at, updated_at, parent) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, \
-         CASE WHEN ? = 1 THEN {{now}} + ? ELSE 0 END, ?, {{now}} + ?, 0, 0, {{now}}, {{now}}, ?){}",
+         CASE WHEN ? = 1 THEN {{now}} + ? ELSE 0 END, ?, {{now}} + ?, ?, 0, {{now}}, {{now}}, ?){}",
         tx.session.unless_there()
     );
+    let orphaned = parent_is_cancelled(tx, new).await?;
     let inserted = tx
         .execute(
             &sql,
@@ -97,11 +98,21 @@ async fn insert_run(tx: &mut Tx<'_>, new: &NewRun, lease: Option<&Lease>) -> Res
                 ttl,
                 ttl,
                 ttl,
+                orphaned,
                 new.parent.as_ref().map(RunId::as_str),
             ],
         )
         .await?;
     Ok(inserted == 1)
+}
+
+/// Whether the parent was cancelled: a worker that was taken for dead may start a child of it. The parent's row stays
+/// locked until the child is there, so that its own cancel finds the child.
+async fn parent_is_cancelled(tx: &mut Tx<'_>, new: &NewRun) -> Result<bool, Fault> {
+    let Some(parent) = &new.parent else { return Ok(false) };
+    let sql = "SELECT status FROM hapax_runs WHERE namespace = ? AND run_id = ? FOR UPDATE";
+    let row = tx.one(sql, values![new.key.namespace.as_str(), parent.as_str()]).await?;
+    row.map_or(Ok(false), |row| Ok(row.text(0)? == "cancelled"))
 }
 
 /// Runs, newest first. Damage is reported with the run whose row or tags it is in.

@@ -11,8 +11,10 @@ use hapax_core::id::InvalidId;
 pub(crate) enum Fault {
     /// A unique key is taken; nothing of the statement is written.
     Duplicate(Source),
-    /// Nothing was written: a deadlock, a serialization failure, a lock that wasn't free, a server that is away.
+    /// Nothing was written, because another transaction was in the way: a deadlock, a lock that wasn't free.
     Again(Source),
+    /// Nothing was written.
+    Nothing(Source),
     /// Nothing was written: there is no room.
     Full(Source),
     /// The answer was lost: the transaction may have been committed.
@@ -26,10 +28,22 @@ impl Fault {
         Fault::Damage(None, what.into())
     }
 
+    /// The same for another who waits for the statement.
+    pub(crate) fn for_another(&self) -> Self {
+        match self {
+            Fault::Duplicate(source) => Fault::Duplicate(source.to_string().into()),
+            Fault::Again(source) => Fault::Again(source.to_string().into()),
+            Fault::Nothing(source) => Fault::Nothing(source.to_string().into()),
+            Fault::Full(source) => Fault::Full(source.to_string().into()),
+            Fault::Lost(source) => Fault::Lost(source.to_string().into()),
+            Fault::Damage(step, what) => Fault::Damage(*step, what.clone()),
+        }
+    }
+
     /// The same failure of a statement whose transaction can't have been committed.
     pub(crate) fn before_commit(self) -> Self {
         match self {
-            Fault::Lost(source) => Fault::Again(source),
+            Fault::Lost(source) => Fault::Nothing(source),
             fault => fault,
         }
     }

@@ -300,13 +300,8 @@ impl Lane {
                 }
             }
             Err(fault) => {
-                let failures = waiting.into_iter().flatten();
-                let mut fault = Some(fault);
-                for waiter in failures {
-                    let first = fault.take().unwrap_or_else(|| Fault::Again("nothing".into()));
-                    let (ours, again) = twice(first);
-                    fault = Some(again);
-                    let error = reported(ours, waiter.write.run());
+                for waiter in waiting.into_iter().flatten() {
+                    let error = reported(fault.for_another(), waiter.write.run());
                     self.answer(waiter, Err(error));
                 }
             }
@@ -344,7 +339,7 @@ impl Lane {
     }
 
     async fn write_chains(&self, chains: &[Chain]) -> Result<Vec<bool>, Fault> {
-        let mut session = self.sessions.lend().await.map_err(|error| Fault::Again(error.into()))?;
+        let mut session = self.sessions.lend().await.map_err(|error| Fault::Nothing(error.into()))?;
         let mut tries = 0;
         loop {
             match session.write_chains(chains).await {
@@ -413,27 +408,5 @@ impl Lane {
         // Room first: whoever is woken by the answer may want to submit the next one.
         drop(room);
         let _ = reply.send(answer);
-    }
-}
-
-/// The same fault for two who wait.
-fn twice(fault: Fault) -> (Fault, Fault) {
-    let copy = fault_text(&fault);
-    let again = match &fault {
-        Fault::Duplicate(_) => Fault::Duplicate(copy.into()),
-        Fault::Again(_) => Fault::Again(copy.into()),
-        Fault::Full(_) => Fault::Full(copy.into()),
-        Fault::Lost(_) => Fault::Lost(copy.into()),
-        Fault::Damage(step, what) => Fault::Damage(*step, what.clone()),
-    };
-    (fault, again)
-}
-
-fn fault_text(fault: &Fault) -> String {
-    match fault {
-        Fault::Duplicate(source) | Fault::Again(source) | Fault::Full(source) | Fault::Lost(source) => {
-            source.to_string()
-        }
-        Fault::Damage(_, what) => what.clone(),
     }
 }
