@@ -25,8 +25,6 @@ const PAGES: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/error
 pub(crate) enum Failure {
     /// An error with a code.
     Coded { code: Code, message: String, cause: Option<String>, cure: Option<String>, exit: u8 },
-    /// An error without one.
-    Plain(String),
     /// The answer itself said what is wrong.
     Told,
     /// The reader of our output went away; it has what it wanted.
@@ -36,8 +34,7 @@ pub(crate) enum Failure {
 /// What is told about a failure.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    code: Option<Code>,
+    code: Code,
     message: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     cause: Option<String>,
@@ -90,6 +87,14 @@ impl Failure {
         self
     }
 
+    /// Its code, if it has one.
+    pub(crate) fn code(&self) -> Option<Code> {
+        match self {
+            Failure::Coded { code, .. } => Some(code),
+            _ => None,
+        }
+    }
+
     /// What went wrong, without its cure.
     pub(crate) fn message(&self) -> String {
         self.report().map(|report| report.message).unwrap_or_default()
@@ -99,7 +104,7 @@ impl Failure {
         match self {
             Failure::Closed => 0,
             Failure::Coded { exit, .. } => *exit,
-            Failure::Plain(_) | Failure::Told => FAILED,
+            Failure::Told => FAILED,
         }
     }
 
@@ -107,11 +112,8 @@ impl Failure {
     pub(crate) fn report(&self) -> Option<Report> {
         match self {
             Failure::Told | Failure::Closed => None,
-            Failure::Plain(message) => {
-                Some(Report { code: None, message: message.clone(), cause: None, cure: None, page: None })
-            }
             Failure::Coded { code, message, cause, cure: better, .. } => Some(Report {
-                code: Some(code),
+                code,
                 message: message.clone(),
                 cause: cause.clone(),
                 cure: better.clone().or_else(|| Some(cure(code).into())),
@@ -124,7 +126,7 @@ impl Failure {
 impl Report {
     /// As a person reads it, in lines of so many columns.
     pub(crate) fn human(&self, width: Option<usize>, paint: impl Fn(Style, &str) -> String) -> String {
-        let head = self.code.map_or_else(|| "error".to_owned(), |code| format!("error[{code}]"));
+        let head = format!("error[{}]", self.code);
         let parts = [
             ("", head.as_str(), BAD, Some(&self.message)),
             ("  ", "cause", STRONG, self.cause.as_ref()),

@@ -30,7 +30,7 @@
 //! | `output`, `table`, `json`, `view` | how things are shown, to people and to programs |
 //! | `drawing` | a graph and the path of a run through it |
 //! | `demo` | orders that are paid through many kills |
-//! | `failure`, `usage` | errors with their cure, and the exit codes |
+//! | `failure`, `usage`, `signals` | errors with their cure, exit codes, requests to end |
 
 mod args;
 mod commands;
@@ -40,6 +40,7 @@ mod failure;
 mod json;
 mod output;
 mod session;
+mod signals;
 mod table;
 mod usage;
 mod view;
@@ -50,6 +51,7 @@ use failure::Failure;
 use hapax::Engine;
 use output::Output;
 use session::Session;
+use signals::EndRequests;
 use std::{ffi::OsString, process::ExitCode, time::Duration};
 
 /// What a run in its last step may take when the command is over.
@@ -161,9 +163,12 @@ fn stock(global: &args::Global, command: commands::Online, out: &Output) -> Resu
 
 async fn on(session: &Session<'_>, command: commands::Online) -> Result<(), Failure> {
     let interrupted = command.interrupted();
+    let cannot = |error| Failure::io("cannot listen to signals", &error);
+    signals::survive_file_limits().map_err(cannot)?;
+    let mut requests = EndRequests::hear().map_err(cannot)?;
     tokio::select! {
         outcome = command.run(session) => outcome,
-        Ok(()) = tokio::signal::ctrl_c() => Err(interrupted),
+        () = requests.next() => Err(interrupted),
     }
 }
 

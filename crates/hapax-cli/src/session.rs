@@ -85,8 +85,13 @@ impl Session<'_> {
     /// The checkpoint of a step that must be there.
     pub(crate) async fn checkpoint(&self, record: &RunRecord, step: u64) -> Result<Checkpoint, Failure> {
         let found = self.engine.store().checkpoint(record.key.clone(), step).await?;
-        let (run, what) = (record.key.clone(), "its checkpoint is missing".into());
-        Ok(found.ok_or(StoreError::Corrupt { run, step: Some(step), what })?)
+        let corrupt =
+            |what: &str| StoreError::Corrupt { run: record.key.clone(), step: Some(step), what: what.into() };
+        let found = found.ok_or_else(|| corrupt("its checkpoint is missing"))?;
+        if step == record.step && found.digest != record.digest {
+            return Err(corrupt("its checkpoint isn't the one that the run's row names").into());
+        }
+        Ok(found)
     }
 
     /// Follows a run until it is over, or parked where only something else can move it.
@@ -123,7 +128,7 @@ pub(crate) async fn open(global: &Global) -> Result<(Engine, Address), Failure> 
             .cured_by("pass --store sqlite:path/to/file.db, or set HAPAX_STORE")
     })?;
     let namespace = namespace(global)?;
-    let store = open_store(&url).await?;
+    let store = open_store(&url, SqliteOptions::default().must_exist(true)).await?;
     let address = vec![("HAPAX_STORE", url), ("HAPAX_NAMESPACE", namespace.as_str().into())];
     let options = Options::default().finds_work(false).namespace(namespace);
     Ok((Engine::builder().options(options).with_store(store), address))
@@ -141,9 +146,9 @@ pub(crate) fn namespace(global: &Global) -> Result<Namespace, Failure> {
     Namespace::new(name).map_err(|error| Error::from(error).into())
 }
 
-/// As the engine opens it, but for any path that the system knows, and only what is a store already: a misspelt name
-/// would become an empty one, and another program's database would get tables that nobody asked for.
-async fn open_store(url: &OsString) -> Result<Arc<dyn Store>, Failure> {
+/// As the engine opens it, but for any path that the system knows. Commands open only what is a store already: a misspelt
+/// name would become an empty one, and another program's database would get tables that nobody asked for.
+pub(crate) async fn open_store(url: &OsString, options: SqliteOptions) -> Result<Arc<dyn Store>, Failure> {
     let bytes = url.as_bytes();
     if bytes == b"memory:" {
         return Ok(MemoryStore::shared());
@@ -152,5 +157,5 @@ async fn open_store(url: &OsString) -> Result<Arc<dyn Store>, Failure> {
     let Some(path) = path.map(|path| Path::new(OsStr::from_bytes(path))) else {
         return Err(Error::BadUrl { url: url.to_string_lossy().into_owned() }.into());
     };
-    Ok(SqliteStore::open(path, SqliteOptions::default().must_exist(true)).await?)
+    Ok(SqliteStore::open(path, options).await?)
 }

@@ -133,13 +133,30 @@ async fn a_doctor_finds_whatever_is_missing_or_changed() {
 #[tokio::test]
 async fn a_missing_step_is_damage_and_not_a_wrong_question() {
     let middle = damaged_by("DELETE FROM hapax_checkpoints WHERE run_id = 'order-1' AND step_id = 2").await;
-    for command in [&["show", "order-1", "--step", "2"][..], &["graph", "--run", "order-1"]] {
+    for command in [
+        &["show", "order-1", "--step", "2"][..],
+        &["show", "order-1", "--step", "3"],
+        &["graph", "--run", "order-1"],
+        &["fork", "order-1@2"],
+    ] {
         let error = middle.hapax(command).fails(3);
         assert!(error.starts_with("error[HX0044]: run `order-1`, step 2, is damaged"), "{error}");
     }
     let latest = damaged_by("DELETE FROM hapax_checkpoints WHERE run_id = 'order-1' AND step_id = 4").await;
     let error = latest.hapax(&["show", "order-1"]).fails(3);
     assert!(error.starts_with("error[HX0044]: run `order-1`, step 4, is damaged"), "{error}");
+    let row = damaged_by("UPDATE hapax_runs SET step_id = 3 WHERE run_id = 'order-1'").await;
+    let error = row.hapax(&["show", "order-1"]).fails(3);
+    assert!(error.contains("isn't the one that the run's row names"), "{error}");
+}
+
+#[tokio::test]
+async fn a_run_without_a_readable_name_hides_no_other() {
+    let shop = damaged_by("UPDATE hapax_runs SET run_id = x'ff' WHERE run_id = 'order-2'").await;
+    let listed = shop.hapax(&["list"]);
+    assert_eq!(listed.code, 3);
+    assert!(listed.out.contains("order-1  succeeded"), "{}", listed.out);
+    assert!(listed.err.starts_with("error[HX0044]: run `*` is damaged"), "{}", listed.err);
 }
 
 #[tokio::test]

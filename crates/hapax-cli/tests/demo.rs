@@ -152,6 +152,61 @@ fn a_store_that_is_named_is_kept_and_holds_one_demo_after_the_other() {
 }
 
 #[test]
+fn two_demos_on_one_store_leave_each_other_alone() {
+    let (temp, (_disk, store)) = (tempfile::tempdir().unwrap(), on_disk());
+    let start = |seed: &str| {
+        let mut demo = demo("--orders 8 --kills 6 --json", temp.path());
+        demo.args(["--seed", seed, "--store", &store]).stdout(Stdio::piped()).spawn().unwrap()
+    };
+    for demo in [start("1"), start("2")] {
+        let output = demo.wait_with_output().unwrap();
+        let answer = json(&output);
+        assert_eq!((&answer["charges"], &answer["lost"]), (&8.into(), &0.into()), "{answer}");
+        assert_eq!(output.status.code(), Some(0));
+    }
+}
+
+#[test]
+fn a_path_need_not_be_utf8() {
+    use std::os::unix::ffi::OsStrExt;
+    let temp = tempfile::tempdir().unwrap();
+    let odd = temp.path().join(std::ffi::OsStr::from_bytes(b"odd \xff"));
+    std::fs::create_dir(&odd).unwrap();
+    let output = demo("--orders 2 --kills 1 --seed 1 --json", &odd).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let mut store = std::ffi::OsString::from("sqlite:");
+    store.push(odd.join("demo.db"));
+    let output = demo("--orders 2 --kills 1 --seed 1 --store", &odd).arg(store).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_demo_that_cannot_go_on_says_why_with_its_code() {
+    let (temp, (_disk, store)) = (tempfile::tempdir().unwrap(), on_disk());
+    demo("--orders 1 --kills 1 --seed 1 --store", temp.path()).arg(&store).output().unwrap();
+    let file = rusqlite::Connection::open(store.trim_start_matches("sqlite:")).unwrap();
+    // Its first look at the store is allowed, its worker's first write isn't.
+    file.execute_batch(
+        "CREATE TRIGGER stop BEFORE INSERT ON hapax_runs BEGIN SELECT raise(ABORT, 'no'); END",
+    )
+    .unwrap();
+    drop(file);
+    let output = demo("--orders 1 --kills 1 --seed 1 --store", temp.path()).arg(&store).output().unwrap();
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(4), "{error}");
+    assert!(error.contains("error[HX0040]: the demo broke off: ") && error.contains("cure: "), "{error}");
+}
+
+#[cfg(not(feature = "canary"))]
+#[test]
+fn a_canary_that_is_not_built_in_is_refused() {
+    let temp = tempfile::tempdir().unwrap();
+    let output = demo("--orders 1 --kills 1", temp.path()).env("HAPAX_CANARY", "gate_open").output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("--features canary"), "{}", text(&output.stderr));
+}
+
+#[test]
 fn what_is_only_in_memory_is_refused() {
     let temp = tempfile::tempdir().unwrap();
     for store in ["memory:", "sqlite::memory:"] {

@@ -533,7 +533,8 @@ pub struct ListFilter {
     pub statuses: Vec<String>,
     /// Only of this graph.
     pub graph: Option<Arc<str>>,
-    /// None of these, not even looked at: the damaged runs that are known already.
+    /// None of these, not even looked at: the damaged runs that are known already. `*`, by which an error names a run
+    /// whose own name can't be read, stands for all of those.
     pub except: Vec<RunId>,
     /// How many at the most.
     pub limit: usize,

@@ -166,6 +166,11 @@ impl Engine {
     async fn forked(&self, record: &RunRecord, fork: &Fork, key: RunKey) -> Result<NewRun, Error> {
         let (run, step, store) = (&record.key, fork.step, &self.shared.store);
         let Some(mut from) = store.checkpoint(run.clone(), step).await? else {
+            let first = store.checkpoints(run.clone(), 0, 1).await?;
+            if step <= record.step && first.first().is_none_or(|first| first.step < step) {
+                let (run, what) = (run.clone(), "its checkpoint is missing".into());
+                return Err(StoreError::Corrupt { run, step: Some(step), what }.into());
+            }
             return Err(ForkError::NoStep { run: run.clone(), step, last: record.step }.into());
         };
         for page in 1..from.pages.len() {

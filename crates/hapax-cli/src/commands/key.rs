@@ -48,6 +48,9 @@ pub(crate) struct Key {
 #[derive(Debug, Subcommand)]
 enum What {
     /// The idempotency key of a committed step
+    #[command(
+        after_help = "Example:\n  hapax key step --run-id r --step 1 --state-json '{}' \\\n      --frontier '[{\"node_id\":\"a\",\"order_key\":\"100\"}]'"
+    )]
     Step {
         /// The run
         #[arg(long, allow_hyphen_values = true)]
@@ -63,6 +66,7 @@ enum What {
         state_json: OsString,
     },
     /// The order key of an item, and below it its path hash
+    #[command(after_help = "Example:\n  hapax key order --parent 0 --node plan --edge 0")]
     Order {
         /// The parent's path hash; 0 for the start
         #[arg(long, allow_hyphen_values = true, value_name = "U64")]
@@ -75,12 +79,14 @@ enum What {
         edge: u32,
     },
     /// The seed of a run that was not given one
+    #[command(after_help = "Example:\n  hapax key seed --run-id order-42")]
     Seed {
         /// The run
         #[arg(long, allow_hyphen_values = true)]
         run_id: String,
     },
     /// The first draws of an item, one a line
+    #[command(after_help = "Example:\n  hapax key rng --seed 42 --step 1 --path-hash 7 --scope '' --count 3")]
     Rng {
         /// The run's seed
         #[arg(long, allow_hyphen_values = true, value_name = "U64")]
@@ -99,8 +105,14 @@ enum What {
         count: u64,
     },
     /// The idempotency key of an effect
+    #[command(
+        after_help = "Example:\n  hapax key effect --namespace default --run-id r --step 0 \\\n      --path-hash 7 --scope '' --index 0 \\\n      --name charge --request '{\"cents\":4200}'"
+    )]
     Effect(EffectArgs),
     /// The key of an agent's command
+    #[command(
+        after_help = "Example:\n  hapax key command --action review --task T-1 --snapshot s \\\n      --inputs '{}' --expected-outputs '[]'"
+    )]
     Command {
         /// What is done
         #[arg(long, allow_hyphen_values = true)]

@@ -44,8 +44,10 @@ pub(crate) struct Outbox {
 #[derive(Debug, Subcommand)]
 enum Action {
     /// Make the dead messages of runs pending again, with fresh attempts
+    #[command(after_help = "Example:\n  hapax outbox retry order-42")]
     Retry(Runs),
     /// Delete the dead messages of runs: they are never delivered
+    #[command(after_help = "Example:\n  hapax outbox drop order-42")]
     Drop(Runs),
 }
 

@@ -100,11 +100,9 @@ impl Show {
         let fields = session.graph(&record.graph).map_or(&[][..], |graph| graph.fields);
         let checkpoint = load(session, &record, step).await?;
         let state = state_of(&checkpoint, fields);
-        let changed = match step.checked_sub(1) {
-            Some(before) => {
-                let before = session.engine.store().checkpoint(record.key.clone(), before).await?;
-                before.map(|before| changes(&state_of(&before, fields), &state)).unwrap_or_default()
-            }
+        let steps = session.steps(&record).await?;
+        let changed = match step.checked_sub(1).filter(|before| steps.contains(before)) {
+            Some(before) => changes(&state_of(&session.checkpoint(&record, before).await?, fields), &state),
             None => vec![],
         };
         let journal = self.journal(session, &record).await?;

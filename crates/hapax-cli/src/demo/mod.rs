@@ -27,14 +27,16 @@ use clap::{Args, Parser, Subcommand};
 use hapax::{
     Engine, Options, Status,
     core::{error::code, id::Namespace},
-    store::ListFilter,
+    store::{ListFilter, SqliteOptions},
 };
 use picture::Picture;
 use std::{
     collections::BTreeSet,
+    env,
     ffi::OsString,
     hash::{BuildHasher, Hasher, RandomState},
     io,
+    os::unix::ffi::OsStrExt,
     path::Path,
     time::Duration,
 };
@@ -114,30 +116,38 @@ impl Part {
 /// Where the runs live.
 #[derive(Debug, Clone)]
 struct Place {
-    store: String,
+    store: OsString,
     namespace: Namespace,
 }
 
 impl Place {
     fn new(global: &Global, fresh: &Path) -> Result<Self, Failure> {
-        let told = global.store.clone().map(OsString::into_string).transpose();
-        let told = told.map_err(|_| Failure::usage("the demo wants an address in UTF-8"))?;
-        if told.as_ref().is_some_and(|url| url.starts_with("memory:") || url.ends_with(":memory:")) {
+        let in_memory =
+            |url: &OsString| url.as_bytes().starts_with(b"memory:") || url.as_bytes().ends_with(b":memory:");
+        if global.store.as_ref().is_some_and(in_memory) {
             let why = "what is only in memory dies with the worker; use a file, as `--store sqlite:demo.db`";
             return Err(Failure::usage(why));
         }
-        let store = told.unwrap_or_else(|| format!("sqlite:{}", fresh.join("orders.db").display()));
+        let mut fresh_store = OsString::from("sqlite:");
+        fresh_store.push(fresh.join("orders.db"));
+        let store = global.store.clone().unwrap_or(fresh_store);
         Ok(Self { store, namespace: session::namespace(global)? })
     }
 
-    async fn open(&self) -> Result<Engine, hapax::Error> {
+    async fn open(&self) -> Result<Engine, Failure> {
         let options = Options::default().namespace(self.namespace.clone());
-        Engine::builder().options(options).open(&self.store).await
+        let store = session::open_store(&self.store, SqliteOptions::default()).await?;
+        Ok(Engine::builder().options(options).with_store(store))
     }
 }
 
 impl Demo {
     pub(crate) fn run(&self, global: &Global, out: &Output) -> Result<(), Failure> {
+        if !cfg!(feature = "canary") && env::var_os("HAPAX_CANARY").is_some() {
+            let why =
+                "HAPAX_CANARY is set, but this build holds no canary: nothing would be broken on purpose";
+            return Err(Failure::usage(why).cured_by("unset it, or build with `--features canary`"));
+        }
         let cannot = |error: io::Error| Failure::io("cannot run the demo", &error);
         let folder = tempfile::Builder::new().prefix("hapax-demo-").tempdir().map_err(cannot)?;
         let setup = Setup {
@@ -152,7 +162,11 @@ impl Demo {
         runs(&setup)?;
         let (done, scene) = supervise(&setup, Picture::new(out)).map_err(|broken| match broken {
             Broken::Interrupted => interrupted(),
-            Broken::Failed(why) => Failure::Plain(format!("the demo broke off: {why}; seed {}", setup.seed)),
+            Broken::Failed(why, said) => {
+                let known = code::ALL.iter().copied().find(|code| Some(*code) == said.as_deref());
+                let why = format!("the demo broke off: {why}; seed {}", setup.seed);
+                Failure::coded(known.unwrap_or(code::SYSTEM), why)
+            }
         })?;
         let log = ledger::read_log(&setup.log()).map_err(cannot)?;
         let tally = Tally::new(&log, &setup, &runs(&setup)?, done);
@@ -183,7 +197,7 @@ fn runs(setup: &Setup) -> Result<Runs, Failure> {
             ListFilter { graph: Some(orders::GRAPH.into()), limit: usize::MAX, ..ListFilter::default() };
         let listed = engine.list(filter).await;
         engine.shutdown(Duration::from_secs(1)).await;
-        listed
+        Ok::<_, Failure>(listed?)
     })?;
     let mut runs = Runs::default();
     for record in listed.iter().filter(|record| record.key.run.as_str().starts_with(&setup.batch)) {

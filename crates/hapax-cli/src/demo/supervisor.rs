@@ -9,6 +9,7 @@ use super::{
     tally::Done,
     worker::Report,
 };
+use crate::signals::EndRequests;
 use std::{
     ffi::OsString,
     io,
@@ -19,7 +20,7 @@ use std::{
 };
 
 /// Longer than anything here takes: after this silence something is stuck.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What is to be shown.
 #[derive(Debug)]
@@ -66,13 +67,13 @@ enum Heard {
 pub(super) enum Broken {
     /// By the user.
     Interrupted,
-    /// By something that should not happen.
-    Failed(String),
+    /// By something that should not happen; with the code of the worker's error, when it said one.
+    Failed(String, Option<String>),
 }
 
 impl From<io::Error> for Broken {
     fn from(error: io::Error) -> Self {
-        Self::Failed(error.to_string())
+        Self::Failed(error.to_string(), None)
     }
 }
 
@@ -102,6 +103,8 @@ struct Supervisor<'s> {
     life: u32,
     /// When the latest kill struck, until its worker's successor has taken over.
     struck: Option<Instant>,
+    /// Why the worker couldn't go on, and its code.
+    broke: Option<(String, Option<String>)>,
     done: bool,
 }
 
@@ -117,8 +120,18 @@ impl<'s> Supervisor<'s> {
             let _ = hears.send(Heard::Ledger(notice));
         })?;
         let scene = Scene::new(setup.orders, setup.kills, setup.seed, ledger.id());
-        let mut supervisor =
-            Self { setup, inbox, outbox, ledger, picture, scene, life: 0, struck: None, done: false };
+        let mut supervisor = Self {
+            setup,
+            inbox,
+            outbox,
+            ledger,
+            picture,
+            scene,
+            life: 0,
+            struck: None,
+            broke: None,
+            done: false,
+        };
         supervisor.wait_for(|heard| matches!(heard, Heard::Ledger(Some(Notice::Ready))))?;
         supervisor.picture.begin(&supervisor.scene);
         Ok(supervisor)
@@ -156,7 +169,7 @@ impl<'s> Supervisor<'s> {
         self.ledger.tell(&Allow { life, limits })?;
         self.wait_for(|heard| matches!(heard, Heard::Ledger(Some(Notice::Allowed(of))) if *of == life))?;
         let args: [(&str, OsString); 7] = [
-            ("--store", self.setup.place.store.clone().into()),
+            ("--store", self.setup.place.store.clone()),
             ("--namespace", self.setup.place.namespace.to_string().into()),
             ("--ledger", self.setup.socket().into()),
             ("--batch", self.setup.batch.clone().into()),
@@ -177,7 +190,7 @@ impl<'s> Supervisor<'s> {
     fn kill(&mut self, worker: Process, kill: Kill) -> Result<(), Broken> {
         let struck = clock::now();
         if !worker.kill()? {
-            return Err(Broken::Failed("the worker ended before it was killed".into()));
+            return Err(self.failed("the worker ended before it was killed"));
         }
         self.struck = Some(struck);
         self.scene.killed(kill);
@@ -188,8 +201,14 @@ impl<'s> Supervisor<'s> {
     fn ended(&mut self, worker: Process, aim: Option<Aim>) -> Result<(), Broken> {
         match (worker.end()?, aim) {
             (true, None) if self.done => Ok(()),
-            _ => Err(Broken::Failed("the worker ended by itself".into())),
+            _ => Err(self.failed("the worker ended by itself")),
         }
+    }
+
+    /// What is to blame: what the worker said last, else this.
+    fn failed(&mut self, what: &str) -> Broken {
+        let (why, code) = self.broke.take().unwrap_or_else(|| (what.to_owned(), None));
+        Broken::Failed(why, code)
     }
 
     fn wait_for(&mut self, awaited: impl Fn(&Heard) -> bool) -> Result<(), Broken> {
@@ -205,14 +224,14 @@ impl<'s> Supervisor<'s> {
         let wait = due.map_or(PATIENCE, |due| due.saturating_duration_since(clock::now()));
         match self.inbox.recv_timeout(wait) {
             Ok(Heard::Interrupted) => Err(Broken::Interrupted),
-            Ok(Heard::Ledger(None)) => Err(Broken::Failed("the ledger ended by itself".into())),
+            Ok(Heard::Ledger(None)) => Err(self.failed("the ledger ended by itself")),
             Ok(heard) => {
                 self.note(&heard);
                 Ok(Some(heard))
             }
             Err(_) if due.is_some() => Ok(None),
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                Err(Broken::Failed(format!("nothing happened for {PATIENCE:?}")))
+                Err(self.failed(&format!("nothing happened for {PATIENCE:?}")))
             }
         }
     }
@@ -232,6 +251,9 @@ impl<'s> Supervisor<'s> {
             }
             Heard::Worker(_, Some(Report::Finished(number))) => self.scene.finished(*number),
             Heard::Worker(_, Some(Report::Failed(error))) => self.scene.failed(error),
+            Heard::Worker(_, Some(Report::Broke { message, code })) => {
+                self.broke = Some((message.clone(), Some(code.clone())));
+            }
             Heard::Worker(_, Some(Report::Done)) => self.done = true,
             _ => return,
         }
@@ -246,20 +268,13 @@ fn dies_upon_answer(aim: Option<Aim>) -> bool {
 /// Passes Ctrl-C, a request to end and the loss of the terminal on, so that the children are ended and the folder is
 /// removed.
 fn hear_interrupts(outbox: Sender<Heard>) -> io::Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let (mut interrupt, mut terminate, mut hangup) = {
+    let mut requests = {
         let _entered = runtime.enter();
-        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?, signal(SignalKind::hangup())?)
+        EndRequests::hear()?
     };
     thread::spawn(move || {
-        runtime.block_on(async {
-            tokio::select! {
-                _ = interrupt.recv() => (),
-                _ = terminate.recv() => (),
-                _ = hangup.recv() => (),
-            }
-        });
+        runtime.block_on(requests.next());
         // Nobody listens any more once the show is over.
         let _ = outbox.send(Heard::Interrupted);
     });

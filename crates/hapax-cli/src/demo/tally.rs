@@ -144,7 +144,7 @@ mod tests {
     }
 
     fn tally(log: &[Entry], finished: &[u32]) -> Tally {
-        let place = Place { store: String::new(), namespace: Namespace::default() };
+        let place = Place { store: "".into(), namespace: Namespace::default() };
         let (batch, folder) = ("o".into(), PathBuf::new());
         let setup = Setup { orders: 2, kills: 1, seed: 0, place, batch, folder };
         let finished = finished.iter().map(|number| orders::id("o", *number)).collect();

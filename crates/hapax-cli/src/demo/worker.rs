@@ -5,8 +5,8 @@ use super::{
     orders::{self, FraudDesk, Shop},
     process::ends_with_its_input,
 };
-use crate::failure::Failure;
-use futures::{StreamExt as _, stream};
+use crate::{failure::Failure, signals::survive_file_limits};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
 use hapax::{Event, Flow};
 use serde::{Deserialize, Serialize};
 use std::{io::Write, path::PathBuf, time::Duration};
@@ -44,6 +44,13 @@ pub(super) enum Report {
     Finished(u32),
     /// An order failed.
     Failed(String),
+    /// It can't go on.
+    Broke {
+        /// Why.
+        message: String,
+        /// The error's code.
+        code: String,
+    },
     /// No order is left.
     Done,
 }
@@ -60,29 +67,41 @@ pub(super) fn run(args: Args, place: &Place) -> Result<(), Failure> {
     ends_with_its_input(|_| ());
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.map_err(|error| Failure::io("cannot start", &error))?;
-    Ok(runtime.block_on(work(args, place))?)
+    let worked = runtime.block_on(async {
+        // Not to be told of a limit is no reason to stop.
+        let _ = survive_file_limits();
+        work(args, place).await
+    });
+    if let Err(error) = &worked
+        && let Some(code) = error.code()
+    {
+        say(&Report::Broke { message: error.message(), code: code.to_owned() });
+        return Err(Failure::Told);
+    }
+    worked
 }
 
-async fn work(args: Args, place: &Place) -> Result<(), hapax::Error> {
+async fn work(args: Args, place: &Place) -> Result<(), Failure> {
     let Args { ledger, batch, orders, life, dies_upon_answer } = args;
     let engine = place.open().await?;
     tokio::spawn(report_claims(engine.events()));
     let shop = Shop { ledger, life, dies_upon_answer, desk: FraudDesk::open() };
-    let flow = engine.register(orders::graph(), shop).await?;
+    let flow = engine.register(orders::graph(&batch), shop).await?;
     let paid = stream::iter(1..=orders).map(|number| pay(&flow, &batch, number));
-    paid.buffer_unordered(AT_ONCE).for_each(async |report| say(&report)).await;
+    paid.buffer_unordered(AT_ONCE).map_ok(|report| say(&report)).try_collect::<()>().await?;
     engine.shutdown(Duration::from_secs(5)).await;
     say(&Report::Done);
     Ok(())
 }
 
 /// Starts an order, or follows it when an earlier life has.
-async fn pay(flow: &Flow<orders::Order, Shop>, batch: &str, number: u32) -> Report {
+async fn pay(flow: &Flow<orders::Order, Shop>, batch: &str, number: u32) -> Result<Report, Failure> {
     let paid =
         async { flow.start(&orders::id(batch, number), orders::order(batch, number)).await?.wait().await };
     match paid.await {
-        Ok(_) => Report::Finished(number),
-        Err(error) => Report::Failed(error.to_string()),
+        Ok(_) => Ok(Report::Finished(number)),
+        Err(error @ hapax::Error::Store(_)) => Err(error.into()),
+        Err(error) => Ok(Report::Failed(error.to_string())),
     }
 }
 

@@ -37,6 +37,7 @@ pub(super) fn cannot_open(what: &str, error: &Error) -> Refusal {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
             (format!("another process holds its write lock ({error})"), code::STORE_RETRY)
         }
+        _ if is_full(error) => (no_room(&error.to_string()), code::STORE_FULL),
         Some(ErrorCode::ReadOnly) => (read_only_cure(&error.to_string()), code::READ_ONLY),
         _ => (error.to_string(), code::CANNOT_OPEN),
     };
@@ -45,14 +46,19 @@ pub(super) fn cannot_open(what: &str, error: &Error) -> Refusal {
 
 /// An error of the operating system beside the file.
 pub(super) fn cannot_write(path: &Path, error: &std::io::Error) -> Refusal {
-    use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
-    let read_only = matches!(error.kind(), PermissionDenied | ReadOnlyFilesystem);
-    let (why, code) = if read_only {
-        (read_only_cure(&error.to_string()), code::READ_ONLY)
-    } else {
-        (error.to_string(), code::CANNOT_OPEN)
+    use std::io::ErrorKind::{
+        FileTooLarge, PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull,
+    };
+    let (why, code) = match error.kind() {
+        PermissionDenied | ReadOnlyFilesystem => (read_only_cure(&error.to_string()), code::READ_ONLY),
+        StorageFull | QuotaExceeded | FileTooLarge => (no_room(&error.to_string()), code::STORE_FULL),
+        _ => (error.to_string(), code::CANNOT_OPEN),
     };
     Refusal { what: path.display().to_string(), why, code }
+}
+
+fn no_room(error: &str) -> String {
+    format!("{error}: there is no room for it or its log on the disk")
 }
 
 pub(super) fn read_only_cure(error: &str) -> String {

@@ -104,6 +104,9 @@ pub(super) fn list(
     let mut runs = vec![];
     while let Some(row) = rows.next().map_err(unknown)? {
         let name = row.get_ref(0).ok().and_then(|name| RunId::new(name.as_str().ok()?).ok());
+        if name.is_none() && filter.except.contains(&about.run) {
+            continue;
+        }
         let key =
             name.map_or_else(|| about.clone(), |run| RunKey { namespace: filter.namespace.clone(), run });
         let blame = |error| unreadable(error, &key);
