@@ -5,6 +5,8 @@ use hapax::{
     Engine, Error, GraphOutline, Options, Status,
     core::{checkpoint::Checkpoint, error::code, id::Namespace},
 };
+#[cfg(feature = "postgres")]
+use hapax_store::postgres::{PostgresOptions, PostgresStore};
 use hapax_store::{ListFilter, MemoryStore, RunRecord, SqliteOptions, SqliteStore, Store, StoreError};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -153,9 +155,13 @@ pub(crate) async fn open_store(url: &OsString, options: SqliteOptions) -> Result
     if bytes == b"memory:" {
         return Ok(MemoryStore::shared());
     }
-    let path = bytes.strip_prefix(b"sqlite:").filter(|path| !path.is_empty());
-    let Some(path) = path.map(|path| Path::new(OsStr::from_bytes(path))) else {
-        return Err(Error::BadUrl { url: url.to_string_lossy().into_owned() }.into());
-    };
-    Ok(SqliteStore::open(path, options).await?)
+    if let Some(path) = bytes.strip_prefix(b"sqlite:").filter(|path| !path.is_empty()) {
+        return Ok(SqliteStore::open(Path::new(OsStr::from_bytes(path)), options).await?);
+    }
+    let url = url.to_string_lossy().into_owned();
+    #[cfg(feature = "postgres")]
+    if url.starts_with("postgres://") || url.starts_with("postgresql://") {
+        return Ok(PostgresStore::open(&url, PostgresOptions::default()).await?);
+    }
+    Err(Error::BadUrl { url }.into())
 }

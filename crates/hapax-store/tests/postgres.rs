@@ -1,10 +1,13 @@
 //! The PostgreSQL store keeps every promise of a store, on a real server.
 
-use hapax_core::id::RunKey;
+use hapax_core::{commit::Written, error::Coded, id::RunKey};
 use hapax_store::{
-    Store,
-    conformance::{Damage, Fired, Fixture},
-    postgres::{PostgresOptions, PostgresStore},
+    Store, StoreError,
+    conformance::{
+        Damage, Fired, Fixture,
+        sample::{Sample, step},
+    },
+    postgres::{Isolation, PostgresOptions, PostgresStore},
     store_conformance,
 };
 use std::sync::Arc;
@@ -82,4 +85,89 @@ fn corrupt(url: &str, run: &RunKey, damage: Damage) -> bool {
         // No byte of a JSON text has its highest bit alone.
         Damage::Journal => flip("hapax_journal", "entry", &last_row, 0x80),
     }
+}
+
+/// One run that commits steps one after the other: each commit is one round trip.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_step_is_one_round_trip() {
+    let store = open(&hapax_servers::postgres().expect("a server"));
+    let shared: Arc<dyn Store> = store.clone();
+    let mut holder = Sample::run("r").hold(&shared).await;
+    holder.commit(holder.next("\"a\"")).await.expect("a step");
+    let before = store.round_trips();
+    for _ in 0..10 {
+        holder.commit(holder.next("\"a\"")).await.expect("a step");
+    }
+    assert_eq!(store.round_trips() - before, 10);
+}
+
+/// Ten processes that start at once on an empty database: each finds the tables, whoever made them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_may_open_an_empty_database_at_once() {
+    let url = hapax_servers::postgres().expect("a server");
+    let mut openers = tokio::task::JoinSet::new();
+    for _ in 0..10 {
+        let url = url.clone();
+        openers.spawn(async move { PostgresStore::open(&url, PostgresOptions::default()).await.map(drop) });
+    }
+    for opened in openers.join_all().await {
+        opened.expect("it opens");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_used_is_refused_with_its_cure() {
+    let url = hapax_servers::postgres().expect("a server");
+    let refused = async |url: &str, options: PostgresOptions| {
+        let refused = PostgresStore::open(url, options).await.expect_err("it is refused");
+        (refused.code(), refused.to_string())
+    };
+    let (base, _) = url.rsplit_once('/').expect("a database");
+    let (code, why) = refused(&format!("{base}/nowhere"), PostgresOptions::default()).await;
+    assert!(code == "HX0047" && why.contains("CREATE DATABASE"), "{code} {why}");
+    let (code, why) = refused("postgres://127.0.0.1:1/a?user=a", PostgresOptions::default()).await;
+    assert!(code == "HX0047" && why.contains("check that the server runs"), "{code} {why}");
+    let (code, why) = refused("postgres://a:secret@host:port/a", PostgresOptions::default()).await;
+    assert!(code == "HX0050" && !why.contains("secret"), "{code} {why}");
+    let (code, why) = refused(&url, PostgresOptions::default().prefix("a b")).await;
+    assert!(code == "HX0050" && why.contains("table's name"), "{code} {why}");
+}
+
+/// Tables under another name, in another schema, and transactions as if one after the other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn schema_prefix_and_isolation_are_the_users() {
+    let url = hapax_servers::postgres().expect("a server");
+    hapax_servers::sql(&url, "CREATE SCHEMA workflows").expect("a schema");
+    let options =
+        PostgresOptions::default().schema("workflows").prefix("w_").isolation(Isolation::Serializable);
+    let store: Arc<dyn Store> = PostgresStore::open(&url, options).await.expect("it opens");
+    let mut holder = Sample::run("r").hold(&store).await;
+    holder.commit(holder.next("\"a\"")).await.expect("a step");
+    assert_eq!(
+        hapax_servers::sql(&url, "SELECT step_id FROM workflows.w_runs").expect("a table").trim(),
+        "1"
+    );
+}
+
+/// The answer to a commit is lost on its way: whether it took effect is found out, and it is never written twice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_answer_is_settled() {
+    let url = hapax_servers::postgres().expect("a server");
+    let address = url.split('@').next_back().and_then(|rest| rest.split('/').next()).expect("an address");
+    let address = address.strip_prefix("postgres://").unwrap_or(address).parse().expect("an address");
+    let proxy = hapax_servers::Proxy::start(address).expect("a proxy");
+    let (near, far) = (open(&url), open(&proxy.url(&url).expect("a url")));
+    let (near, far): (Arc<dyn Store>, Arc<dyn Store>) = (near, far);
+    let mut holder = Sample::run("r").hold(&far).await;
+    holder.commit(holder.next("\"a\"")).await.expect("a step");
+    let commit = Arc::new(step(holder.next("\"b\"")));
+    proxy.swallow_replies(1);
+    let ticket = far.submit(commit.clone(), hapax_store::Pace::Alone).await.expect("it is queued");
+    proxy.wait_for_loss();
+    proxy.cut();
+    let lost = ticket.await.expect_err("its answer was lost");
+    assert!(matches!(lost, StoreError::Unknown(_)), "{lost}");
+    assert_eq!(near.settle(commit.clone()).await.expect("it is there"), Written::AlreadyCommitted);
+    let again = near.submit(commit, hapax_store::Pace::Alone).await.expect("it is queued").await;
+    assert_eq!(again.expect("it is there"), Written::AlreadyCommitted);
 }

@@ -140,12 +140,18 @@ async fn open_store(url: &str) -> Result<Arc<dyn Store>, Error> {
             let options = hapax_store::sqlite::SqliteOptions::default();
             Ok(hapax_store::sqlite::SqliteStore::open(path, options).await?)
         }
+        #[cfg(feature = "postgres")]
+        Some(("postgres" | "postgresql", _)) => {
+            let options = hapax_store::postgres::PostgresOptions::default();
+            Ok(hapax_store::postgres::PostgresStore::open(url, options).await?)
+        }
         _ => Err(Error::BadUrl { url: url.into() }),
     }
 }
 
 impl Engine {
-    /// Opens the store at `url`: `sqlite:path/to/file.db`, or `memory:` for tests.
+    /// Opens the store at `url`: `sqlite:path/to/file.db`, `postgres://user@host/database` with the feature `postgres`, or
+    /// `memory:` for tests.
     pub async fn open(url: &str) -> Result<Self, Error> {
         Self::builder().open(url).await
     }

@@ -105,11 +105,34 @@ pub enum Error {
     #[error("the engine is shut down; its runs go on when another one opens the store")]
     ShutDown,
     /// The store's address isn't understood.
-    #[error("`{url}` is not a store's address; use `sqlite:path/to/file.db` or `memory:`")]
+    #[error(
+        "`{}` is not the address of a store that is built in; it has {}",
+        without_password(url),
+        built_in()
+    )]
     BadUrl {
         /// What was given.
         url: String,
     },
+}
+
+/// The addresses that this build understands.
+fn built_in() -> String {
+    let stores = [
+        (cfg!(feature = "sqlite"), "`sqlite:path/to/file.db`"),
+        (cfg!(feature = "postgres"), "`postgres://user@host/database`"),
+        (true, "`memory:`"),
+    ];
+    let stores: Vec<&str> = stores.into_iter().filter_map(|(has, address)| has.then_some(address)).collect();
+    stores.join(", ")
+}
+
+/// An address as it may be shown.
+fn without_password(url: &str) -> String {
+    match (url.split_once("://"), url.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://…@{host}"),
+        _ => url.to_owned(),
+    }
 }
 
 impl From<AnswerError> for Error {

@@ -130,6 +130,9 @@ pub(super) fn sql(needs: Needs) -> String {
     sql.replace("{now}", NOW)
 }
 
+/// A value that is bound to the statement.
+type Bound<'v> = &'v (dyn ToSql + Sync);
+
 /// Values of a column, row by row.
 #[derive(Default)]
 struct Columns<'c> {
@@ -254,6 +257,23 @@ impl<'c> Fences<'c> {
         self.used_us.push(step.map(|(.., used)| used.cast_signed()));
         self.flags.push(i64::from(demands.no_cancel) | i64::from(leaves.ends) << 1);
     }
+
+    fn values(&self) -> [Bound<'_>; 12] {
+        [
+            &self.namespace,
+            &self.run_id,
+            &self.epoch,
+            &self.nonce,
+            &self.step,
+            &self.digest,
+            &self.next_seq,
+            &self.new_step,
+            &self.new_digest,
+            &self.rows,
+            &self.used_us,
+            &self.flags,
+        ]
+    }
 }
 
 impl<'c> Steps<'c> {
@@ -276,6 +296,28 @@ impl<'c> Steps<'c> {
         self.barriers.push(parts.barriers.as_deref());
         self.label.push(checkpoint.label.as_deref());
     }
+
+    fn values(&self) -> [Bound<'_>; 17] {
+        [
+            &self.n,
+            &self.step,
+            &self.key,
+            &self.digest,
+            &self.io,
+            &self.outbox,
+            &self.seed,
+            &self.next_seq,
+            &self.state_version,
+            &self.state_kind,
+            &self.state_base,
+            &self.state,
+            &self.frontier,
+            &self.frontier_len,
+            &self.pages,
+            &self.barriers,
+            &self.label,
+        ]
+    }
 }
 
 impl<'c> Pages<'c> {
@@ -286,6 +328,10 @@ impl<'c> Pages<'c> {
             self.page.push(page);
             self.items.push(items);
         }
+    }
+
+    fn values(&self) -> [Bound<'_>; 4] {
+        [&self.n, &self.step, &self.page, &self.items]
     }
 }
 
@@ -301,6 +347,10 @@ impl<'c> Journal<'c> {
             self.sum.push(row_sum(seq, &row.base, row.step, row.path_hash, entry).to_vec());
         }
     }
+
+    fn values(&self) -> [Bound<'_>; 7] {
+        [&self.n, &self.seq, &self.base, &self.step, &self.path_hash, &self.entry, &self.sum]
+    }
 }
 
 impl<'c> Messages<'c> {
@@ -314,6 +364,19 @@ impl<'c> Messages<'c> {
             self.payload.push(payload);
         }
     }
+
+    fn values(&self) -> [Bound<'_>; 8] {
+        [
+            &self.n,
+            &self.step,
+            &self.position,
+            &self.topic,
+            &self.key,
+            &self.payload,
+            &self.channel,
+            &self.channel_topic,
+        ]
+    }
 }
 
 /// Runs the statement; each row is the number, from 1, of a chain that was written.
@@ -326,70 +389,19 @@ pub(super) async fn run(
     let columns = Columns::of(chains);
     let (running, succeeded) = (Status::Running.to_json(), Status::Succeeded.to_json());
     let (running, succeeded) = (running.as_str(), succeeded.as_str());
-    let fences = &columns.chains;
-    let mut values: Vec<&(dyn ToSql + Sync)> = vec![
-        &fences.namespace,
-        &fences.run_id,
-        &fences.epoch,
-        &fences.nonce,
-        &fences.step,
-        &fences.digest,
-        &fences.next_seq,
-        &fences.new_step,
-        &fences.new_digest,
-        &fences.rows,
-        &fences.used_us,
-        &fences.flags,
-        &running,
-        &succeeded,
-    ];
-    let Columns { steps, pages, journal, outbox, .. } = &columns;
+    let mut values: Vec<Bound<'_>> = columns.chains.values().to_vec();
+    values.extend::<[Bound<'_>; 2]>([&running, &succeeded]);
     if needs.steps {
-        values.extend::<[&(dyn ToSql + Sync); 17]>([
-            &steps.n,
-            &steps.step,
-            &steps.key,
-            &steps.digest,
-            &steps.io,
-            &steps.outbox,
-            &steps.seed,
-            &steps.next_seq,
-            &steps.state_version,
-            &steps.state_kind,
-            &steps.state_base,
-            &steps.state,
-            &steps.frontier,
-            &steps.frontier_len,
-            &steps.pages,
-            &steps.barriers,
-            &steps.label,
-        ]);
+        values.extend(columns.steps.values());
     }
     if needs.pages {
-        values.extend::<[&(dyn ToSql + Sync); 4]>([&pages.n, &pages.step, &pages.page, &pages.items]);
+        values.extend(columns.pages.values());
     }
     if needs.journal {
-        values.extend::<[&(dyn ToSql + Sync); 7]>([
-            &journal.n,
-            &journal.seq,
-            &journal.base,
-            &journal.step,
-            &journal.path_hash,
-            &journal.entry,
-            &journal.sum,
-        ]);
+        values.extend(columns.journal.values());
     }
     if needs.outbox {
-        values.extend::<[&(dyn ToSql + Sync); 8]>([
-            &outbox.n,
-            &outbox.step,
-            &outbox.position,
-            &outbox.topic,
-            &outbox.key,
-            &outbox.payload,
-            &outbox.channel,
-            &outbox.channel_topic,
-        ]);
+        values.extend(columns.outbox.values());
     }
     client.query(statement, &values).await
 }

@@ -157,6 +157,11 @@ impl PgSession {
         name.replace("hapax_", &self.server.options.prefix)
     }
 
+    /// The schema of the tables.
+    pub(super) fn schema(&self) -> String {
+        self.server.options.schema.clone()
+    }
+
     /// Sends a BEGIN that was put off.
     async fn start(&mut self) -> Result<(), Fault> {
         if let Standing::Begins(sql) = self.standing {
@@ -272,7 +277,7 @@ impl PgSession {
         // Until the answer is here, nothing is known.
         self.standing = Standing::Spent;
         let rows = commit::run(&self.client, &statement, needs, chains).await;
-        let rows = rows.map_err(|error| fault(error)).inspect_err(|fault| {
+        let rows = rows.map_err(fault).inspect_err(|fault| {
             if !matches!(fault, Fault::Lost(_)) {
                 self.standing = Standing::Idle;
             }

@@ -157,6 +157,17 @@ impl std::fmt::Debug for PostgresOptions {
 /// # Ok(())
 /// # }
 /// ```
+///
+/// What can't be used is refused when it is opened, with what to do:
+///
+/// ```
+/// use hapax_store::postgres::{PostgresOptions, PostgresStore};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let nobody = PostgresStore::open("postgres://127.0.0.1:1/orders?user=a", PostgresOptions::default()).await;
+/// assert!(nobody.unwrap_err().to_string().contains("check that the server runs"));
+/// # }
+/// ```
 pub struct PostgresStore {
     store: ServerStore,
     server: Arc<Server>,

@@ -160,8 +160,11 @@ pub(super) const fn ours() -> i64 {
 
 /// The version of the database's tables, and the program that made them.
 pub(super) async fn version(session: &mut PgSession) -> Result<Option<(i64, String)>, Fault> {
-    let table = session.table("hapax_schema");
-    let there = one(session, "SELECT 1 WHERE to_regclass(?) IS NOT NULL", values![table.as_str()]).await?;
+    let (table, schema) = (session.table("hapax_schema"), session.schema());
+    // Read from the catalogue's own rows: a name that was looked up before is cached, also that it wasn't there.
+    let sql = "SELECT 1 FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace \
+               WHERE c.relname = ? AND n.nspname = ?";
+    let there = one(session, sql, values![table.as_str(), schema.as_str()]).await?;
     if there.is_none() {
         return Ok(None);
     }

@@ -43,29 +43,15 @@ impl Chain {
         self.writes[0].write.run()
     }
 
-    /// Begins a chain with a write, unless that takes more than the run's own rows.
-    pub(crate) fn begin(first: Prepared) -> Result<Self, Prepared> {
-        if !is_plain(&first) {
-            return Err(first);
-        }
-        let (demands, leaves) = match &*first.write {
-            Write::Step(commit) => (of_step(commit), after_step(commit)),
-            Write::Append(append) => (of_append(append), after_append(append)),
-            _ => return Err(first),
-        };
-        Ok(Self { writes: vec![first], demands, leaves })
+    /// Begins a chain with a write that [is plain](is_plain).
+    pub(crate) fn begin(first: Prepared) -> Self {
+        let (demands, leaves) = ends_of(&first.write);
+        Self { writes: vec![first], demands, leaves }
     }
 
-    /// Adds a write of the same run, if it builds on what the chain leaves.
-    pub(crate) fn push(&mut self, next: Prepared) -> Result<(), Prepared> {
-        if !is_plain(&next) || !self.leads_to(&next.write) {
-            return Err(next);
-        }
-        let (demands, leaves) = match &*next.write {
-            Write::Step(commit) => (of_step(commit), after_step(commit)),
-            Write::Append(append) => (of_append(append), after_append(append)),
-            _ => return Err(next),
-        };
+    /// Adds a write of the same run that [the chain leads to](Chain::leads_to).
+    pub(crate) fn push(&mut self, next: Prepared) {
+        let (demands, leaves) = ends_of(&next.write);
         // What the first write didn't ask for, a later one may.
         self.demands.no_cancel |= demands.no_cancel;
         if self.leaves.step.is_none() {
@@ -74,10 +60,14 @@ impl Chain {
         }
         self.leaves = Leaves { step: leaves.step.or(self.leaves.step), ..leaves };
         self.writes.push(next);
-        Ok(())
     }
 
-    fn leads_to(&self, next: &Write) -> bool {
+    /// Whether a write of the same run builds on what the chain leaves.
+    pub(crate) fn leads_to(&self, next: &Prepared) -> bool {
+        is_plain(next) && self.goes_on_with(&next.write)
+    }
+
+    fn goes_on_with(&self, next: &Write) -> bool {
         if self.leaves.ends || next.epoch() != self.demands.epoch {
             return false;
         }
@@ -94,6 +84,15 @@ impl Chain {
             }
             _ => false,
         }
+    }
+}
+
+/// What a write demands and leaves.
+fn ends_of(write: &Write) -> (Demands, Leaves) {
+    match write {
+        Write::Step(commit) => (of_step(commit), after_step(commit)),
+        Write::Append(append) => (of_append(append), after_append(append)),
+        _ => unreachable!("only plain writes make a chain"),
     }
 }
 
@@ -130,7 +129,7 @@ fn after_append(append: &Append) -> Leaves {
 }
 
 /// Whether it only adds rows of its own run: nothing is deleted, no letter is taken, no status set.
-fn is_plain(prepared: &Prepared) -> bool {
+pub(crate) fn is_plain(prepared: &Prepared) -> bool {
     match (&*prepared.write, &prepared.parts) {
         (Write::Step(commit), Parts::Step(_)) => commit.fresh.is_none() && takes_none(&commit.journal),
         (Write::Append(append), Parts::Append(_)) => takes_none(&append.rows),

@@ -4,7 +4,7 @@
 //! transaction, and none is attempted after an earlier one of its run failed, unless it was submitted after that failure.
 
 use super::{
-    chain::Chain,
+    chain::{Chain, is_plain},
     commit,
     error::{Halt, Outcome, reported},
     pool::Sessions,
@@ -316,24 +316,17 @@ impl Lane {
                 self.answer(waiter, Err(StoreError::Retry("an earlier write of the run failed".into())));
                 continue;
             }
-            let refused = match &mut found {
-                None => match Chain::begin(prepared) {
-                    Ok(chain) => {
-                        found = Some((chain, vec![waiter]));
-                        continue;
-                    }
-                    Err(refused) => refused,
-                },
-                Some((chain, waiters)) => match chain.push(prepared) {
-                    Ok(()) => {
-                        waiters.push(waiter);
-                        continue;
-                    }
-                    Err(refused) => refused,
-                },
-            };
-            queue.push_front((number, refused, waiter));
-            break;
+            match &mut found {
+                None if is_plain(&prepared) => found = Some((Chain::begin(prepared), vec![waiter])),
+                Some((chain, waiters)) if chain.leads_to(&prepared) => {
+                    chain.push(prepared);
+                    waiters.push(waiter);
+                }
+                _ => {
+                    queue.push_front((number, prepared, waiter));
+                    break;
+                }
+            }
         }
         found
     }
