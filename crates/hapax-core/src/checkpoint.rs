@@ -176,7 +176,7 @@ fn digest(
 /// # let seen = |rate: &str, attempt, at_us| {
 /// #     let outcome = EffectOutcome::Ok { response: Json::of(rate).unwrap() };
 /// #     let (scope, name, request) = ("".into(), "rate".into(), sha256(b"EUR"));
-/// #     Entry::Seen(Seen { scope, index: 0, attempt, name, request, outcome, at_us })
+/// #     Entry::Seen(Seen { scope, index: 0, attempt, name, request, outcome, at_us, began: None })
 /// # };
 /// let digest = |entry: Entry| {
 ///     let mut recorded = Recorded::default();

@@ -169,6 +169,7 @@ pub struct Intent {
 ///     request: sha256(b"EUR"),
 ///     outcome: outcome.clone(),
 ///     at_us: 1_800_000_000_000_000,
+///     began: None,
 /// };
 /// let mut recorded = Recorded::default();
 /// recorded.take(&Entry::Seen(seen));
@@ -191,6 +192,9 @@ pub struct Seen {
     pub outcome: EffectOutcome,
     /// When, in microseconds since 1970.
     pub at_us: i64,
+    /// How many rows of the item there were when it was begun; `None`: it took no time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub began: Option<usize>,
 }
 
 /// A timer, until it goes off.
@@ -398,7 +402,7 @@ pub const SLEEP: &str = "hapax.sleep";
 /// // Decisions have lanes of their own, so they don't shift the numbers of other calls.
 /// let (scope, name) = ("//quotes-by-post".into(), VERSION.into());
 /// let mut recorded = Recorded::default();
-/// recorded.take(&Entry::Seen(Seen { scope, index: 0, attempt: 1, name, request, outcome, at_us: 0 }));
+/// recorded.take(&Entry::Seen(Seen { scope, index: 0, attempt: 1, name, request, outcome, at_us: 0, began: None }));
 /// assert!(recorded.call(&"".into(), 0).is_none());
 /// # Ok::<(), hapax_core::canonical::CanonicalError>(())
 /// ```
@@ -460,7 +464,7 @@ pub struct RecordedCall {
 /// # let seen = |index, name: &str| {
 /// #     let outcome = EffectOutcome::Ok { response: Json::of(name).unwrap() };
 /// #     let (name, request) = (name.into(), sha256(b""));
-/// #     Entry::Seen(Seen { scope: "".into(), index, attempt: 1, name, request, outcome, at_us: 0 })
+/// #     Entry::Seen(Seen { scope: "".into(), index, attempt: 1, name, request, outcome, at_us: 0, began: None })
 /// # };
 /// let mut recorded = Recorded::default();
 /// recorded.take(&seen(0, "rate"));
@@ -512,6 +516,11 @@ impl Recorded {
         self.last_calls.get(&call.attempt).is_none_or(|at| *at <= call.order)
     }
 
+    /// How many rows of the item count as calls and their ends: what is begun now comes after them.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
     /// Takes the next row of the item.
     pub fn take(&mut self, entry: &Entry) {
         match entry {
@@ -527,13 +536,20 @@ impl Recorded {
                         due_us: None,
                         order: 0,
                     });
-                // A repeated call may reach the other side again: the earlier error is no longer its last word.
+                // A repeated call may reach the other side again: the earlier error is no longer its last word, and a
+                // fork that makes it makes it under a key of its own.
                 (call.outcome, call.attempt, call.order) = (None, intent.attempt, self.rows);
+                call.key = intent.key.as_str().into();
                 self.last_calls.insert(intent.attempt, self.rows);
                 self.rows += 1;
             }
             Entry::Seen(seen) => {
+                let before = self.last_calls.get(&seen.attempt).copied();
                 let call = self.keyless(&seen.name, seen.request, seen.attempt, seen.at_us);
+                if let Some(began) = seen.began {
+                    // It ended now, but whatever ended since it began can't be what it rests on.
+                    self.last_calls.insert(seen.attempt, before.map_or(began, |before| before.max(began)));
+                }
                 let call = RecordedCall { outcome: Some(seen.outcome.clone()), ..call };
                 self.calls.insert((seen.scope.clone(), seen.index), call);
             }

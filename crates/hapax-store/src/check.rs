@@ -104,7 +104,10 @@ fn check_rows(rows: &[JournalRow]) -> Result<(), StoreError> {
             payload("a response", response)
         }
         Entry::Chunk(chunk) => within("a chunk in bytes", chunk.payload.as_bytes().len(), MAX_CHUNK_BYTES),
-        Entry::Question(question) => within("a question", question.text.len(), MAX_PAYLOAD_BYTES),
+        Entry::Question(question) => {
+            let schema = question.schema.as_ref().map_or(0, |schema| schema.as_bytes().len());
+            within("a question in bytes", question.text.len() + schema, MAX_PAYLOAD_BYTES)
+        }
         Entry::ItemDone { done: Done::Ok { delta, messages, .. } } => {
             payload("a delta", delta)?;
             let size = messages.iter().map(Message::weight).sum();

@@ -131,6 +131,8 @@ pub(crate) struct Asked {
     key: Arc<str>,
     pub(crate) recorded: Option<EffectOutcome>,
     request: Digest,
+    /// How many rows of the item there were when it was begun.
+    began: Option<usize>,
 }
 
 /// What becomes of a call whose answer isn't recorded.
@@ -177,7 +179,7 @@ impl<'a> EffectFuture<'a> {
         let key =
             item.rules.key(&site, &request).unwrap_or_else(|| effect_key_of_digest(&site, &digest).into());
         self.attempt.asked(self.scope, self.index);
-        Ok(Asked { recorded: self.recorded(digest, &key), key: key.into(), request: digest })
+        Ok(Asked { recorded: self.recorded(digest, &key), key: key.into(), request: digest, began: None })
     }
 
     /// The recorded answer, unless the call is to be made: there is none, or it is an error of an earlier attempt
@@ -256,7 +258,8 @@ impl<'a> EffectFuture<'a> {
         let busy = self.attempt.waits.busy();
         self.attempt.supersede_call(self.scope, self.index);
         if self.kind == EffectKind::Read {
-            return Begun::Go(asked.key.clone(), asked, busy);
+            let began = Some(lock(&self.attempt.item.recorded).rows());
+            return Begun::Go(asked.key.clone(), Asked { began, ..asked }, busy);
         }
         let intent = Entry::Intent(self.intent(live, &asked));
         if !self.in_doubt(live) {
@@ -385,7 +388,7 @@ impl<'a> EffectFuture<'a> {
     ) -> Result<T, EffectError> {
         let live = self.live().await;
         if self.kind == EffectKind::Read {
-            self.see(live, asked.request, outcome.clone(), None);
+            self.see(live, &asked, outcome.clone(), None);
         } else {
             let result = self.result(live, outcome.clone());
             self.record(live, &[result], false, canary::on("result_early")).await;
@@ -394,15 +397,16 @@ impl<'a> EffectFuture<'a> {
     }
 
     /// Takes note of what a call saw, with the letter that brought it.
-    fn see(&self, live: &Live, request: Digest, outcome: EffectOutcome, letter: Option<u64>) {
+    fn see(&self, live: &Live, asked: &Asked, outcome: EffectOutcome, letter: Option<u64>) {
         let seen = Entry::Seen(Seen {
             scope: self.scope.clone(),
             index: self.index,
             attempt: self.attempt.number,
             name: self.name.into(),
-            request,
+            request: asked.request,
             outcome,
             at_us: live.now_us(),
+            began: asked.began,
         });
         self.attempt.item.see(letter.map(|letter| Entry::Took { letter }).into_iter().chain([seen]));
     }
@@ -428,7 +432,7 @@ impl<'a> EffectFuture<'a> {
             && !canary::on("clock_unrecorded")
             && let Ok(response) = Json::of(&value)
         {
-            self.see(live, asked.request, EffectOutcome::Ok { response }, None);
+            self.see(live, &asked, EffectOutcome::Ok { response }, None);
         }
         value
     }
@@ -444,14 +448,14 @@ impl<'a> EffectFuture<'a> {
     ) -> Result<u32, EffectError> {
         check_name("change", change).map_err(|error| self.error(error.code(), error.to_string(), false))?;
         let asked = self.ask(&())?;
-        let version = match (asked.recorded, &self.attempt.item.live) {
+        let version = match (asked.recorded.clone(), &self.attempt.item.live) {
             (Some(recorded), _) => self.replay(recorded)?,
             (None, None) => min,
             (None, Some(live)) => {
                 let version = if went_on { min } else { max };
                 let response = Json::of(&version).map_err(|e| self.error(e.code(), e.to_string(), false))?;
                 if !canary::on("version_forgotten") {
-                    self.see(live, asked.request, EffectOutcome::Ok { response }, None);
+                    self.see(live, &asked, EffectOutcome::Ok { response }, None);
                 }
                 version
             }
@@ -519,7 +523,7 @@ impl<'a> EffectFuture<'a> {
         let busy = self.attempt.waits.busy();
         let read = async |letter: Letter| {
             let outcome = EffectOutcome::Ok { response: letter.payload };
-            self.see(live, asked.request, outcome.clone(), Some(letter.number));
+            self.see(live, &asked, outcome.clone(), Some(letter.number));
             outcome
         };
         match live.mailbox.take(&live.gate, &subject, read).await {

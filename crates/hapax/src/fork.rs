@@ -16,12 +16,13 @@ use hapax_core::{
     journal::{Entry, JournalRow, by_item},
     json::Json,
     key::DigestBuilder,
+    mailbox,
     order::PathHash,
 };
 use hapax_store::{Created, NewRun, RunRecord, StoreError};
 use serde::Serialize;
 use serde_json::Value;
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 /// A fork to be: of which run, at which step, under which name, with which fields set.
 ///
@@ -178,6 +179,7 @@ impl Engine {
         }
         let rows = History::new(Arc::new(Source::Store(store.clone())), run.clone()).rows_of(step).await?;
         nothing_open(run, &from, &rows)?;
+        nothing_in_doubt(record, step, &rows)?;
         let state = with(run, &from.state, &fork.set)?;
         if let Some(code) = self.shared.flow(&record.graph, record.fingerprint) {
             code.check_state(&state, from.state_version)?;
@@ -224,6 +226,21 @@ fn nothing_open(run: &RunKey, from: &Checkpoint, rows: &[JournalRow]) -> Result<
         return Ok(());
     }
     Err(ForkError::Unfinished { run: run.clone(), step: from.step, calls: calls.join(", ") })
+}
+
+/// Refuses the step of a run that waits for a person's word about a call: the fork would make it again.
+fn nothing_in_doubt(record: &RunRecord, step: u64, rows: &[JournalRow]) -> Result<(), ForkError> {
+    let open = |key: &str| record.wake.letters.contains(&mailbox::resolution(key));
+    let doubted = rows.iter().filter_map(|row| match &row.entry {
+        Entry::Intent(intent) if open(&intent.key) => Some(format!("`{}`", intent.name)),
+        _ => None,
+    });
+    let calls: BTreeSet<String> = doubted.collect();
+    if record.step != step || calls.is_empty() {
+        return Ok(());
+    }
+    let calls = calls.into_iter().collect::<Vec<_>>().join(", ");
+    Err(ForkError::Unfinished { run: record.key.clone(), step, calls })
 }
 
 /// What the step's items have recorded, as rows of the new run.
@@ -284,7 +301,7 @@ fn put(state: &mut Value, path: &str, new: Value) -> Option<()> {
         };
     }
     match at {
-        Value::Object(members) => drop(members.insert(last.clone(), new)),
+        Value::Object(members) => *members.get_mut(last)? = new,
         Value::Array(items) => *items.get_mut(last.parse::<usize>().ok()?)? = new,
         _ => return None,
     }

@@ -123,14 +123,20 @@ impl Engine {
     pub async fn resolve(&self, run: &str, effect: &str, resolution: Resolution) -> Result<(), Error> {
         self.is_open()?;
         let key = self.key(run)?;
-        let subject = self.find_in_doubt(&key, effect).await?;
+        let (subject, id) = self.find_in_doubt(&key, effect).await?;
         let payload = Json::of(&resolution)?;
-        let id = uuid::Uuid::now_v7().to_string();
-        self.post(run, NewLetter { id, subject, payload }).await.map(drop)
+        match self.post(run, NewLetter { id, subject, payload }).await? {
+            Posted::New => Ok(()),
+            // Somebody else has decided meanwhile.
+            Posted::Known => {
+                Err(Error::NotInDoubt(Box::new(NotInDoubt { run: key, effect: effect.into(), open: vec![] })))
+            }
+        }
     }
 
-    /// The subject of the one call that is meant.
-    async fn find_in_doubt(&self, run: &RunKey, effect: &str) -> Result<Arc<str>, Error> {
+    /// The subject of the one call that is meant, and the id of the one letter that can resolve this doubt: once decided,
+    /// a call that is in doubt again has other rows before it.
+    async fn find_in_doubt(&self, run: &RunKey, effect: &str) -> Result<(Arc<str>, String), Error> {
         let loaded = self.shared.store.load(run.clone()).await?;
         if loaded.record.status.is_final() {
             let status = Box::new(loaded.record.status);
@@ -146,7 +152,7 @@ impl Engine {
         let meant: Vec<&str> =
             open.iter().copied().filter(|key| key.starts_with(effect) || named(key)).collect();
         match meant[..] {
-            [key] => Ok(mailbox::resolution(key)),
+            [key] => Ok((mailbox::resolution(key), format!("resolve:{}:{key}", loaded.record.next_seq))),
             _ => Err(Error::NotInDoubt(Box::new(NotInDoubt {
                 run: run.clone(),
                 effect: effect.into(),

@@ -10,10 +10,13 @@ use hapax_core::{
     id::{RunKey, check_name},
     journal::{self, EffectOutcome, Entry},
     json::Json,
-    mailbox::{self, Letter, NewLetter},
+    key::sha256,
+    limits::MAX_PAYLOAD_BYTES,
+    mailbox::{self, Letter, NewLetter, Posted},
 };
 use hapax_store::ListFilter;
 use serde::{Serialize, de::DeserializeOwned};
+use std::collections::HashSet;
 
 /// A question to a person, with the form of its answer.
 ///
@@ -184,6 +187,11 @@ impl EffectFuture<'_> {
             jsonschema::validator_for(schema)
                 .map_err(|e| refuse(code::ANSWER_REJECTED, format!("the schema of `{name}` is none: {e}")))?;
         }
+        let size = text.len() + schema.as_ref().map_or(0, |schema| schema.to_string().len());
+        if size > MAX_PAYLOAD_BYTES {
+            let message = format!("the question `{name}` takes {size} bytes, more than {MAX_PAYLOAD_BYTES}");
+            return Err(refuse(code::LIMIT, message));
+        }
         let asked = self.ask(&(name, &text, &schema))?;
         if let Some(recorded) = asked.recorded {
             return self.replay(recorded);
@@ -228,20 +236,38 @@ impl Engine {
 
     /// What a run asks.
     async fn questions(&self, run: &RunKey) -> Result<Vec<OpenQuestion>, Error> {
-        let loaded = self.shared.store.load(run.clone()).await?;
-        let asked = loaded.journal.into_iter().filter_map(|row| match row.entry {
-            Entry::Question(question) => Some(question),
-            _ => None,
-        });
-        let awaited = |q: &journal::Question| loaded.record.wake.letters.contains(&mailbox::answer(&q.name));
-        let open = |question: journal::Question| OpenQuestion {
+        let open = self.asked(run).await?;
+        let shown = |(_, question): (u64, journal::Question)| OpenQuestion {
             run: run.clone(),
             name: question.name,
             text: question.text,
             schema: question.schema.and_then(|schema| schema.read().ok()),
             asked_at_us: question.at_us,
         };
-        Ok(asked.filter(awaited).map(open).collect())
+        Ok(open.into_iter().map(shown).collect())
+    }
+
+    /// The questions of a run that wait for their answers, with the numbers of their rows.
+    async fn asked(&self, run: &RunKey) -> Result<Vec<(u64, journal::Question)>, Error> {
+        let loaded = self.shared.store.load(run.clone()).await?;
+        let answered: HashSet<_> = loaded
+            .journal
+            .iter()
+            .filter_map(|row| match &row.entry {
+                Entry::Result { scope, index, .. } => Some((row.path_hash, scope.clone(), *index)),
+                _ => None,
+            })
+            .collect();
+        let awaited = |q: &journal::Question| loaded.record.wake.letters.contains(&mailbox::answer(&q.name));
+        let open = loaded.journal.into_iter().filter_map(|row| match row.entry {
+            Entry::Question(asked)
+                if !answered.contains(&(row.path_hash, asked.scope.clone(), asked.index)) =>
+            {
+                Some((row.seq, asked))
+            }
+            _ => None,
+        });
+        Ok(open.filter(|(_, question)| awaited(question)).collect())
     }
 
     /// Answers a question of a run, by its name. Durable when it answers; the run goes on where its code is registered.
@@ -256,18 +282,24 @@ impl Engine {
         if status.is_final() {
             return Err(Error::AlreadyFinished { run: key, status: status.word() });
         }
-        let open = self.questions(&key).await?;
-        let Some(question) = open.iter().find(|question| question.name == name) else {
-            let open = open.into_iter().map(|question| question.name).collect();
-            return Err(AnswerError::NoQuestion { run: key, name: name.into(), open }.into());
+        let asked = self.asked(&key).await?;
+        let none = |open| AnswerError::NoQuestion { run: key.clone(), name: name.into(), open };
+        let Some((seq, question)) = asked.iter().find(|(_, question)| question.name == name) else {
+            return Err(none(asked.into_iter().map(|(_, question)| question.name).collect()).into());
         };
         let payload = Json::of(answer)?;
-        if let Some(schema) = question.schema.as_ref().filter(|_| !canary::on("answer_unchecked")) {
+        let schema = question.schema.as_ref().and_then(|schema| schema.read::<serde_json::Value>().ok());
+        if let Some(schema) = schema.filter(|_| !canary::on("answer_unchecked")) {
             let value = payload.read().unwrap_or(serde_json::Value::Null);
-            fits(schema, &value).map_err(|why| AnswerError::Rejected { run: key, name: name.into(), why })?;
+            let rejected = |why| AnswerError::Rejected { run: key.clone(), name: name.into(), why };
+            fits(&schema, &value).map_err(rejected)?;
         }
-        let id = uuid::Uuid::now_v7().to_string();
-        self.post(run, NewLetter { id, subject: mailbox::answer(name), payload }).await.map(drop)
+        // One letter for each question: of two who answer at once the second must not answer the next one.
+        let id = format!("answer:{seq}:{}", sha256(name.as_bytes()));
+        match self.post(run, NewLetter { id, subject: mailbox::answer(name), payload }).await? {
+            Posted::New => Ok(()),
+            Posted::Known => Err(none(vec![]).into()),
+        }
     }
 }
 

@@ -23,6 +23,7 @@ use hapax_core::{
     id::NodeId,
     journal::{Done, Entry, ItemRecord, Recorded},
     json::Json,
+    limits::MAX_WAIT,
     merge::ItemResult,
     outbox::Message,
     rng::Rng,
@@ -38,6 +39,9 @@ use std::{
 };
 use tokio::task::JoinSet;
 use tracing::Instrument;
+
+/// A call asks for a pause at the most so long before its attempt fails.
+const ASKED_BEFORE: Duration = Duration::from_secs(3600);
 
 /// An item that is done, with everything that it recorded.
 pub(crate) struct Finished<S: State> {
@@ -351,6 +355,10 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
             };
             self.record.failed += 1;
             self.record.failed_since_retry += 1;
+            let item = &self.item;
+            let mut jitter = Rng::for_jitter(item.seed, item.step, item.path_hash, number);
+            let pause = retry.pause(self.record.failed_since_retry, &mut jitter);
+            let error = self.unless_for_ever(error, pause);
             let failure = self.failure(&error, number);
             let not_before_us = error.not_before_us(self.shared.clock.now_us());
             let entry = Entry::AttemptFailed { failure: failure.clone(), not_before_us };
@@ -359,13 +367,23 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
                 return Ok(Tried::Failed(failure));
             }
             self.retrying(&failure);
-            let item = &self.item;
-            let mut jitter = Rng::for_jitter(item.seed, item.step, item.path_hash, number);
-            let pause = retry.pause(self.record.failed_since_retry, &mut jitter);
             if let Some(parked) = self.rest(pause, not_before_us).await? {
                 return Ok(parked);
             }
         }
+    }
+
+    /// The error; one that would be waited for longer than anything is waited for is the last.
+    fn unless_for_ever(&self, error: NodeError, pause: Duration) -> NodeError {
+        let now_us = self.shared.clock.now_us();
+        // What a call asked for a moment ago counts from then.
+        let latest_us = crate::clock::later(now_us, MAX_WAIT - ASKED_BEFORE);
+        let asked = error.not_before_us(now_us).is_some_and(|at_us| at_us >= latest_us);
+        if !asked && pause <= MAX_WAIT {
+            return error;
+        }
+        let why = format!("{error}; the next attempt would come after more than a century");
+        NodeError::coded(code::BAD_DURATION, why, false)
     }
 
     async fn journal(&self, entries: &[Entry]) -> Result<(), Halt> {

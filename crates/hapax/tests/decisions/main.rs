@@ -1,0 +1,169 @@
+//! One decision, one effect: of people who decide at the same time, of errors that nothing rests on, of forks in doubt.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+use common::*;
+use hapax::{
+    Coded, EffectError, Error, Fork, NodePolicy, Question, Resolution, Retry, Status,
+    core::{commit::WaitsOn, error::code},
+    prelude::*,
+    testing::Lab,
+};
+use serde_json::json;
+use std::time::Duration;
+
+const WORK: Node = Node::new("work");
+
+/// A policy with so many attempts and no pauses.
+fn attempts(count: u32) -> NodePolicy {
+    NodePolicy::default().retry(Retry::standard().attempts(count).backoff(|_| Duration::ZERO))
+}
+
+fn asks(status: &Status) -> bool {
+    matches!(status, Status::Waiting { on: WaitsOn::Answer })
+}
+
+/// The second question of a name is judged by its own schema, and the first is asked no more.
+#[tokio::test]
+async fn a_name_that_is_asked_again_is_another_question() {
+    let lab = Lab::new();
+    let engine = lab.engine();
+    let work = node!(
+        [] | ctx | {
+            let number: u64 =
+                ctx.ask("q", Question::new("How many?").schema(json!({ "type": "integer" }))).await?;
+            let why: String = ctx.ask("q", Question::new("Why?").schema(json!({ "type": "string" }))).await?;
+            Ok::<_, EffectError>(Board::delta().total(number).word(why))
+        }
+    );
+    let flow = engine.register(Graph::new("g", 1, WORK).node(WORK, work), ()).await.unwrap();
+    let run = flow.start("run", Board::default()).await.unwrap();
+    lab.until("run", asks).await.unwrap();
+    let (one, two) = tokio::join!(engine.answer("run", "q", &3), engine.answer("run", "q", &4));
+    let refused = one.err().or(two.err()).expect("one of two answers to one question is refused");
+    assert_eq!(refused.code(), code::NO_QUESTION);
+    lab.until("run", asks).await.unwrap();
+    let texts: Vec<String> =
+        engine.inbox().await.unwrap().into_iter().map(|question| question.text).collect();
+    assert_eq!(texts, ["Why?"]);
+    assert_eq!(engine.answer("run", "q", &5).await.unwrap_err().code(), code::ANSWER_REJECTED);
+    engine.answer("run", "q", "because").await.unwrap();
+    assert_eq!(lab.finish(&run).await.unwrap().word.as_deref(), Some("because"));
+}
+
+/// Two who decide at once about one doubt make one decision.
+#[tokio::test]
+async fn a_doubt_is_decided_once() {
+    let (lab, calls) = (Lab::new(), Diary::default());
+    let engine = lab.engine();
+    let work = node!(
+        [calls] | ctx | {
+            let pay = async |call: hapax::Call| {
+                calls.note(call.key());
+                Err::<u64, _>(NodeError::new("no answer"))
+            };
+            Ok::<_, EffectError>(Board::delta().total(ctx.effect("pay", WriteAtMostOnce, "x", pay).await?))
+        }
+    );
+    let graph = Graph::new("g", 1, WORK).node(WORK, work).policy(WORK, attempts(10));
+    let flow = engine.register(graph, ()).await.unwrap();
+    let _run = flow.start("run", Board::default()).await.unwrap();
+    let in_doubt = |status: &Status| matches!(status, Status::InDoubt);
+    lab.until("run", in_doubt).await.unwrap();
+    for fork in
+        [Fork::at("run", 0).named("as-it-is"), Fork::at("run", 0).named("set").set("word", "x").unwrap()]
+    {
+        assert_eq!(engine.fork(fork).await.unwrap_err().code(), code::CANNOT_FORK);
+    }
+    let decide = || engine.resolve("run", "pay", Resolution::Retry);
+    let (one, two) = tokio::join!(decide(), decide());
+    assert_eq!(one.err().or(two.err()).expect("one is too late").code(), code::NOT_IN_DOUBT);
+    lab.until("run", |status| in_doubt(status) && calls.len() > 1).await.unwrap();
+    assert_eq!(calls.len(), 2, "one decision, one call");
+}
+
+/// A read that was under way when a call failed can't rest on the failure: the call is made again.
+#[tokio::test]
+async fn a_passing_error_beside_a_slower_read_is_not_final() {
+    for kind in [Write, Read] {
+        let (lab, calls, failed) = (Lab::new(), Diary::default(), Signal::default());
+        let (engine, began) = (lab.engine(), Signal::default());
+        let work = node!(
+            [calls, failed, began] | ctx | {
+                let (mut left, mut right) = (ctx.scope("left"), ctx.scope("right"));
+                let flaky = async |_: hapax::Call| {
+                    if calls.len() == 0 {
+                        began.take().await;
+                    }
+                    calls.note("flaky");
+                    if calls.len() < 4 { Err(NodeError::new("503")) } else { Ok(1_u64) }
+                };
+                let slow = async |_: hapax::Call| {
+                    began.give();
+                    failed.take().await;
+                    Ok::<_, NodeError>(2_u64)
+                };
+                let (one, two) = futures::join!(
+                    async {
+                        let one = left.effect("flaky", kind, "x", flaky).await;
+                        failed.give();
+                        one
+                    },
+                    right.effect("slow", Read, "y", slow)
+                );
+                Ok::<_, EffectError>(Board::delta().total(one? + two?))
+            }
+        );
+        let graph = Graph::new("g", 1, WORK).node(WORK, work).policy(WORK, attempts(10));
+        let flow = engine.register(graph, ()).await.unwrap();
+        let run = flow.start("run", Board::default()).await.unwrap();
+        assert_eq!(lab.finish(&run).await.unwrap().total, 3, "{kind:?}");
+        assert_eq!(calls.len(), 4);
+        assert!(engine.replay("run").await.unwrap().divergence.is_none());
+    }
+}
+
+/// What would be waited for longer than anything is an error, and so is a question that no store would take.
+#[tokio::test]
+async fn absurd_waits_and_questions_are_refused() {
+    let lab = Lab::new();
+    let engine = lab.engine();
+    let work = node!(
+        [] | ctx | {
+            let name = ctx.run_id().to_string();
+            let pause = if name == "asked" { Duration::MAX } else { Duration::ZERO };
+            if name == "question" {
+                ctx.ask::<u64>("q", Question::new("x".repeat(17 << 20))).await?;
+            }
+            Err::<BoardDelta, _>(NodeError::new("busy").retry_after(pause))
+        }
+    );
+    let for_ever = || Retry::standard().attempts(3).backoff(|_| Duration::MAX);
+    for (name, retry, code) in [
+        ("asked", Retry::standard(), code::BAD_DURATION),
+        ("backoff", for_ever(), code::BAD_DURATION),
+        ("question", Retry::standard(), code::LIMIT),
+    ] {
+        let graph = Graph::new(name, 1, WORK).node(WORK, work.clone());
+        let flow = engine.register(graph.policy(WORK, NodePolicy::default().retry(retry)), ()).await.unwrap();
+        let run = flow.start(name, Board::default()).await.unwrap();
+        let Err(Error::Failed { failure, .. }) = lab.finish(&run).await else { panic!("{name} is no error") };
+        assert_eq!(failure.code, code, "{name}: {}", failure.message);
+    }
+}
+
+/// A fork that sets what isn't there would change nothing and call the outside all the same.
+#[tokio::test]
+async fn a_fork_sets_only_what_is_there() {
+    let lab = Lab::new();
+    let engine = lab.engine();
+    let work = node!([] | ctx | { Board::delta().word("done".to_owned()) });
+    let flow = engine.register(Graph::new("g", 1, WORK).node(WORK, work), ()).await.unwrap();
+    lab.finish(&flow.start("run", Board::default()).await.unwrap()).await.unwrap();
+    for path in ["nonsense", "", "/", "word.deeper"] {
+        let fork = Fork::at("run", 0).named("typo").set(path, "x").unwrap();
+        assert_eq!(engine.fork(fork).await.unwrap_err().code(), code::CANNOT_FORK, "{path}");
+        assert!(engine.record("typo").await.is_err(), "{path}: nothing was created");
+    }
+}
