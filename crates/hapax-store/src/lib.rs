@@ -5,22 +5,24 @@
 
 pub mod check;
 pub mod clock;
-#[cfg(feature = "sqlite")]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub mod codec;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod error;
 #[cfg(feature = "conformance")]
 pub mod faulty;
-#[cfg(feature = "sqlite")]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod inspection;
 pub mod memory;
+#[cfg(feature = "mysql")]
+pub mod mysql;
 pub mod outbox;
 #[cfg(feature = "postgres")]
 pub mod postgres;
-#[cfg(feature = "sqlite")]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod prepare;
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 mod server;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
