@@ -5,14 +5,15 @@ use hapax_core::{
     error::{Coded, code},
     id::RunKey,
     key::sha256,
+    mailbox::{NewLetter, Posted, signal},
 };
 use hapax_servers::{MariaDb, Proxy, fresh_database};
 use hapax_store::{
-    Pace, Store, StoreError, Verdict,
+    ListFilter, Pace, Renewal, Store, StoreError, Verdict,
     codec::PayloadCodec,
     conformance::{
-        Damage, Fired, Fixture, Sample,
-        sample::{key, step},
+        Damage, Fired, Fixture, Holder, Sample,
+        sample::{LONG, claimant, json, key, message, ready, step},
     },
     error::Source,
     mysql::{Isolation, MySqlOptions, MySqlStore},
@@ -163,6 +164,54 @@ async fn steps_of_many_runs_share_transactions_and_a_fenced_one_takes_no_other_w
     }
     let transactions = store.stats().transactions - before;
     assert!(transactions < 75, "{transactions} transactions for 150 runs");
+}
+
+/// Steps with messages, letters to one run, renewals, claims: whatever locks rows meets at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn workers_that_meet_never_fail_each_other() {
+    let url = database();
+    let stores: Vec<Arc<dyn Store>> = (0..3).map(|_| open(&url) as Arc<dyn Store>).collect();
+    Sample::run("hub").claimed_by("nobody", LONG).create(&stores[0]).await;
+    let workers = (0..24).map(|n| tokio::spawn(work(stores[n % 3].clone(), n)));
+    for worker in futures::future::join_all(workers).await {
+        worker.expect("no worker fails");
+    }
+    let letters = sql(&url, "SELECT count(*), max(number) FROM hapax_letters");
+    assert_eq!(letters, "240|240", "each letter has a number of its own");
+    assert_eq!(sql(&url, "SELECT count(*) FROM hapax_outbox"), "240");
+    assert_eq!(sql(&url, "SELECT count(*) FROM hapax_runs WHERE status <> 'succeeded'"), "1");
+}
+
+async fn work(store: Arc<dyn Store>, n: usize) {
+    let owner = format!("worker {n}");
+    let mut holder = Sample::run(&format!("own {n}")).claimed_by(&owner, LONG).hold(&store).await;
+    for round in 0..10 {
+        let commit = holder.next_with(&format!("state {round}"), 2, 2, vec![message("m")]);
+        assert_eq!(holder.commit(commit).await.expect("a step"), Written::Committed);
+        let (id, payload) = (format!("{n} {round}"), json("hello"));
+        let letter = NewLetter { id, subject: signal("go"), payload };
+        assert_eq!(store.post(key("hub"), letter).await.expect("a letter"), Posted::New);
+        let lease = (holder.key.clone(), holder.epoch);
+        let renewed = store.renew(vec![lease.clone()], claimant(&owner, LONG)).await.expect("an answer");
+        assert_eq!(renewed, [(lease.0, Renewal::Kept)]);
+        Sample::run(&format!("ready {n} {round}")).create(&store).await;
+    }
+    holder.finish().await;
+    finish_what_is_ready(&store, &owner).await;
+}
+
+/// Until nothing is left that another worker doesn't hold.
+async fn finish_what_is_ready(store: &Arc<dyn Store>, owner: &str) {
+    loop {
+        let claimed = ready(store, owner, 5).await;
+        for (run, lease) in &claimed {
+            Holder::load(store, run, *lease).await.expect("a run").finish().await;
+        }
+        let all = ListFilter { statuses: vec!["pending".into()], ..ListFilter::default() };
+        if claimed.is_empty() && store.list(all).await.expect("an answer").is_empty() {
+            return;
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

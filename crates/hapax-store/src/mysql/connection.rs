@@ -92,13 +92,12 @@ impl MySession {
         Ok(session)
     }
 
-    /// A time zone without summer time, whose hours don't repeat; a low cost of seeks makes the server use its indexes even
-    /// where a table is small, since a scan would wait for the locks of other runs.
+    /// The time zone is one without summer time: an hour that comes twice would be taken for the other one.
     async fn set_up(&mut self) -> mysql_async::Result<()> {
         let settings = format!(
             "SET SESSION TRANSACTION ISOLATION LEVEL {}; SET SESSION autocommit = 0, \
              sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', \
-             innodb_lock_wait_timeout = 5, lock_wait_timeout = 60, wait_timeout = 600, max_seeks_for_key = 1 \
+             innodb_lock_wait_timeout = 5, lock_wait_timeout = 60, wait_timeout = 600 \
              /*M! , max_statement_time = 60, idle_transaction_timeout = 60 */",
             self.server.options.isolation.words()
         );

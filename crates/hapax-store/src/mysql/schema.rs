@@ -22,7 +22,7 @@ use hapax_core::{error::code, id::Namespace};
 const MIGRATIONS: &[&str] = &[V1];
 
 /// Names are bytes, so that no collation takes two for one. What may be longer than a key is a blob. A step's update of its
-/// run touches no indexed column.
+/// run touches no indexed column. What is claimed in an order has an index in that order: a server locks all that it sorts.
 const V1: &str = r"
 CREATE TABLE IF NOT EXISTS hapax_runs (
     namespace VARBINARY(255) NOT NULL, run_id VARBINARY(255) NOT NULL, part BIGINT NOT NULL,
@@ -35,7 +35,7 @@ CREATE TABLE IF NOT EXISTS hapax_runs (
     created_at BIGINT NOT NULL, updated_at BIGINT NOT NULL,
     wake_at BIGINT, wake_letters LONGBLOB, parent VARBINARY(255),
     PRIMARY KEY (namespace, run_id),
-    KEY hapax_runs_ready (namespace, graph, fingerprint, ready_at, created_at, run_id),
+    KEY hapax_runs_ready (namespace, ready_at, created_at, run_id, graph, fingerprint),
     KEY hapax_runs_newest (namespace, created_at),
     KEY hapax_runs_owner (owner),
     KEY hapax_runs_parent (namespace, parent),

@@ -272,7 +272,7 @@ impl PgSession {
         // Until the answer is here, nothing is known.
         self.standing = Standing::Spent;
         let rows = commit::run(&self.client, &statement, needs, chains).await;
-        let rows = rows.map_err(|error| fault(error)).inspect_err(|fault| {
+        let rows = rows.map_err(fault).inspect_err(|fault| {
             if !matches!(fault, Fault::Lost(_)) {
                 self.standing = Standing::Idle;
             }

@@ -9,7 +9,7 @@ pub(super) fn fault(error: Error) -> Fault {
     let Some(state) = error.code() else {
         // No word from the server: the connection broke, or our own types don't fit.
         return if error.is_closed()
-            || std::error::Error::source(&error).is_some_and(|source| source.is::<std::io::Error>())
+            || std::error::Error::source(&error).is_some_and(<dyn std::error::Error>::is::<std::io::Error>)
         {
             Fault::Lost(error.into())
         } else {

@@ -44,6 +44,10 @@ impl Chain {
     }
 
     /// Begins a chain with a write, unless that takes more than the run's own rows.
+    #[expect(
+        clippy::result_large_err,
+        reason = "what is refused goes back to its queue: a box would cost an allocation"
+    )]
     pub(crate) fn begin(first: Prepared) -> Result<Self, Prepared> {
         if !is_plain(&first) {
             return Err(first);
@@ -57,6 +61,10 @@ impl Chain {
     }
 
     /// Adds a write of the same run, if it builds on what the chain leaves.
+    #[expect(
+        clippy::result_large_err,
+        reason = "what is refused goes back to its queue: a box would cost an allocation"
+    )]
     pub(crate) fn push(&mut self, next: Prepared) -> Result<(), Prepared> {
         if !is_plain(&next) || !self.leads_to(&next.write) {
             return Err(next);
