@@ -2,6 +2,7 @@
 //!
 //! [`Store`] is the contract, [`MemoryStore`] the reference model,
 //! [`SqliteStore`] the default; [`outbox`] is the part of the contract that relays use. Every store passes the suite in [`conformance`].
+//! For fleets of workers there are servers, each behind a feature: `postgres`, and `mysql` for MySQL and MariaDB.
 
 pub mod check;
 pub mod clock;

@@ -91,7 +91,7 @@ fn literals(file: &SourceFile) -> &str {
 }
 
 fn is_backend(file: &SourceFile) -> bool {
-    let backends = ["sqlite", "postgres", "mysql"];
+    let backends = ["sqlite", "server", "postgres", "mysql"];
     let inside = file.path.strip_prefix("crates/hapax-store/src/");
     inside.and_then(|path| path.split(['/', '.']).next()).is_some_and(|first| backends.contains(&first))
 }

@@ -131,6 +131,18 @@ impl std::fmt::Debug for MySqlOptions {
 /// # Ok(())
 /// # }
 /// ```
+///
+/// What keeps a store from opening is told with its cure:
+///
+/// ```
+/// use hapax_core::error::Coded;
+/// use hapax_store::mysql::{MySqlOptions, MySqlStore};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let refused = MySqlStore::open("mysql://localhost:3306", MySqlOptions::default()).await.unwrap_err();
+/// assert_eq!(refused.code(), "HX0050", "{refused}"); // docs/errors/HX0050.md
+/// # }
+/// ```
 pub struct MySqlStore {
     store: ServerStore,
     server: Arc<Server>,

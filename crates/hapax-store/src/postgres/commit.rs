@@ -276,6 +276,29 @@ impl<'c> Steps<'c> {
         self.barriers.push(parts.barriers.as_deref());
         self.label.push(checkpoint.label.as_deref());
     }
+
+    /// In the order of the statement's places.
+    fn values(&self) -> [&(dyn ToSql + Sync); 17] {
+        [
+            &self.n,
+            &self.step,
+            &self.key,
+            &self.digest,
+            &self.io,
+            &self.outbox,
+            &self.seed,
+            &self.next_seq,
+            &self.state_version,
+            &self.state_kind,
+            &self.state_base,
+            &self.state,
+            &self.frontier,
+            &self.frontier_len,
+            &self.pages,
+            &self.barriers,
+            &self.label,
+        ]
+    }
 }
 
 impl<'c> Pages<'c> {
@@ -345,25 +368,7 @@ pub(super) async fn run(
     ];
     let Columns { steps, pages, journal, outbox, .. } = &columns;
     if needs.steps {
-        values.extend::<[&(dyn ToSql + Sync); 17]>([
-            &steps.n,
-            &steps.step,
-            &steps.key,
-            &steps.digest,
-            &steps.io,
-            &steps.outbox,
-            &steps.seed,
-            &steps.next_seq,
-            &steps.state_version,
-            &steps.state_kind,
-            &steps.state_base,
-            &steps.state,
-            &steps.frontier,
-            &steps.frontier_len,
-            &steps.pages,
-            &steps.barriers,
-            &steps.label,
-        ]);
+        values.extend(steps.values());
     }
     if needs.pages {
         values.extend::<[&(dyn ToSql + Sync); 4]>([&pages.n, &pages.step, &pages.page, &pages.items]);

@@ -138,6 +138,18 @@ impl std::fmt::Debug for PostgresOptions {
 /// # Ok(())
 /// # }
 /// ```
+///
+/// What keeps a store from opening is told with its cure:
+///
+/// ```
+/// use hapax_core::error::Coded;
+/// use hapax_store::postgres::{PostgresOptions, PostgresStore};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let refused = PostgresStore::open("postgres://localhost:no-port/orders", PostgresOptions::default()).await.unwrap_err();
+/// assert_eq!(refused.code(), "HX0050", "{refused}"); // docs/errors/HX0050.md
+/// # }
+/// ```
 pub struct PostgresStore {
     store: ServerStore,
     server: Arc<Server>,
