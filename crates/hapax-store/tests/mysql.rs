@@ -13,7 +13,7 @@ use hapax_store::{
     codec::PayloadCodec,
     conformance::{
         Damage, Fired, Fixture, Holder, Sample,
-        sample::{LONG, claimant, json, key, message, ready, step},
+        sample::{LONG, claimant, json, key, message, ready, step, submit},
     },
     error::Source,
     mysql::{Isolation, MySqlOptions, MySqlStore},
@@ -328,16 +328,46 @@ impl PayloadCodec for Bloated {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_no_packet_holds_is_refused_alone() {
-    let options = MySqlOptions::default().payload_codec(Arc::new(Bloated));
-    let store: Arc<dyn Store> = MySqlStore::open(&database(), options).await.expect("it opens");
-    let (large, mut small) =
-        (Sample::run("large").hold(&store).await, Sample::run("small").hold(&store).await);
+async fn what_no_packet_holds_is_refused_alone_and_passes_where_packets_are_larger() {
+    let server = MariaDb::start().expect("a server");
+    let url = fresh_database(&server.url()).expect("a database");
+    let bloated = || async {
+        let options = MySqlOptions::default().payload_codec(Arc::new(Bloated));
+        MySqlStore::open(&url, options).await.expect("it opens") as Arc<dyn Store>
+    };
+    let store = bloated().await;
+    let mut small = Sample::run("small").hold(&store).await;
+    let mut large = Sample::run("large").hold(&store).await;
     let noise: String = (0..1000_u32).map(|n| sha256(&n.to_be_bytes()).to_string()).collect();
-    let refused = large.clone().commit(large.next(&noise)).await.expect_err("32 MB are too much");
+    let refused = large.commit(large.next(&noise)).await.expect_err("32 MB are too much");
     assert!(matches!(refused, StoreError::TooLarge { .. }), "{refused}");
     small.commit(small.next("one")).await.expect("it fits");
-    large.clone().commit(large.next("one")).await.expect("so does this");
+    sql(&url, "SET GLOBAL max_allowed_packet = 67108864");
+    let store = bloated().await;
+    submit(&store, step(large.next(&noise))).await.expect("now it fits");
+    assert_eq!(store.load(key("large")).await.expect("it is read").record.step, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_committed_survives_a_killed_server_and_the_store_goes_on() {
+    let mut server = MariaDb::start().expect("a server");
+    let url = fresh_database(&server.url()).expect("a database");
+    let store: Arc<dyn Store> = open(&url);
+    let mut holder = Sample::run("r").hold(&store).await;
+    for n in 0..20 {
+        holder.commit(holder.next_with(&format!("state {n}"), 2, 1, vec![])).await.expect("a step");
+    }
+    server.kill().expect("a kill");
+    let gone = submit(&store, step(holder.next("gone"))).await.expect_err("nobody is there");
+    assert!(matches!(gone, StoreError::Retry(_)), "{gone}");
+    let gone = store.run(key("r")).await.expect_err("nobody is there");
+    assert!(matches!(gone, StoreError::Retry(_)), "{gone}");
+    server.restart().expect("it is there again");
+    while let Err(error) = store.load(key("r")).await {
+        assert!(matches!(error, StoreError::Retry(_)), "{error}");
+    }
+    assert_eq!(holder.record().await.step, 20);
+    holder.commit(holder.next("on")).await.expect("it goes on");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -8,7 +8,7 @@
 
 use super::{
     MySqlOptions, commit,
-    error::{at_commit, cannot_connect, ends_session, fault, refused},
+    error::{at_commit, at_open, cannot_connect, ends_session, fault, refused},
     health::Settings,
 };
 use crate::{
@@ -112,8 +112,7 @@ impl MySession {
     /// Refuses a server that is too old, takes no writes, or may lose what it has committed.
     pub(super) async fn check(&mut self) -> Result<(), StoreError> {
         let what = self.server.what.clone();
-        let found =
-            Settings::ask(self).await.map_err(|fault| StoreError::Retry(format!("{fault:?}").into()))?;
+        let found = Settings::ask(self).await.map_err(|fault| at_open(&what, fault))?;
         if found.is_too_old() {
             let why =
                 format!("it is {}, older than MySQL 8.0.1 or MariaDB 10.6: upgrade it", found.version());
@@ -232,9 +231,11 @@ impl MySession {
             return Ok(());
         }
         self.sends()?;
-        self.conn.query_drop("COMMIT").await.map_err(at_commit)?;
-        self.standing = Standing::Idle;
-        Ok(())
+        let done = self.conn.query_drop("COMMIT").await.map_err(at_commit);
+        if matches!(done, Ok(()) | Err(Fault::Again(_))) {
+            self.standing = Standing::Idle;
+        }
+        done
     }
 
     async fn roll_back(&mut self) -> Result<(), Fault> {
@@ -331,8 +332,10 @@ impl Pooled for MySession {
         Box::pin(async move {
             // It may have come back before its first statement.
             self.standing = Standing::Idle;
-            match tokio::time::timeout(Duration::from_secs(5), Settings::ask(self)).await {
-                Ok(settings) => Ok(!settings?.is_read_only()),
+            // A number on some servers, a word on others.
+            let rows = self.rows("SELECT 1 FROM DUAL WHERE @@GLOBAL.read_only IN ('0', 'OFF')", &[]);
+            match tokio::time::timeout(Duration::from_secs(5), rows).await {
+                Ok(rows) => Ok(!rows?.is_empty()),
                 Err(_) => Ok(false),
             }
         })

@@ -1,7 +1,16 @@
 //! From MySQL's and MariaDB's errors to ours, by number and never by text.
 
-use crate::{error::StoreError, server::sql::Fault};
-use hapax_core::error::{Code, code};
+use crate::{
+    error::StoreError,
+    server::{
+        error::{all_runs, reported},
+        sql::Fault,
+    },
+};
+use hapax_core::{
+    error::{Code, code},
+    id::Namespace,
+};
 use mysql_async::{Error, ServerError};
 
 /// An error of a statement.
@@ -50,7 +59,8 @@ pub(super) fn refused(what: &str, why: impl Into<String>, code: Code) -> StoreEr
 /// An error while a session is opened.
 pub(super) fn cannot_connect(what: &str, error: &Error) -> StoreError {
     match error {
-        Error::Server(said) => cannot_use(what, said),
+        // Too many sessions, or a server that starts or stops: later it may work.
+        Error::Server(said) => refusal(what, said).unwrap_or_else(|| StoreError::Retry(said.clone().into())),
         error => {
             let why = format!("{}: check that the server runs, and its address", deepest(error));
             refused(what, why, code::CANNOT_OPEN)
@@ -58,25 +68,28 @@ pub(super) fn cannot_connect(what: &str, error: &Error) -> StoreError {
     }
 }
 
-/// What a fault means while a store is opened; `None`: what it means at any other time.
-pub(super) fn at_open(what: &str, fault: &Fault) -> Option<StoreError> {
-    let Fault::Nothing(source) = fault else { return None };
-    source.downcast_ref::<ServerError>().map(|said| cannot_use(what, said))
+/// A fault while a store is opened.
+pub(super) fn at_open(what: &str, fault: Fault) -> StoreError {
+    let said = match &fault {
+        Fault::Nothing(source) => source.downcast_ref::<ServerError>(),
+        _ => None,
+    };
+    let refusal = said.and_then(|said| refusal(what, said));
+    refusal.unwrap_or_else(|| reported(fault.before_commit(), &all_runs(&Namespace::default())))
 }
 
-/// What the server says against us, and the cure.
-fn cannot_use(what: &str, said: &ServerError) -> StoreError {
+/// What the server has against us for good, with the cure.
+fn refusal(what: &str, said: &ServerError) -> Option<StoreError> {
     let cure = match said.code {
         1045 | 1698 => "check user and password",
         1049 => "create the database first: CREATE DATABASE …",
         1044 | 1142 | 1143 | 1227 => "grant this user the rights: GRANT ALL ON database.* TO user",
         1130 => "create the user for this host as well: CREATE USER user@host",
-        1290 | 1836 => return refused(what, format!("{said}: name the primary"), code::READ_ONLY),
-        // Too many sessions, or a server that starts or stops: later it may work.
-        1040 | 1047 | 1053 | 1203 | 1226 => return StoreError::Retry(said.clone().into()),
-        _ => "see the server's manual for this error",
+        1064 | 1193 => "upgrade the server: it must be MySQL 8.0.1, MariaDB 10.6 or newer",
+        1290 | 1836 => return Some(refused(what, format!("{said}: name the primary"), code::READ_ONLY)),
+        _ => return None,
     };
-    refused(what, format!("{said}: {cure}"), code::CANNOT_OPEN)
+    Some(refused(what, format!("{said}: {cure}"), code::CANNOT_OPEN))
 }
 
 /// What lies behind an error of the connection.

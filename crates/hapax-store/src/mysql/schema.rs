@@ -10,12 +10,9 @@ use super::{
 };
 use crate::{
     error::StoreError,
-    server::{
-        error::{all_runs, reported},
-        sql::{Fault, Session, Value, one, places, values},
-    },
+    server::sql::{Fault, Session, Value, one, places, values},
 };
-use hapax_core::{error::code, id::Namespace};
+use hapax_core::error::code;
 
 /// Each entry brings a database from the version that is its index to the next one. Entries are never changed, only
 /// added; each may run again where it has run before.
@@ -126,10 +123,7 @@ const PATIENCE: i64 = 50;
 
 /// Brings the database to our version.
 pub(super) async fn migrate(session: &mut MySession, what: &str) -> Result<(), StoreError> {
-    let about = |fault: Fault| {
-        let refused = at_open(what, &fault);
-        refused.unwrap_or_else(|| reported(fault.before_commit(), &all_runs(&Namespace::default())))
-    };
+    let about = |fault| at_open(what, fault);
     let found = version(session).await.map_err(about)?;
     check(what, found.as_ref())?;
     if found.is_none_or(|(version, _)| version < ours()) {
@@ -142,7 +136,7 @@ pub(super) async fn migrate(session: &mut MySession, what: &str) -> Result<(), S
         let unlocked = session.rows("SELECT RELEASE_LOCK(?)", values![lock_name(session).as_str()]).await;
         applied.and(unlocked.map(drop)).map_err(about)?;
     }
-    demand_innodb(session, what, about).await
+    demand_innodb(session, what).await
 }
 
 fn check(what: &str, found: Option<&(i64, String)>) -> Result<(), StoreError> {
@@ -189,11 +183,8 @@ async fn apply(session: &mut MySession, from: i64) -> Result<(), Fault> {
 }
 
 /// Refuses tables that forget nothing when a transaction is undone.
-async fn demand_innodb(
-    session: &mut MySession,
-    what: &str,
-    about: impl Fn(Fault) -> StoreError,
-) -> Result<(), StoreError> {
+async fn demand_innodb(session: &mut MySession, what: &str) -> Result<(), StoreError> {
+    let about = |fault| at_open(what, fault);
     let tables = TABLES.map(|table| session.table(table));
     let names: Vec<Value<'_>> = tables.iter().map(|table| Value::from(table.as_str())).collect();
     let sql = format!(
@@ -201,7 +192,7 @@ async fn demand_innodb(
          AND ENGINE <> 'InnoDB' AND TABLE_NAME IN {}",
         places(names.len())
     );
-    let Some(row) = one(session, &sql, &names).await.map_err(&about)? else { return Ok(()) };
+    let Some(row) = one(session, &sql, &names).await.map_err(about)? else { return Ok(()) };
     let table = row.text(0).map_err(about)?;
     let why = format!("its table {table} has no transactions: ALTER TABLE {table} ENGINE=InnoDB");
     Err(refused(what, why, code::CANNOT_OPEN))
