@@ -18,6 +18,10 @@ pub(crate) enum Fault {
     /// Nothing was written: there is no room.
     Full(Source),
     /// Nothing was written: a statement of so many bytes is more than the server takes.
+    #[cfg_attr(
+        not(feature = "mysql"),
+        expect(dead_code, reason = "PostgreSQL takes whatever passes our limits")
+    )]
     TooLarge { size: usize, limit: usize },
     /// The answer was lost: the transaction may have been committed.
     Lost(Source),
@@ -148,6 +152,7 @@ pub(crate) use values;
 pub(crate) enum Cell {
     Null,
     Int(i64),
+    #[cfg_attr(not(feature = "postgres"), expect(dead_code, reason = "MySQL keeps texts as bytes"))]
     Text(String),
     Blob(Vec<u8>),
 }
