@@ -5,6 +5,8 @@ use hapax::{
     Engine, Error, GraphOutline, Options, Status,
     core::{checkpoint::Checkpoint, error::code, id::Namespace},
 };
+#[cfg(feature = "mysql")]
+use hapax_store::mysql::{MySqlOptions, MySqlStore};
 #[cfg(feature = "postgres")]
 use hapax_store::postgres::{PostgresOptions, PostgresStore};
 use hapax_store::{ListFilter, MemoryStore, RunRecord, SqliteOptions, SqliteStore, Store, StoreError};
@@ -162,6 +164,10 @@ pub(crate) async fn open_store(url: &OsString, options: SqliteOptions) -> Result
     #[cfg(feature = "postgres")]
     if url.starts_with("postgres://") || url.starts_with("postgresql://") {
         return Ok(PostgresStore::open(&url, PostgresOptions::default()).await?);
+    }
+    #[cfg(feature = "mysql")]
+    if url.starts_with("mysql://") {
+        return Ok(MySqlStore::open(&url, MySqlOptions::default()).await?);
     }
     Err(Error::BadUrl { url }.into())
 }

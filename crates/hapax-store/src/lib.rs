@@ -2,25 +2,28 @@
 //!
 //! [`Store`] is the contract, [`MemoryStore`] the reference model,
 //! [`SqliteStore`] the default; [`outbox`] is the part of the contract that relays use. Every store passes the suite in [`conformance`].
+//! For fleets of workers there are servers, each behind a feature: `postgres`, and `mysql` for MySQL and MariaDB.
 
 pub mod check;
 pub mod clock;
-#[cfg(feature = "sqlite")]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub mod codec;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod error;
 #[cfg(feature = "conformance")]
 pub mod faulty;
-#[cfg(feature = "sqlite")]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod inspection;
 pub mod memory;
+#[cfg(feature = "mysql")]
+pub mod mysql;
 pub mod outbox;
 #[cfg(feature = "postgres")]
 pub mod postgres;
-#[cfg(feature = "sqlite")]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod prepare;
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 mod server;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;

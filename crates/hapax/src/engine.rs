@@ -145,13 +145,18 @@ async fn open_store(url: &str) -> Result<Arc<dyn Store>, Error> {
             let options = hapax_store::postgres::PostgresOptions::default();
             Ok(hapax_store::postgres::PostgresStore::open(url, options).await?)
         }
+        #[cfg(feature = "mysql")]
+        Some(("mysql", _)) => {
+            let options = hapax_store::mysql::MySqlOptions::default();
+            Ok(hapax_store::mysql::MySqlStore::open(url, options).await?)
+        }
         _ => Err(Error::BadUrl { url: url.into() }),
     }
 }
 
 impl Engine {
-    /// Opens the store at `url`: `sqlite:path/to/file.db`, `postgres://user@host/database` with the feature `postgres`, or
-    /// `memory:` for tests.
+    /// Opens the store at `url`: `sqlite:path/to/file.db`, `postgres://user@host/database` with the feature `postgres`,
+    /// `mysql://user@host/database` with the feature `mysql`, or `memory:` for tests.
     pub async fn open(url: &str) -> Result<Self, Error> {
         Self::builder().open(url).await
     }

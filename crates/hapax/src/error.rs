@@ -121,6 +121,7 @@ fn built_in() -> String {
     let stores = [
         (cfg!(feature = "sqlite"), "`sqlite:path/to/file.db`"),
         (cfg!(feature = "postgres"), "`postgres://user@host/database`"),
+        (cfg!(feature = "mysql"), "`mysql://user@host/database`"),
         (true, "`memory:`"),
     ];
     let stores: Vec<&str> = stores.into_iter().filter_map(|(has, address)| has.then_some(address)).collect();

@@ -87,7 +87,12 @@ async fn a_run_has_the_same_keys_and_digests_on_every_store() {
     let sqlite = format!("sqlite:{}", folder.path().join("runs.db").display());
     assert_eq!(steps(&sqlite, Options::default()).await, expected);
     for durability in [hapax::Durability::Pipelined, hapax::Durability::Strict] {
-        let postgres = hapax_servers::postgres().expect("a server");
-        assert_eq!(steps(&postgres, Options::default().durability(durability)).await, expected);
+        for url in [hapax_servers::postgres().expect("a server"), hapax_servers::mysql().expect("a server")] {
+            assert_eq!(
+                steps(&url, Options::default().durability(durability)).await,
+                expected,
+                "{durability:?}"
+            );
+        }
     }
 }

@@ -244,7 +244,7 @@ impl PgSession {
             // A deferred check or a serialization failure: nothing was committed.
             fault @ (Fault::Again(_) | Fault::Duplicate(_)) => fault,
             Fault::Nothing(source) | Fault::Full(source) | Fault::Lost(source) => Fault::Lost(source),
-            Fault::Damage(_, what) => Fault::Lost(what.into()),
+            fault => Fault::Lost(format!("{fault:?}").into()),
         })?;
         self.standing = Standing::Idle;
         self.unless_warned()

@@ -19,7 +19,11 @@ mod schema;
 use crate::{
     codec::{Codec, PayloadCodec},
     error::StoreError,
-    server::{OnServer, ServerStore, pool::Sessions},
+    server::{
+        OnServer, ServerStore,
+        address::{check_prefix, hidden},
+        pool::Sessions,
+    },
 };
 use connection::{PgSession, Server};
 use error::refused;
@@ -33,33 +37,10 @@ use std::{
 };
 use tokio_postgres::Config;
 
+pub use crate::server::Isolation;
+
 /// How long a connection may take.
 const CONNECT: Duration = Duration::from_secs(10);
-
-/// What a transaction sees of others. Hapax is right under each: it rests on compare-and-set and unique keys.
-///
-/// ```
-/// use hapax_store::postgres::Isolation;
-/// assert_eq!(Isolation::default(), Isolation::ReadCommitted);
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum Isolation {
-    /// Each statement sees what is committed.
-    #[default]
-    ReadCommitted,
-    /// As if one transaction ran after the other; those that can't be are tried again.
-    Serializable,
-}
-
-impl Isolation {
-    fn words(self) -> &'static str {
-        match self {
-            Isolation::ReadCommitted => "READ COMMITTED",
-            Isolation::Serializable => "SERIALIZABLE",
-        }
-    }
-}
 
 /// How a server is used.
 ///
@@ -185,10 +166,7 @@ impl PostgresStore {
         if config.get_connect_timeout().is_none() {
             config.connect_timeout(CONNECT);
         }
-        if options.prefix.is_empty() || !options.prefix.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
-        {
-            return Err(bad(format!("`{}` can't begin a table's name", options.prefix)));
-        }
+        check_prefix(&options.prefix).map_err(bad)?;
         let (sessions, codec) = (options.sessions, options.codec.clone());
         let server =
             Arc::new(Server { config, options, what: hidden(url), round_trips: Arc::<AtomicU64>::default() });
@@ -210,13 +188,6 @@ impl PostgresStore {
     pub fn round_trips(&self) -> u64 {
         self.server.round_trips.load(Ordering::Relaxed)
     }
-}
-
-/// An address without its password.
-fn hidden(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else { return "PostgreSQL".into() };
-    let rest = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
-    format!("{scheme}://{}", rest.split('?').next().unwrap_or_default())
 }
 
 impl std::fmt::Debug for PostgresStore {

@@ -33,6 +33,11 @@ pub(crate) fn reported(fault: Fault, about: &RunKey) -> StoreError {
         // A duplicate that nobody looked into is our own mistake, not the caller's.
         Fault::Duplicate(source) | Fault::Again(source) | Fault::Nothing(source) => StoreError::Retry(source),
         Fault::Full(source) => StoreError::Full(source),
+        Fault::TooLarge { size, limit } => StoreError::TooLarge {
+            what: "a statement, in bytes, for the server's packets".into(),
+            size,
+            limit,
+        },
         Fault::Lost(source) => StoreError::Unknown(source),
         Fault::Damage(step, what) => StoreError::Corrupt { run: about.clone(), step, what },
     }

@@ -6,7 +6,7 @@ use super::{
     commit::{fence_sql, head},
     error::{Halt, Outcome},
     mailbox,
-    sql::{Fault, Row, Session, Value, place_rows, values},
+    sql::{Fault, GROUP_BYTES, Row, Session, Value, groups, place_rows, values},
     writer::Tx,
 };
 use crate::{check::row_digest, codec::Codec, error::StoreError, prepare::row_sum, store::RunRecord};
@@ -105,7 +105,7 @@ pub(super) async fn insert(
     entries: &[Vec<u8>],
 ) -> Result<(), Fault> {
     let numbered: Vec<_> = rows.iter().zip(entries).zip(first_seq..).collect();
-    for some in numbered.chunks(ROWS) {
+    for some in groups(&numbered, ROWS, GROUP_BYTES, |((_, entry), _)| entry.len()) {
         let sums: Vec<[u8; 8]> = some
             .iter()
             .map(|((row, entry), seq)| row_sum(*seq, &row.base, row.step, row.path_hash, entry))

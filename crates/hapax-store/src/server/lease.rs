@@ -188,7 +188,9 @@ pub(super) async fn claim_ready(
     }
     let mut rows = candidates(tx, filter, "ready_at <= {now}").await?;
     if rows.is_empty() && overlong.is_due() {
-        rows = candidates(tx, filter, "owner IS NOT NULL AND lease_until > {now} + lease_ttl").await?;
+        // What is never ready needn't be looked at, though it be most of the table.
+        let which = "ready_at IS NOT NULL AND owner IS NOT NULL AND lease_until > {now} + lease_ttl";
+        rows = candidates(tx, filter, which).await?;
     }
     let mut ready = vec![];
     for row in &rows {

@@ -5,11 +5,12 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `sql`, `pool` | what is known of a server: sessions, values, rows, faults |
+//! | `sql`, `pool`, `address` | what is known of a server: sessions, values, rows, faults; its address |
 //! | `chain`, `writer` | writes that follow each other, and the lanes on which those of many runs share a transaction |
 //! | `commit`, `journal`, `lease`, `mailbox`, `outbox`, `runs` | what is done in a transaction |
 //! | `read` | what is read, checked against its digests |
 
+pub(crate) mod address;
 pub(crate) mod chain;
 mod commit;
 pub(crate) mod error;
@@ -50,6 +51,33 @@ use writer::{Lanes, Shared};
 
 /// Lanes on which writes travel: on more of them fewer runs share a transaction.
 const LANES: usize = 4;
+
+/// What a transaction sees of others. Hapax is right under each: it rests on compare-and-set and unique keys.
+///
+/// ```
+/// # #[cfg(feature = "postgres")] {
+/// use hapax_store::postgres::Isolation;
+/// assert_eq!(Isolation::default(), Isolation::ReadCommitted);
+/// # }
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Isolation {
+    /// Each statement sees what is committed.
+    #[default]
+    ReadCommitted,
+    /// As if one transaction ran after the other; those that can't be are tried again.
+    Serializable,
+}
+
+impl Isolation {
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Isolation::ReadCommitted => "READ COMMITTED",
+            Isolation::Serializable => "SERIALIZABLE",
+        }
+    }
+}
 
 /// What a server says of itself, for `doctor`.
 pub(crate) type Health =

@@ -8,7 +8,7 @@ use super::{
     error::{Outcome, all_runs, reported},
     look,
     runs::found_locked,
-    sql::{Fault, Row, Session, Value, place_rows, places, values},
+    sql::{Fault, GROUP_BYTES, Row, Session, Value, groups, place_rows, places, values},
     writer::Tx,
 };
 use crate::{
@@ -37,7 +37,7 @@ const ROWS: usize = 200;
 pub(super) async fn insert(tx: &mut Tx<'_>, commit: &StepCommit, payloads: &[Vec<u8>]) -> Result<(), Fault> {
     let (namespace, run) = (commit.run.namespace.as_str(), commit.run.run.as_str());
     let numbered: Vec<_> = commit.outbox.iter().zip(payloads).zip(0_u64..).collect();
-    for some in numbered.chunks(ROWS) {
+    for some in groups(&numbered, ROWS, GROUP_BYTES, |((_, payload), _)| payload.len()) {
         let mut all: Vec<Value<'_>> = Vec::with_capacity(some.len() * 7);
         for ((message, payload), position) in some {
             let (topic, key) = (message.topic.as_str(), message.key.as_str());

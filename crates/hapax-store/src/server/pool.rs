@@ -63,7 +63,8 @@ impl Sessions {
     pub(crate) async fn lend(&self) -> Result<Lent, StoreError> {
         match self.0.get().await {
             Ok(session) => Ok(session),
-            Err(managed::PoolError::Backend(error)) => Err(error),
+            // The store is open, so whatever keeps a session from opening now may pass.
+            Err(managed::PoolError::Backend(error)) => Err(StoreError::Retry(error.into())),
             Err(managed::PoolError::Closed) => Err(StoreError::Retry("the store is closed".into())),
             Err(error) => Err(StoreError::Retry(error.to_string().into())),
         }

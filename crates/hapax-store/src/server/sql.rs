@@ -17,6 +17,12 @@ pub(crate) enum Fault {
     Nothing(Source),
     /// Nothing was written: there is no room.
     Full(Source),
+    /// Nothing was written: a statement of so many bytes is more than the server takes.
+    #[cfg_attr(
+        not(feature = "mysql"),
+        expect(dead_code, reason = "PostgreSQL takes whatever passes our limits")
+    )]
+    TooLarge { size: usize, limit: usize },
     /// The answer was lost: the transaction may have been committed.
     Lost(Source),
     /// What is stored can't be what we wrote, with the step when one is to blame.
@@ -35,6 +41,7 @@ impl Fault {
             Fault::Again(source) => Fault::Again(source.to_string().into()),
             Fault::Nothing(source) => Fault::Nothing(source.to_string().into()),
             Fault::Full(source) => Fault::Full(source.to_string().into()),
+            Fault::TooLarge { size, limit } => Fault::TooLarge { size: *size, limit: *limit },
             Fault::Lost(source) => Fault::Lost(source.to_string().into()),
             Fault::Damage(step, what) => Fault::Damage(*step, what.clone()),
         }
@@ -145,6 +152,7 @@ pub(crate) use values;
 pub(crate) enum Cell {
     Null,
     Int(i64),
+    #[cfg_attr(not(feature = "postgres"), expect(dead_code, reason = "MySQL keeps texts as bytes"))]
     Text(String),
     Blob(Vec<u8>),
 }
@@ -265,4 +273,38 @@ pub(crate) fn places(count: usize) -> String {
 /// So many rows of so many places.
 pub(crate) fn place_rows(rows: usize, columns: usize) -> String {
     vec![places(columns); rows].join(", ")
+}
+
+/// Rows in groups that one statement takes: so many rows, and bytes, at the most. A row that is larger goes alone.
+pub(crate) fn groups<T>(rows: &[T], most: usize, bytes: usize, size: impl Fn(&T) -> usize) -> Vec<&[T]> {
+    let (mut groups, mut from, mut sum) = (vec![], 0, 0);
+    for (at, row) in rows.iter().enumerate() {
+        let size = size(row);
+        if at > from && (at - from >= most || sum + size > bytes) {
+            groups.push(&rows[from..at]);
+            (from, sum) = (at, 0);
+        }
+        sum += size;
+    }
+    if from < rows.len() {
+        groups.push(&rows[from..]);
+    }
+    groups
+}
+
+/// Bytes of rows that one statement takes at the most: far below what any server's packets may hold.
+pub(crate) const GROUP_BYTES: usize = 4 * 1024 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_hold_every_row_once_and_no_more_than_they_may() {
+        let sizes = [1, 9, 4, 4, 4, 50, 1, 1, 1, 1];
+        let grouped = groups(&sizes, 3, 10, |size| *size);
+        assert_eq!(grouped.concat(), sizes);
+        assert_eq!(grouped, [&[1, 9][..], &[4, 4], &[4], &[50], &[1, 1, 1], &[1]]);
+        assert!(groups(&[0; 0], 3, 10, |size| *size).is_empty());
+    }
 }

@@ -145,7 +145,7 @@ async fn absurd_waits_and_questions_are_refused() {
         ("backoff", for_ever(), code::BAD_DURATION),
         ("question", Retry::standard(), code::LIMIT),
     ] {
-        let graph = Graph::new(name, 1, WORK).node(WORK, work.clone());
+        let graph = Graph::new(name, 1, WORK).node(WORK, work);
         let flow = engine.register(graph.policy(WORK, NodePolicy::default().retry(retry)), ()).await.unwrap();
         let run = flow.start(name, Board::default()).await.unwrap();
         let Err(Error::Failed { failure, .. }) = lab.finish(&run).await else { panic!("{name} is no error") };
