@@ -452,6 +452,8 @@ pub struct RecordedCall {
     pub key: Arc<str>,
     /// Of a timer: when it is due.
     pub due_us: Option<i64>,
+    /// It must never be sent twice.
+    pub at_most_once: bool,
     /// Where it stands among the item's records.
     pub order: usize,
 }
@@ -516,6 +518,11 @@ impl Recorded {
         self.last_calls.get(&call.attempt).is_none_or(|at| *at <= call.order)
     }
 
+    /// Whether a call that must never be sent twice was begun and hasn't ended: only a person can say how it did.
+    pub fn leaves_doubt(&self) -> bool {
+        self.calls.values().any(|call| call.at_most_once && call.outcome.is_none())
+    }
+
     /// How many rows of the item count as calls and their ends: what is begun now comes after them.
     pub fn rows(&self) -> usize {
         self.rows
@@ -534,6 +541,7 @@ impl Recorded {
                         since_us: intent.at_us,
                         key: intent.key.as_str().into(),
                         due_us: None,
+                        at_most_once: intent.kind == EffectKind::WriteAtMostOnce,
                         order: 0,
                     });
                 // A repeated call may reach the other side again: the earlier error is no longer its last word, and a
@@ -580,7 +588,8 @@ impl Recorded {
         self.last_calls.insert(attempt, order);
         self.rows += 1;
         let (name, key) = (name.to_owned(), "".into());
-        RecordedCall { name, request, outcome: None, attempt, since_us, key, due_us: None, order }
+        let (outcome, due_us, at_most_once) = (None, None, false);
+        RecordedCall { name, request, outcome, attempt, since_us, key, due_us, at_most_once, order }
     }
 }
 

@@ -181,8 +181,10 @@ pub(crate) struct Attempt {
     /// How many chunks it streamed. Changed only by whoever has the gate's turn.
     pub(crate) streamed: AtomicU64,
     pub(crate) waits: Waits,
-    /// The calls that earlier executions recorded and this one hasn't asked for yet.
+    /// The calls that earlier executions recorded, that must be asked for, and that this one hasn't asked for yet.
     owed: Mutex<BTreeSet<(Arc<str>, u32)>>,
+    /// The timers that they set and that didn't go off: this one may do without them.
+    pending: Mutex<BTreeSet<(Arc<str>, u32)>>,
     draws: Mutex<BTreeMap<Arc<str>, Arc<AtomicU64>>>,
     scopes: Mutex<HashSet<Arc<str>>>,
     verdict: Mutex<Option<NodeError>>,
@@ -196,7 +198,10 @@ impl Attempt {
         // A timer that didn't go off may have lost to whatever it raced with, before it was set.
         let rests = |call: &RecordedCall| call.due_us.is_none() || call.outcome.is_some();
         let recorded = lock(&item.recorded);
-        let owed = recorded.calls().filter(|(_, call)| rests(call)).map(|(at, _)| at.clone()).collect();
+        let (owed, pending): (Vec<_>, Vec<_>) = recorded.calls().partition(|(_, call)| rests(call));
+        let places =
+            |calls: Vec<(&(Arc<str>, u32), _)>| calls.into_iter().map(|(at, _)| at.clone()).collect();
+        let (owed, pending) = (places(owed), places(pending));
         drop(recorded);
         Arc::new(Self {
             item,
@@ -207,6 +212,7 @@ impl Attempt {
             streamed: AtomicU64::new(0),
             waits: Waits::default(),
             owed: Mutex::new(owed),
+            pending: Mutex::new(pending),
             draws: Mutex::default(),
             scopes: Mutex::default(),
             verdict: Mutex::default(),
@@ -256,9 +262,11 @@ impl Attempt {
 
     /// A recorded call was asked for.
     pub(crate) fn asked(&self, scope: &Arc<str>, index: u32) {
-        let mut owed = lock(&self.owed);
-        if !owed.is_empty() {
-            owed.remove(&(scope.clone(), index));
+        for recorded in [&self.owed, &self.pending] {
+            let mut recorded = lock(recorded);
+            if !recorded.is_empty() {
+                recorded.remove(&(scope.clone(), index));
+            }
         }
     }
 
@@ -274,7 +282,7 @@ impl Attempt {
             scope.is_empty() || lane.strip_prefix(scope).is_some_and(|rest| rest.starts_with('/'))
         };
         let later = |(lane, at): &(Arc<str>, u32)| if **lane == *scope { *at >= index } else { inside(lane) };
-        lock(&self.owed).iter().any(later)
+        [&self.owed, &self.pending].into_iter().any(|recorded| lock(recorded).iter().any(later))
     }
 
     /// The lane's counter of draws.

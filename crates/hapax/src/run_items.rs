@@ -340,6 +340,7 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
             .unwrap_or_else(|| self.shared.options.retry.clone());
         if let Some(failure) = self.record.last_failure.take()
             && !retry.allows(self.record.failed_since_retry, &NodeError::stored(&failure))
+            && !self.leaves_doubt()
         {
             // A crash came between the last attempt and the end of the run.
             return Ok(Tried::Failed(failure));
@@ -363,7 +364,7 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
             let not_before_us = error.not_before_us(self.shared.clock.now_us());
             let entry = Entry::AttemptFailed { failure: failure.clone(), not_before_us };
             self.journal(&[entry]).await?;
-            if !retry.allows(self.record.failed_since_retry, &error) {
+            if !retry.allows(self.record.failed_since_retry, &error) && !self.leaves_doubt() {
                 return Ok(Tried::Failed(failure));
             }
             self.retrying(&failure);
@@ -371,6 +372,12 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
                 return Ok(parked);
             }
         }
+    }
+
+    /// Whether a person has to say how a call ended that was cut off. Then another attempt follows in any case: it goes as
+    /// far as that call and waits there.
+    fn leaves_doubt(&self) -> bool {
+        self.item.live.is_some() && lock(&self.item.recorded).leaves_doubt()
     }
 
     /// The error; one that would be waited for longer than anything is waited for is the last.

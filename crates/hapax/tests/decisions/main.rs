@@ -6,7 +6,7 @@ mod common;
 use common::*;
 use hapax::{
     Coded, EffectError, Error, Fork, NodePolicy, Question, Resolution, Retry, Status,
-    core::{commit::WaitsOn, error::code},
+    core::{commit::WaitsOn, error::code, json::Json},
     prelude::*,
     testing::Lab,
 };
@@ -166,4 +166,61 @@ async fn a_fork_sets_only_what_is_there() {
         assert_eq!(engine.fork(fork).await.unwrap_err().code(), code::CANNOT_FORK, "{path}");
         assert!(engine.record("typo").await.is_err(), "{path}: nothing was created");
     }
+}
+
+/// A run that sleeps came past whatever stands before its sleep: new code there stays on the old side.
+#[tokio::test]
+async fn a_version_before_a_sleep_under_way_is_the_old_one() {
+    let lab = Lab::new();
+    let old = node!(
+        [] | ctx | {
+            ctx.sleep(Duration::from_secs(86_400)).await?;
+            Ok::<_, EffectError>(Board::delta().word("old".to_owned()))
+        }
+    );
+    let new = node!(
+        [] | ctx | {
+            if ctx.version("change", 1, 2)? == 1 {
+                ctx.sleep(Duration::from_secs(86_400)).await?;
+                return Ok::<_, EffectError>(Board::delta().word("old".to_owned()));
+            }
+            Ok(Board::delta().word("new".to_owned()))
+        }
+    );
+    let engine = lab.engine();
+    let flow = engine.register(Graph::new("g", 1, WORK).node(WORK, old), ()).await.unwrap();
+    flow.start("run", Board::default()).await.unwrap();
+    lab.until("run", |status| matches!(status, Status::Waiting { on: WaitsOn::Timer })).await.unwrap();
+    let flow = engine.register(Graph::new("g", 1, WORK).node(WORK, new), ()).await.unwrap();
+    assert!(engine.replay("run").await.unwrap().divergence.is_none());
+    let run = flow.attach("run").await.unwrap();
+    assert_eq!(lab.finish(&run).await.unwrap().word.as_deref(), Some("old"));
+    let fresh = flow.start("fresh", Board::default()).await.unwrap();
+    assert_eq!(lab.finish(&fresh).await.unwrap().word.as_deref(), Some("new"));
+}
+
+/// A call that must not be sent twice was cut off, and no attempt is left: a person is asked all the same.
+#[tokio::test]
+async fn a_call_cut_off_by_the_last_attempt_is_in_doubt() {
+    let (lab, calls) = (Lab::new(), Diary::default());
+    let engine = lab.engine();
+    let work = node!(
+        [calls] | ctx | {
+            let pay = async |call: hapax::Call| {
+                calls.note(call.key());
+                if calls.len() == 1 {
+                    panic!("cut off");
+                }
+                Ok::<u64, NodeError>(0)
+            };
+            Ok::<_, EffectError>(Board::delta().total(ctx.effect("pay", WriteAtMostOnce, "x", pay).await?))
+        }
+    );
+    let flow = engine.register(Graph::new("g", 1, WORK).node(WORK, work), ()).await.unwrap();
+    let run = flow.start("run", Board::default()).await.unwrap();
+    lab.until("run", |status| matches!(status, Status::InDoubt)).await.unwrap();
+    engine.resolve("run", "pay", Resolution::Result(Json::of(&7_u64).unwrap())).await.unwrap();
+    assert_eq!(lab.finish(&run).await.unwrap().total, 7);
+    assert_eq!(calls.len(), 1);
+    assert!(engine.replay("run").await.unwrap().divergence.is_none());
 }
