@@ -176,8 +176,12 @@ impl<'a> EffectFuture<'a> {
             index: self.index,
             name: self.name,
         };
-        let key =
-            item.rules.key(&site, &request).unwrap_or_else(|| effect_key_of_digest(&site, &digest).into());
+        let own = item.rules.key(&site, &request);
+        if let Some(Err(error)) = own.as_deref().map(|key| check_name("idempotency key", key)) {
+            self.attempt.condemn(NodeError::coded(error.code(), error.to_string(), false));
+            return Err(self.error(error.code(), error.to_string(), false));
+        }
+        let key = own.unwrap_or_else(|| effect_key_of_digest(&site, &digest).into());
         self.attempt.asked(self.scope, self.index);
         Ok(Asked { recorded: self.recorded(digest, &key), key: key.into(), request: digest, began: None })
     }

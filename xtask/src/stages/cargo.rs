@@ -13,6 +13,8 @@ const PUBLISHED: &[&str] = &["hapax-core", "hapax-store", "hapax", "hapax-cli"];
 /// The HTTP effect isn't on by default. It is tested apart: the tests of the compiler's messages build all that their crate
 /// is given anew, and TLS would double their time.
 const WITH_HTTP: &str = "-p hapax --features full,test-tls";
+/// Nor are the stores in servers.
+const WITH_SERVERS: &str = "-p hapax-store --features postgres,mysql";
 
 /// The target on which the core must compile: it has neither threads, files nor a clock, so a core
 /// that compiles there has no I/O hidden in it.
@@ -53,12 +55,14 @@ pub(super) fn tests(context: &Context) -> Result<(), Failure> {
     } else {
         all.run()?;
     }
-    runner.args(WITH_HTTP).args("--lib --test http --test bad_input").run()
+    runner.clone().args(WITH_HTTP).args("--lib --test http --test bad_input --test stores").run()?;
+    runner.args(WITH_SERVERS).args("--test postgres --test mysql").run()
 }
 
 pub(super) fn doctests(context: &Context) -> Result<(), Failure> {
     context.cargo("test --workspace --doc").run()?;
-    context.cargo("test --doc").args(WITH_HTTP).run()
+    context.cargo("test --doc").args(WITH_HTTP).run()?;
+    context.cargo("test --doc").args(WITH_SERVERS).run()
 }
 
 /// Whether the standard library of a target is installed. Asks rustc, not rustup: a toolchain from

@@ -166,14 +166,14 @@ impl ServerStore {
     }
 
     async fn settle_write(&self, write: Arc<Write>) -> Result<Written, StoreError> {
-        let settled = call!(self, write.run(), |tx| commit::settle(tx, &write));
-        match settled {
-            // Without the lock of the run's row nothing is known.
-            Err(StoreError::Retry(source)) if source.to_string() != "it is not there" => {
-                Err(StoreError::Unknown(source))
-            }
-            settled => settled,
-        }
+        // Without the lock of the run's row nothing is known.
+        let unknown = |error| match error {
+            StoreError::Retry(source) => StoreError::Unknown(source),
+            error => error,
+        };
+        let mut session = self.sessions.lend().await.map_err(unknown)?;
+        let settled = writer::transact!(&mut **session, &self.codec, |tx| commit::settle(tx, &write));
+        settled.map_err(|fault| unknown(reported(fault, write.run())))?
     }
 }
 
