@@ -284,7 +284,7 @@ async fn a_policys_own_key_is_sent_or_refused() {
     assert_eq!(server.received()[0].key(), "run/send");
     let policy = NodePolicy::default().idempotency(|_| "two\nlines".into());
     let error = outcome(5, graph(policy)).await.unwrap_err();
-    assert_eq!((error.code(), server.count()), (code::HTTP_INVALID, 1), "{error}");
+    assert_eq!((error.code(), server.count()), (code::INVALID_ID, 1), "{error}");
 }
 
 #[tokio::test]
