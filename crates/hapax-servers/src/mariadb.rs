@@ -62,7 +62,8 @@ impl MariaDb {
         let folder = Folder::new()?;
         let mut install = unprivileged(&INSTALL_DB.path()?, folder.path());
         install.args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"]);
-        run(install.arg(option("datadir", &folder.data())))?;
+        // Two that are installed at once would take each other's temporary tables.
+        run(install.arg(option("datadir", &folder.data())).arg(option("tmpdir", folder.path())))?;
         Server::start(&KIND, folder).map(MariaDb)
     }
 }
