@@ -4,6 +4,7 @@
 //! that ran ahead of the disk and were lost; recovery ignores them.
 
 use crate::{
+    canary,
     failure::NodeFailure,
     json::Json,
     key::Digest,
@@ -95,6 +96,8 @@ pub enum Entry {
     Drew(Drew),
     /// The item asks a person something.
     Question(Question),
+    /// The item waits for a letter; its [`Entry::Seen`] says that it came.
+    Awaits(Awaits),
     /// The item took a letter out of the run's mailbox; the entry that follows says what it made of it.
     Took {
         /// The letter's number.
@@ -281,6 +284,38 @@ pub struct Question {
     pub at_us: i64,
 }
 
+/// A wait for a letter, until it comes.
+///
+/// ```
+/// use hapax_core::{journal::{Awaits, Entry, Recorded}, key::sha256};
+/// let awaits = Awaits {
+///     scope: "".into(),
+///     index: 0,
+///     attempt: 1,
+///     name: "hapax.signal".into(),
+///     request: sha256(b"signal:approved"),
+///     at_us: 1_800_000_000_000_000,
+/// };
+/// let mut recorded = Recorded::default();
+/// recorded.take(&Entry::Awaits(awaits));
+/// assert_eq!(recorded.call(&"".into(), 0).unwrap().outcome, None, "the item came as far as here");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Awaits {
+    /// The call's scope.
+    pub scope: Arc<str>,
+    /// Its number in that scope.
+    pub index: u32,
+    /// The attempt that waited first.
+    pub attempt: u32,
+    /// What kind of letter.
+    pub name: String,
+    /// The hash of the letter's subject.
+    pub request: Digest,
+    /// When, in microseconds since 1970.
+    pub at_us: i64,
+}
+
 /// What a call does to the world.
 ///
 /// ```
@@ -456,6 +491,16 @@ pub struct RecordedCall {
     pub at_most_once: bool,
     /// Where it stands among the item's records.
     pub order: usize,
+    /// How many records of the item there were when it was first begun.
+    pub began: usize,
+}
+
+impl RecordedCall {
+    /// Whether it only waited, in vain so far: an execution that gets by without it is no other one, since it may have
+    /// lost to whatever it raced with before it was begun.
+    pub fn only_waited(&self) -> bool {
+        self.outcome.is_none() && self.key.is_empty()
+    }
 }
 
 /// Everything an item recorded so far.
@@ -520,7 +565,8 @@ impl Recorded {
 
     /// Whether a call that must never be sent twice was begun and hasn't ended: only a person can say how it did.
     pub fn leaves_doubt(&self) -> bool {
-        self.calls.values().any(|call| call.at_most_once && call.outcome.is_none())
+        let doubtful = |call: &RecordedCall| call.at_most_once && call.outcome.is_none();
+        self.calls.values().any(doubtful) && !canary::on("doubt_dropped")
     }
 
     /// How many rows of the item count as calls and their ends: what is begun now comes after them.
@@ -543,6 +589,7 @@ impl Recorded {
                         due_us: None,
                         at_most_once: intent.kind == EffectKind::WriteAtMostOnce,
                         order: 0,
+                        began: self.rows,
                     });
                 // A repeated call may reach the other side again: the earlier error is no longer its last word, and a
                 // fork that makes it makes it under a key of its own.
@@ -553,12 +600,14 @@ impl Recorded {
             }
             Entry::Seen(seen) => {
                 let before = self.last_calls.get(&seen.attempt).copied();
-                let call = self.keyless(&seen.name, seen.request, seen.attempt, seen.at_us);
-                if let Some(began) = seen.began {
+                let waited = self.call(&seen.scope, seen.index).map(|call| call.began);
+                let mut call = self.keyless(&seen.name, seen.request, seen.attempt, seen.at_us);
+                if let Some(began) = seen.began.filter(|_| !canary::on("began_forgotten")) {
                     // It ended now, but whatever ended since it began can't be what it rests on.
                     self.last_calls.insert(seen.attempt, before.map_or(began, |before| before.max(began)));
                 }
-                let call = RecordedCall { outcome: Some(seen.outcome.clone()), ..call };
+                (call.outcome, call.began) =
+                    (Some(seen.outcome.clone()), waited.or(seen.began).unwrap_or(call.began));
                 self.calls.insert((seen.scope.clone(), seen.index), call);
             }
             Entry::Timer(timer) => {
@@ -569,6 +618,10 @@ impl Recorded {
             Entry::Question(question) => {
                 let call = self.keyless(ASK, question.request, question.attempt, question.at_us);
                 self.calls.insert((question.scope.clone(), question.index), call);
+            }
+            Entry::Awaits(awaits) => {
+                let call = self.keyless(&awaits.name, awaits.request, awaits.attempt, awaits.at_us);
+                self.calls.insert((awaits.scope.clone(), awaits.index), call);
             }
             Entry::Drew(drew) => drop(self.draws.insert(drew.scope.clone(), drew.draws)),
             Entry::Streams(streams) => drop(self.streams.insert(streams.call.clone(), streams.by())),
@@ -588,8 +641,8 @@ impl Recorded {
         self.last_calls.insert(attempt, order);
         self.rows += 1;
         let (name, key) = (name.to_owned(), "".into());
-        let (outcome, due_us, at_most_once) = (None, None, false);
-        RecordedCall { name, request, outcome, attempt, since_us, key, due_us, at_most_once, order }
+        let (outcome, due_us, at_most_once, began) = (None, None, false, order);
+        RecordedCall { name, request, outcome, attempt, since_us, key, due_us, at_most_once, order, began }
     }
 }
 

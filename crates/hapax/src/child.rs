@@ -91,7 +91,7 @@ impl EffectFuture<'_> {
     ) -> Result<C, EffectError> {
         let asked = self.ask(&(child.graph, run, state))?;
         if let Some(recorded) = asked.recorded {
-            return self.replay(recorded);
+            return self.recall(recorded).await;
         }
         let live = self.live().await;
         let new = self.new_child(live, child, run, state).map_err(|error| self.refused(&error))?;

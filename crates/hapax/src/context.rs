@@ -181,7 +181,7 @@ impl<S: State, A: Send + Sync + 'static> Ctx<S, A> {
         let site = next_call(&self.attempt, &self.scope, &mut self.calls, name, kind);
         let asked = site.ask(request)?;
         if let Some(recorded) = asked.recorded {
-            return site.replay(recorded);
+            return site.recall(recorded).await;
         }
         match site.begin(asked).await {
             Begun::Told(outcome) => site.replay(outcome),

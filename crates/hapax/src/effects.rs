@@ -14,7 +14,7 @@ use hapax_core::{
     error::{Coded, code},
     failure::clip,
     id::check_name,
-    journal::{EffectKind, EffectOutcome, Entry, Intent, Question, Seen, Timer},
+    journal::{Awaits, EffectKind, EffectOutcome, Entry, Intent, Question, Seen, Timer},
     json::Json,
     key::{Digest, EffectSite, effect_key_of_digest, sha256},
     limits,
@@ -31,6 +31,16 @@ use std::{
 
 /// How often a call lets the others of its attempt ask first, while some of what is recorded hasn't been asked for.
 const CATCH_UP: usize = 64;
+
+/// Lets the other calls of an attempt ask, as long as that may help.
+async fn while_others_ask(is_behind: impl Fn() -> bool) {
+    for _ in 0..CATCH_UP {
+        if !is_behind() {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+}
 
 pub(crate) fn failed(code: &str, message: String, retryable: bool) -> EffectOutcome {
     EffectOutcome::Err { code: code.into(), message, retryable, unsent: false, not_before_us: None }
@@ -222,14 +232,10 @@ impl<'a> EffectFuture<'a> {
     /// whatever happens now, however a node races its calls. In a replay this never returns.
     pub(crate) async fn live(&self) -> &'a Live {
         let Some(live) = &self.attempt.item.live else {
-            return self.attempt.waits.wait(Wait::Record(self.at())).await;
+            let wait = if self.is_begun() { Wait::Unanswered } else { Wait::Record };
+            return self.attempt.waits.wait(wait(self.at())).await;
         };
-        for _ in 0..CATCH_UP {
-            if !self.attempt.is_behind() {
-                break;
-            }
-            tokio::task::yield_now().await;
-        }
+        while_others_ask(|| self.attempt.is_behind()).await;
         self.unless_stopped(live).await;
         live
     }
@@ -239,7 +245,19 @@ impl<'a> EffectFuture<'a> {
         call_at(self.scope, self.index, self.name)
     }
 
-    /// Gives a recorded answer to the node.
+    /// Gives a recorded answer to the node in its turn: what was begun before it came is asked for first, however a node
+    /// races its calls.
+    pub(crate) async fn recall<T: DeserializeOwned>(&self, outcome: EffectOutcome) -> Result<T, EffectError> {
+        let came =
+            lock(&self.attempt.item.recorded).call(self.scope, self.index).map_or(0, |call| call.order);
+        if self.attempt.is_behind_at(came) && !canary::on("answers_first") {
+            let (_recalled, _busy) = (self.attempt.recall(), self.attempt.waits.busy());
+            while_others_ask(|| self.attempt.is_behind_at(came)).await;
+        }
+        self.replay(outcome)
+    }
+
+    /// Gives an answer to the node.
     pub(crate) fn replay<T: DeserializeOwned>(&self, outcome: EffectOutcome) -> Result<T, EffectError> {
         match outcome {
             EffectOutcome::Ok { response } => response.read().map_err(|e| {
@@ -477,7 +495,7 @@ impl<'a> EffectFuture<'a> {
     pub(crate) async fn sleep(&self, duration: Duration) -> Result<(), EffectError> {
         let asked = self.ask(&())?;
         if let Some(went_off) = asked.recorded {
-            return self.replay(went_off);
+            return self.recall(went_off).await;
         }
         let live = self.live().await;
         let due_us = self.due_us().unwrap_or_else(|| self.set_timer(live, asked.request, duration));
@@ -507,7 +525,8 @@ impl<'a> EffectFuture<'a> {
     /// Waits until that time, in microseconds since 1970: in place when it is near, else parked.
     async fn until(&self, live: &Live, due_us: i64) {
         let left = live.left_until(due_us);
-        if live.parks_for(left) {
+        // A wait that the attempt's time doesn't allow isn't part of it.
+        if live.parks_for(left) || crate::clock::instant() + left >= self.attempt.deadline {
             return self.attempt.waits.wait(Wait::Until(due_us)).await;
         }
         let _busy = self.attempt.waits.busy();
@@ -521,7 +540,7 @@ impl<'a> EffectFuture<'a> {
     pub(crate) async fn letter<T: DeserializeOwned>(&self, subject: Arc<str>) -> Result<T, EffectError> {
         let asked = self.ask(&*subject)?;
         if let Some(recorded) = asked.recorded {
-            return self.replay(recorded);
+            return self.recall(recorded).await;
         }
         let live = self.live().await;
         let busy = self.attempt.waits.busy();
@@ -533,11 +552,26 @@ impl<'a> EffectFuture<'a> {
         match live.mailbox.take(&live.gate, &subject, read).await {
             Ok(Some(outcome)) => self.replay(outcome),
             Ok(None) => {
+                if !self.is_begun() && !canary::on("wait_unrecorded") {
+                    self.see_wait(live, asked.request);
+                }
                 drop(busy);
                 self.attempt.waits.wait(Wait::Letter(subject)).await
             }
             Err(_stopped) => std::future::pending().await,
         }
+    }
+
+    /// Takes note that the item came as far as this wait, to be durable before the run is parked.
+    fn see_wait(&self, live: &Live, request: Digest) {
+        self.attempt.item.see([Entry::Awaits(Awaits {
+            scope: self.scope.clone(),
+            index: self.index,
+            attempt: self.attempt.number,
+            name: self.name.into(),
+            request,
+            at_us: live.now_us(),
+        })]);
     }
 
     /// Bears an error of the store, or never returns: then the run stops.

@@ -16,7 +16,7 @@ use hapax_core::{
     commit::{Append, Epoch, Write},
     error::{Coded, code},
     id::{NodeId, RunKey, check_name},
-    journal::{Drew, Entry, JournalRow, Recorded, RecordedCall},
+    journal::{Drew, Entry, JournalRow, Recorded},
     key::Digest,
     limits,
     order::{OrderKey, PathHash},
@@ -27,7 +27,7 @@ use std::{
     fmt,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -181,10 +181,9 @@ pub(crate) struct Attempt {
     /// How many chunks it streamed. Changed only by whoever has the gate's turn.
     pub(crate) streamed: AtomicU64,
     pub(crate) waits: Waits,
-    /// The calls that earlier executions recorded, that must be asked for, and that this one hasn't asked for yet.
-    owed: Mutex<BTreeSet<(Arc<str>, u32)>>,
-    /// The timers that they set and that didn't go off: this one may do without them.
-    pending: Mutex<BTreeSet<(Arc<str>, u32)>>,
+    unasked: Mutex<Unasked>,
+    /// Recorded answers that are asked for and wait for their turn.
+    recalled: AtomicUsize,
     draws: Mutex<BTreeMap<Arc<str>, Arc<AtomicU64>>>,
     scopes: Mutex<HashSet<Arc<str>>>,
     verdict: Mutex<Option<NodeError>>,
@@ -193,16 +192,53 @@ pub(crate) struct Attempt {
     stopped: CancellationToken,
 }
 
+/// A call's place: its lane, and its number there.
+type Place = (Arc<str>, u32);
+
+/// The calls that earlier executions recorded, and that this one hasn't asked for yet.
+#[derive(Default)]
+struct Unasked {
+    /// Those that must be asked for, each with how many records there were when it was begun.
+    owed: BTreeMap<Place, usize>,
+    by_age: BTreeSet<(usize, Place)>,
+    /// Those that only waited: this one may do without them.
+    waits: BTreeSet<Place>,
+}
+
+impl Unasked {
+    fn of(recorded: &Recorded) -> Self {
+        let mut unasked = Self::default();
+        for (place, call) in recorded.calls() {
+            if call.only_waited() {
+                unasked.waits.insert(place.clone());
+            } else {
+                unasked.owed.insert(place.clone(), call.began);
+                unasked.by_age.insert((call.began, place.clone()));
+            }
+        }
+        unasked
+    }
+
+    fn remove(&mut self, place: &Place) {
+        self.waits.remove(place);
+        if let Some(began) = self.owed.remove(place) {
+            self.by_age.remove(&(began, place.clone()));
+        }
+    }
+}
+
+/// A recorded answer that waits for its turn.
+pub(crate) struct Recalled<'a>(&'a AtomicUsize);
+
+impl Drop for Recalled<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 impl Attempt {
     pub(crate) fn new(item: Arc<Item>, number: u32, deadline: Instant) -> Arc<Self> {
-        // A timer that didn't go off may have lost to whatever it raced with, before it was set.
-        let rests = |call: &RecordedCall| call.due_us.is_none() || call.outcome.is_some();
-        let recorded = lock(&item.recorded);
-        let (owed, pending): (Vec<_>, Vec<_>) = recorded.calls().partition(|(_, call)| rests(call));
-        let places =
-            |calls: Vec<(&(Arc<str>, u32), _)>| calls.into_iter().map(|(at, _)| at.clone()).collect();
-        let (owed, pending) = (places(owed), places(pending));
-        drop(recorded);
+        let unasked = Unasked::of(&lock(&item.recorded));
         Arc::new(Self {
             item,
             number,
@@ -211,8 +247,8 @@ impl Attempt {
             outgoing: Outgoing::default(),
             streamed: AtomicU64::new(0),
             waits: Waits::default(),
-            owed: Mutex::new(owed),
-            pending: Mutex::new(pending),
+            unasked: Mutex::new(unasked),
+            recalled: AtomicUsize::new(0),
             draws: Mutex::default(),
             scopes: Mutex::default(),
             verdict: Mutex::default(),
@@ -262,17 +298,23 @@ impl Attempt {
 
     /// A recorded call was asked for.
     pub(crate) fn asked(&self, scope: &Arc<str>, index: u32) {
-        for recorded in [&self.owed, &self.pending] {
-            let mut recorded = lock(recorded);
-            if !recorded.is_empty() {
-                recorded.remove(&(scope.clone(), index));
-            }
-        }
+        lock(&self.unasked).remove(&(scope.clone(), index));
     }
 
-    /// Whether earlier executions recorded calls that this one hasn't asked for yet.
+    /// A recorded answer waits for its turn, until this is dropped.
+    pub(crate) fn recall(&self) -> Recalled<'_> {
+        self.recalled.fetch_add(1, Ordering::AcqRel);
+        Recalled(&self.recalled)
+    }
+
+    /// Whether earlier executions recorded what this one hasn't asked for or hasn't seen yet.
     pub(crate) fn is_behind(&self) -> bool {
-        !lock(&self.owed).is_empty()
+        !lock(&self.unasked).owed.is_empty() || self.recalled.load(Ordering::Acquire) > 0
+    }
+
+    /// Whether a call that was begun before there were so many records hasn't been asked for yet.
+    pub(crate) fn is_behind_at(&self, records: usize) -> bool {
+        lock(&self.unasked).by_age.first().is_some_and(|(began, _)| *began < records)
     }
 
     /// Whether an earlier execution recorded a call of this lane with this number or a later one, or of a lane inside it,
@@ -281,8 +323,9 @@ impl Attempt {
         let inside = |lane: &str| {
             scope.is_empty() || lane.strip_prefix(scope).is_some_and(|rest| rest.starts_with('/'))
         };
-        let later = |(lane, at): &(Arc<str>, u32)| if **lane == *scope { *at >= index } else { inside(lane) };
-        [&self.owed, &self.pending].into_iter().any(|recorded| lock(recorded).iter().any(later))
+        let later = |(lane, at): &Place| if **lane == *scope { *at >= index } else { inside(lane) };
+        let unasked = lock(&self.unasked);
+        unasked.owed.keys().chain(&unasked.waits).any(later)
     }
 
     /// The lane's counter of draws.
@@ -307,7 +350,7 @@ impl Attempt {
         if let Some(verdict) = lock(&self.verdict).take() {
             return Err(verdict);
         }
-        match lock(&self.owed).first().filter(|_| succeeded) {
+        match lock(&self.unasked).owed.keys().next().filter(|_| succeeded) {
             None => Ok(()),
             Some((scope, index)) => {
                 let recorded = lock(&self.item.recorded);

@@ -4,6 +4,7 @@
 
 use crate::{Engine, Error, effects::Resolution};
 use hapax_core::{
+    canary,
     error::{Code, Coded, code},
     id::{RunKey, check_name},
     journal::Entry,
@@ -56,6 +57,11 @@ impl Coded for NotInDoubt {
     fn code(&self) -> Code {
         code::NOT_IN_DOUBT
     }
+}
+
+/// The id of the one letter that can decide something: of two who decide at once one is told that it is decided.
+pub(crate) fn only_letter(id: String) -> String {
+    if canary::on("decided_twice") { uuid::Uuid::now_v7().to_string() } else { id }
 }
 
 impl Engine {
@@ -152,7 +158,10 @@ impl Engine {
         let meant: Vec<&str> =
             open.iter().copied().filter(|key| key.starts_with(effect) || named(key)).collect();
         match meant[..] {
-            [key] => Ok((mailbox::resolution(key), format!("resolve:{}:{key}", loaded.record.next_seq))),
+            [key] => Ok((
+                mailbox::resolution(key),
+                only_letter(format!("resolve:{}:{key}", loaded.record.next_seq)),
+            )),
             _ => Err(Error::NotInDoubt(Box::new(NotInDoubt {
                 run: run.clone(),
                 effect: effect.into(),

@@ -3,7 +3,7 @@
 //! Invariant: a question is durable before the run is parked, and an answer that doesn't fit its schema is refused before
 //! it reaches the run.
 
-use crate::{Engine, Error, effects::EffectFuture, error::EffectError, wait::Wait};
+use crate::{Engine, Error, effects::EffectFuture, error::EffectError, letters::only_letter, wait::Wait};
 use hapax_core::{
     canary,
     error::{Code, Coded, code},
@@ -194,7 +194,7 @@ impl EffectFuture<'_> {
         }
         let asked = self.ask(&(name, &text, &schema))?;
         if let Some(recorded) = asked.recorded {
-            return self.replay(recorded);
+            return self.recall(recorded).await;
         }
         let live = self.live().await;
         if !self.is_begun() {
@@ -295,7 +295,7 @@ impl Engine {
             fits(&schema, &value).map_err(rejected)?;
         }
         // One letter for each question: of two who answer at once the second must not answer the next one.
-        let id = format!("answer:{seq}:{}", sha256(name.as_bytes()));
+        let id = only_letter(format!("answer:{seq}:{}", sha256(name.as_bytes())));
         match self.post(run, NewLetter { id, subject: mailbox::answer(name), payload }).await? {
             Posted::New => Ok(()),
             Posted::Known => Err(none(vec![]).into()),

@@ -482,7 +482,7 @@ impl<S: State, A: Send + Sync + 'static> Step<'_, S, A> {
         }
         let differs = |difference| self.differs(Some(item.node.clone()), difference);
         let recorded = record.recorded.draws().clone();
-        let (present, drawn) = self.execute(node, item, state, record, &past).await.map_err(differs)?;
+        let (present, drawn) = self.execute(node, item, state, record, &past).await?;
         match (past, present) {
             (Past::Open, _) => Ok(None),
             (Past::Returned(done), Present::Returned(now, messages)) => {
@@ -532,7 +532,8 @@ impl<S: State, A: Send + Sync + 'static> Step<'_, S, A> {
         state: &Arc<S>,
         record: ItemRecord,
         past: &Past,
-    ) -> Result<(Present<S>, Vec<Drew>), Difference> {
+    ) -> Result<(Present<S>, Vec<Drew>), Stop> {
+        let differs = |difference| self.differs(Some(item.node.clone()), difference);
         let number = match past {
             Past::Failed(failure) => failure.attempt,
             _ => record.failed + 1,
@@ -556,23 +557,28 @@ impl<S: State, A: Send + Sync + 'static> Step<'_, S, A> {
         let attempt = Attempt::new(shared_item, number, deadline);
         let ctx = Ctx::new(state.clone(), self.app.clone(), attempt.clone());
         let body = AssertUnwindSafe(async { (code.run)(ctx, item.input.clone()).await }).catch_unwind();
-        let outcome = tokio::select! {
-            biased;
-            outcome = body => outcome.unwrap_or_else(|panic| Err(panicked(&*panic))),
-            error = attempt.condemned() => Err(error),
-            waits = attempt.waits.parked() => {
-                let call = waits.into_iter().find_map(|wait| match wait {
-                    Wait::Record(call) => Some(call),
-                    _ => None,
-                });
-                return Ok((Present::Beyond(call.unwrap_or_default()), vec![]));
-            }
-            () = tokio::time::sleep_until(deadline.into()) => {
-                if matches!(past, Past::Open) {
-                    // It has no end in its record either.
-                    return Ok((Present::Beyond(String::new()), vec![]));
+        let (mut body, mut is_patient) = (std::pin::pin!(body), false);
+        let outcome = loop {
+            tokio::select! {
+                biased;
+                outcome = &mut body => break outcome.unwrap_or_else(|panic| Err(panicked(&*panic))),
+                error = attempt.condemned() => break Err(error),
+                waits = attempt.waits.parked(), if !is_patient => {
+                    let lost = |wait: &Wait| matches!(wait, Wait::Unanswered(_));
+                    if !matches!(past, Past::Open) && waits.iter().all(lost) && self.is_kept().await? {
+                        // The call never came back then either: what it lost against happens again.
+                        is_patient = true;
+                        continue;
+                    }
+                    return Ok((Present::Beyond(beyond(waits)), vec![]));
                 }
-                return Err(differ("outcome", "an end", format!("none after {timeout:?}")));
+                () = tokio::time::sleep_until(deadline.into()) => {
+                    if matches!(past, Past::Open) {
+                        // It has no end in its record either.
+                        return Ok((Present::Beyond(String::new()), vec![]));
+                    }
+                    return Err(differs(differ("outcome", "an end", format!("none after {timeout:?}"))));
+                }
             }
         };
         let verdict = attempt.end(outcome.is_ok());
@@ -580,13 +586,20 @@ impl<S: State, A: Send + Sync + 'static> Step<'_, S, A> {
             return Ok((Present::Beyond(call), vec![]));
         }
         if let Some(difference) = attempt.difference() {
-            return Err(difference);
+            return Err(differs(difference));
         }
         let present = match verdict.and(outcome).and_then(returned) {
             Ok(now) => Present::Returned(Box::new(now), attempt.outgoing.take()),
             Err(error) => Present::Failed(error),
         };
         Ok((present, attempt.draws()))
+    }
+
+    /// Whether the run still has this step: one that began anew meanwhile has forgotten its rows as well.
+    async fn is_kept(&self) -> Result<bool, StoreError> {
+        let (step, digest) = (self.checkpoint.step, self.checkpoint.digest);
+        let kept = self.source.checkpoints(self.run, step).await?;
+        Ok(kept.first().is_some_and(|kept| (kept.step, kept.digest) == (step, digest)))
     }
 
     /// Compares what the step leads to now with what is stored.
@@ -642,6 +655,15 @@ fn past<S: State>(
         }
         _ => Past::Returned(None),
     }
+}
+
+/// The first call that isn't recorded, of those that an item waits for.
+fn beyond(waits: Vec<Wait>) -> String {
+    let call = waits.into_iter().find_map(|wait| match wait {
+        Wait::Record(call) | Wait::Unanswered(call) => Some(call),
+        _ => None,
+    });
+    call.unwrap_or_default()
 }
 
 fn json<T: Serialize>(value: &T) -> String {

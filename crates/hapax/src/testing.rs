@@ -138,12 +138,16 @@ impl Lab {
         }
     }
 
-    /// Moves the clock on, from wake-up to wake-up, until the run stands like this.
+    /// Moves the clock on, from wake-up to wake-up, until the run stands like this. [`Error::AlreadyFinished`]: it has
+    /// ended, and never will.
     pub async fn until(&self, run: &str, stands: impl Fn(&Status) -> bool) -> Result<Status, Error> {
         loop {
             let status = self.engine.status(run).await?;
             if stands(&status) {
                 return Ok(status);
+            }
+            if status.is_final() {
+                return Err(Error::AlreadyFinished { run: self.engine.key(run)?, status: status.word() });
             }
             self.skip().await?;
         }

@@ -35,6 +35,8 @@ pub(crate) enum Wait {
     Until(i64),
     /// In a replay: the answer to this call, which isn't recorded.
     Record(String),
+    /// In a replay: the answer to this call, which is recorded without one.
+    Unanswered(String),
 }
 
 /// The run that waits for all of these.
@@ -46,7 +48,7 @@ pub(crate) fn parking(waits: &[Wait]) -> Halt {
                 wake.letters.insert(subject.clone());
             }
             Wait::Until(at_us) => wake.at_us = wake.at_us.into_iter().chain([*at_us]).min(),
-            Wait::Record(_) => {}
+            Wait::Record(_) | Wait::Unanswered(_) => {}
         }
     }
     // Of several, what needs a person most.
@@ -55,7 +57,9 @@ pub(crate) fn parking(waits: &[Wait]) -> Halt {
         Some(Wait::Answer(_)) => Status::Waiting { on: WaitsOn::Answer },
         Some(Wait::Letter(_)) => Status::Waiting { on: WaitsOn::Signal },
         Some(Wait::Child(_)) => Status::Waiting { on: WaitsOn::Child },
-        Some(Wait::Until(_) | Wait::Record(_)) | None => Status::Waiting { on: WaitsOn::Timer },
+        Some(Wait::Until(_) | Wait::Record(_) | Wait::Unanswered(_)) | None => {
+            Status::Waiting { on: WaitsOn::Timer }
+        }
     };
     Halt::Parked(Box::new(Parking { status, wake }))
 }

@@ -330,6 +330,7 @@ fn told(entry: &Entry) -> String {
         Entry::Question(question) => {
             format!("call {} asks {}: {}", question.index, question.name, question.text)
         }
+        Entry::Awaits(awaits) => format!("call {} {} waits", awaits.index, awaits.name),
         Entry::Timer(timer) => format!("call {} sleeps until {}", timer.index, time(timer.due_us)),
         Entry::Drew(drew) if drew.scope.is_empty() => {
             format!("drew {}", counted(drew.draws, "random number"))

@@ -31,6 +31,7 @@ pub(crate) struct Mortal {
     slow: Option<(Fatal, Signal)>,
     late: Option<mpsc::UnboundedSender<(Arc<Write>, Reply)>>,
     meanwhile: Meanwhile,
+    before_post: Meanwhile,
 }
 
 type Reply = oneshot::Sender<Result<Written, StoreError>>;
@@ -46,7 +47,9 @@ impl Mortal {
         fatal: impl Fn(&Write) -> bool + Send + Sync + 'static,
     ) -> Self {
         let (dead, fatal) = (CancellationToken::new(), Box::new(fatal));
-        Self { inner, dead, fatal, slow: None, late: None, meanwhile: Box::new(|| Box::pin(async {})) }
+        let nothing = || -> Meanwhile { Box::new(|| Box::pin(async {})) };
+        let (meanwhile, before_post) = (nothing(), nothing());
+        Self { inner, dead, fatal, slow: None, late: None, meanwhile, before_post }
     }
 
     /// The writes that satisfy the predicate are made at once, but nobody hears of it before the signal.
@@ -82,6 +85,14 @@ impl Mortal {
         meanwhile: impl Fn() -> BoxFuture<'static, ()> + Send + Sync + 'static,
     ) -> Self {
         Self { meanwhile: Box::new(meanwhile), ..Self::new(inner) }
+    }
+
+    /// Something happens before each letter is posted.
+    pub(crate) fn posting_while(
+        inner: Arc<dyn Store>,
+        before_post: impl Fn() -> BoxFuture<'static, ()> + Send + Sync + 'static,
+    ) -> Self {
+        Self { before_post: Box::new(before_post), ..Self::new(inner) }
     }
 
     async fn slowly(&self, write: Arc<Write>, pace: Pace) -> Result<Ticket, StoreError> {
@@ -148,6 +159,13 @@ impl Store for Mortal {
         self.alive(self.inner.create(NewRun { claim: run.claim.map(briefly), ..run }))
     }
 
+    fn post(&self, run: RunKey, letter: NewLetter) -> Answer<'_, Posted> {
+        self.alive(Box::pin(async move {
+            (self.before_post)().await;
+            self.inner.post(run, letter).await
+        }))
+    }
+
     fn claim(&self, run: RunKey, by: Claimant) -> Answer<'_, Lease> {
         self.alive(self.inner.claim(run, briefly(by)))
     }
@@ -186,7 +204,6 @@ impl Store for Mortal {
         checkpoint(run: RunKey, step: u64) -> Option<Checkpoint>;
         list(filter: ListFilter) -> Vec<RunRecord>;
         request_cancel(run: RunKey) -> ();
-        post(run: RunKey, letter: NewLetter) -> Posted;
         letter(run: RunKey, subject: Arc<str>, after: u64) -> Option<Letter>;
         next_wake(filter: ReadyFilter) -> Option<i64>;
         retry(run: RunKey) -> ();

@@ -4,14 +4,15 @@
 mod common;
 
 use common::*;
+use futures::future::BoxFuture;
 use hapax::{
-    Coded, EffectError, Error, Fork, NodePolicy, Question, Resolution, Retry, Status,
+    Coded, EffectError, Error, Fork, NodePolicy, Options, Question, Resolution, Retry, Status,
     core::{commit::WaitsOn, error::code, json::Json},
     prelude::*,
     testing::Lab,
 };
 use serde_json::json;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 const WORK: Node = Node::new("work");
 
@@ -81,6 +82,47 @@ async fn a_doubt_is_decided_once() {
     assert_eq!(one.err().or(two.err()).expect("one is too late").code(), code::NOT_IN_DOUBT);
     lab.until("run", |status| in_doubt(status) && calls.len() > 1).await.unwrap();
     assert_eq!(calls.len(), 2, "one decision, one call");
+}
+
+/// A second engine over the store of the first, with whom the first decides whenever it is about to post its word.
+fn overtaken(
+    engine: &Engine,
+    decide: impl Fn(Engine) -> BoxFuture<'static, ()> + Send + Sync + 'static,
+) -> Engine {
+    let (store, first) = (engine.store(), engine.clone());
+    let slow = Mortal::posting_while(store, move || decide(first.clone()));
+    Engine::builder().options(Options::default().finds_work(false)).with_store(Arc::new(slow))
+}
+
+/// Whoever is overtaken between looking and deciding is told so: the next doubt, or question, isn't theirs.
+#[tokio::test]
+async fn who_is_overtaken_decides_nothing() {
+    let lab = Lab::new();
+    let engine = lab.engine();
+    let work = node!(
+        [] | ctx | {
+            let one: u64 = ctx.ask("q", Question::new("How many?")).await?;
+            let two: u64 = ctx.ask("q", Question::new("How many more?")).await?;
+            let lost = async |_: hapax::Call| Err::<u64, _>(NodeError::new("no answer"));
+            let paid = ctx.effect("pay", WriteAtMostOnce, &(one + two), lost).await?;
+            Ok::<_, EffectError>(Board::delta().total(one + two + paid))
+        }
+    );
+    let graph = Graph::new("g", 1, WORK).node(WORK, work).policy(WORK, attempts(10));
+    let run = engine.register(graph, ()).await.unwrap().start("run", Board::default()).await.unwrap();
+    lab.until("run", asks).await.unwrap();
+    let second =
+        overtaken(engine, |first| Box::pin(async move { first.answer("run", "q", &1).await.unwrap() }));
+    assert_eq!(second.answer("run", "q", &100).await.unwrap_err().code(), code::NO_QUESTION);
+    lab.until("run", asks).await.unwrap();
+    engine.answer("run", "q", &2).await.unwrap();
+    lab.until("run", |status| matches!(status, Status::InDoubt)).await.unwrap();
+    let told = |total: u64| Resolution::Result(Json::of(&total).unwrap());
+    let second = overtaken(engine, move |first| {
+        Box::pin(async move { first.resolve("run", "pay", told(3)).await.unwrap() })
+    });
+    assert_eq!(second.resolve("run", "pay", told(100)).await.unwrap_err().code(), code::NOT_IN_DOUBT);
+    assert_eq!(lab.finish(&run).await.unwrap().total, 6);
 }
 
 /// A read that was under way when a call failed can't rest on the failure: the call is made again.
@@ -223,4 +265,137 @@ async fn a_call_cut_off_by_the_last_attempt_is_in_doubt() {
     assert_eq!(lab.finish(&run).await.unwrap().total, 7);
     assert_eq!(calls.len(), 1);
     assert!(engine.replay("run").await.unwrap().divergence.is_none());
+}
+
+/// A run that waits for a signal came past whatever stands before its wait, as one that sleeps did.
+#[tokio::test]
+async fn a_version_before_a_signal_waited_for_is_the_old_one() {
+    let lab = Lab::new();
+    let old = node!(
+        [] | ctx | {
+            let word: String = ctx.signal("go").await?;
+            Ok::<_, EffectError>(Board::delta().word(word))
+        }
+    );
+    let new = node!(
+        [] | ctx | {
+            let version = ctx.version("change", 1, 2)?;
+            let word: String = ctx.signal(if version == 1 { "go" } else { "go-2" }).await?;
+            Ok::<_, EffectError>(Board::delta().word(word))
+        }
+    );
+    let engine = lab.engine();
+    let flow = engine.register(Graph::new("g", 1, WORK).node(WORK, old), ()).await.unwrap();
+    flow.start("run", Board::default()).await.unwrap();
+    lab.until("run", |status| matches!(status, Status::Waiting { on: WaitsOn::Signal })).await.unwrap();
+    let flow = engine.register(Graph::new("g", 1, WORK).node(WORK, new), ()).await.unwrap();
+    assert!(engine.replay("run").await.unwrap().divergence.is_none());
+    let (run, fresh) =
+        (flow.attach("run").await.unwrap(), flow.start("fresh", Board::default()).await.unwrap());
+    for run in ["run", "fresh"] {
+        engine.signal(run, "go", "old").await.unwrap();
+        engine.signal(run, "go-2", "new").await.unwrap();
+    }
+    assert_eq!(lab.finish(&run).await.unwrap().word.as_deref(), Some("old"));
+    assert_eq!(lab.finish(&fresh).await.unwrap().word.as_deref(), Some("new"));
+}
+
+/// A call that never comes back, and a sleep in another lane that wins; polled first, so that a replay sees its record
+/// before the call that lost was asked for.
+async fn race(ctx: &mut hapax::Ctx<Board>, calls: &Diary) -> Result<BoardDelta, EffectError> {
+    let (mut left, mut right) = (ctx.scope("left"), ctx.scope("right"));
+    let hang = async |call: hapax::Call| {
+        calls.note(call.key());
+        std::future::pending::<Result<u64, NodeError>>().await
+    };
+    tokio::select! {
+        biased;
+        slept = right.sleep(Duration::from_millis(20)) => slept?,
+        paid = left.effect("pay", Write, "x", hang) => drop(paid?),
+    }
+    Ok(Board::delta().word("slept".to_owned()))
+}
+
+#[tokio::test]
+async fn a_write_that_lost_against_a_sleep_loses_again_and_is_not_sent_again() {
+    let calls = Diary::default();
+    let engine = Engine::open("memory:").await.unwrap();
+    let work = node!(
+        [calls] | ctx | {
+            let delta = race(&mut ctx, &calls).await?;
+            // The second attempt finds the race as it was decided.
+            if ctx.attempt() == 1 {
+                return Err(NodeError::new("once more"));
+            }
+            Ok::<_, NodeError>(delta)
+        }
+    );
+    let graph = Graph::new("g", 1, WORK).node(WORK, work).policy(WORK, attempts(2));
+    let flow = engine.register(graph, ()).await.unwrap();
+    let run = flow.start("run", Board::default()).await.unwrap();
+    assert_eq!(run.wait().await.unwrap().word.as_deref(), Some("slept"));
+    assert_eq!(calls.len(), 1);
+    assert_eq!(engine.replay("run").await.unwrap().divergence, None);
+}
+
+/// What it lost against isn't recorded: a replay lets it happen again.
+#[tokio::test]
+async fn a_write_that_lost_against_something_unrecorded_is_replayed() {
+    let calls = Diary::default();
+    let engine = Engine::open("memory:").await.unwrap();
+    let work = node!(
+        [calls] | ctx | {
+            let hang = async |call: hapax::Call| {
+                calls.note(call.key());
+                std::future::pending::<Result<u64, NodeError>>().await
+            };
+            let pay = ctx.effect("pay", Write, "x", hang);
+            assert!(tokio::time::timeout(Duration::from_millis(20), pay).await.is_err());
+            Ok::<_, NodeError>(Board::delta().word("late".to_owned()))
+        }
+    );
+    let flow = engine.register(Graph::new("g", 1, WORK).node(WORK, work), ()).await.unwrap();
+    let run = flow.start("run", Board::default()).await.unwrap();
+    assert_eq!(run.wait().await.unwrap().word.as_deref(), Some("late"));
+    assert_eq!(engine.replay("run").await.unwrap().divergence, None);
+    assert_eq!(calls.len(), 1);
+}
+
+/// A question that lost against a timer isn't missed when the race is made again.
+#[tokio::test]
+async fn a_question_that_lost_a_race_is_not_missed() {
+    let lab = Lab::new();
+    let engine = lab.engine();
+    let work = node!(
+        [] | ctx | {
+            let (mut left, mut right) = (ctx.scope("left"), ctx.scope("right"));
+            let word = tokio::select! {
+                biased;
+                slept = right.sleep(Duration::from_secs(60)) => slept.map(|()| "late".to_owned()),
+                word = left.ask::<String>("q", Question::new("Well?")) => word,
+            };
+            Ok::<_, EffectError>(Board::delta().word(word?))
+        }
+    );
+    let flow = engine.register(Graph::new("g", 1, WORK).node(WORK, work), ()).await.unwrap();
+    let run = flow.start("run", Board::default()).await.unwrap();
+    assert_eq!(lab.finish(&run).await.unwrap().word.as_deref(), Some("late"));
+    assert_eq!(engine.replay("run").await.unwrap().divergence, None);
+}
+
+/// Sleeping isn't working: a sleep of less than a second takes nothing of a node's time either.
+#[tokio::test]
+async fn a_short_sleep_is_not_cut_off_by_the_nodes_timeout() {
+    let engine = Engine::open("memory:").await.unwrap();
+    let work = node!(
+        [] | ctx | {
+            ctx.sleep(Duration::from_millis(500)).await?;
+            Ok::<_, EffectError>(Board::delta().word("slept".to_owned()))
+        }
+    );
+    let policy = attempts(1).timeout(Duration::from_millis(300));
+    let flow =
+        engine.register(Graph::new("g", 1, WORK).node(WORK, work).policy(WORK, policy), ()).await.unwrap();
+    let run = flow.start("run", Board::default()).await.unwrap();
+    assert_eq!(run.wait().await.unwrap().word.as_deref(), Some("slept"));
 }

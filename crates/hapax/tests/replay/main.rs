@@ -264,7 +264,7 @@ async fn runs_in_flight_are_replayed_as_far_as_they_are_recorded() {
     flow.start("run", Board::default()).await.unwrap();
     lab.until("run", |status| matches!(status, Status::Waiting { .. })).await.unwrap();
     let [replay] = lab.engine().replay_in_flight().await.unwrap().try_into().unwrap();
-    assert_eq!((replay.steps, replay.items, replay.calls, replay.divergence), (0, 1, 1, None));
+    assert_eq!((replay.steps, replay.items, replay.calls, replay.divergence), (0, 1, 2, None));
     lab.engine().register(waits(&outside, "ask differently"), ()).await.unwrap();
     let [replay] = lab.engine().replay_in_flight().await.unwrap().try_into().unwrap();
     let found = replay.divergence.unwrap();
