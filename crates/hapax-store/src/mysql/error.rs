@@ -1,17 +1,19 @@
 //! From MySQL's and MariaDB's errors to ours, by number and never by text.
 
+use super::WORDS;
 use crate::{
     error::StoreError,
     server::{
         error::{all_runs, reported},
         sql::Fault,
+        tls,
     },
 };
 use hapax_core::{
     error::{Code, code},
     id::Namespace,
 };
-use mysql_async::{Error, ServerError};
+use mysql_async::{DriverError, Error, ServerError};
 
 /// An error of a statement.
 pub(super) fn fault(error: Error) -> Fault {
@@ -61,7 +63,13 @@ pub(super) fn cannot_connect(what: &str, error: &Error) -> StoreError {
     match error {
         // Too many sessions, or a server that starts or stops: later it may work.
         Error::Server(said) => refusal(what, said).unwrap_or_else(|| StoreError::Retry(said.clone().into())),
+        Error::Driver(DriverError::NoClientSslFlagFromServer) => {
+            refused(what, WORDS.not_there(), code::CANNOT_OPEN)
+        }
         error => {
+            if let Some(cause) = tls::cause(error) {
+                return refused(what, WORDS.refusal(cause), code::CANNOT_OPEN);
+            }
             let why = format!("{}: check that the server runs, and its address", deepest(error));
             refused(what, why, code::CANNOT_OPEN)
         }

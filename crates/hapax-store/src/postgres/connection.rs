@@ -26,10 +26,11 @@ use std::{
     time::Duration,
 };
 use tokio_postgres::{
-    AsyncMessage, Client, Config, Connection, NoTls, SimpleQueryMessage, Socket, Statement,
+    AsyncMessage, Client, Config, Connection, SimpleQueryMessage, Socket, Statement,
     tls::TlsStream,
     types::{ToSql, Type},
 };
+use tokio_postgres_rustls::MakeRustlsConnect;
 
 /// Statements that are kept prepared at the most.
 const STATEMENTS: usize = 256;
@@ -39,6 +40,7 @@ const OLDEST: i64 = 130_000;
 /// What every session of a store shares.
 pub(super) struct Server {
     pub(super) config: Config,
+    pub(super) tls: MakeRustlsConnect,
     pub(super) options: PostgresOptions,
     /// The server's address, without its password.
     pub(super) what: String,
@@ -76,7 +78,7 @@ enum Standing {
 
 impl PgSession {
     pub(super) async fn open(server: &Arc<Server>) -> Result<Self, StoreError> {
-        let connected = server.config.connect(NoTls).await;
+        let connected = server.config.connect(server.tls.clone()).await;
         let (client, connection) = connected.map_err(|error| cannot_connect(&server.what, &error))?;
         let warned = Arc::<AtomicBool>::default();
         tokio::spawn(drive(connection, warned.clone()));

@@ -1,6 +1,10 @@
 //! From PostgreSQL's errors to ours, by SQLSTATE and never by text.
 
-use crate::{error::StoreError, server::sql::Fault};
+use super::WORDS;
+use crate::{
+    error::StoreError,
+    server::{sql::Fault, tls},
+};
 use hapax_core::error::{Code, code};
 use tokio_postgres::{Error, error::SqlState};
 
@@ -46,6 +50,13 @@ pub(super) fn refused(what: &str, why: impl Into<String>, code: Code) -> StoreEr
 
 /// An error while a session is opened.
 pub(super) fn cannot_connect(what: &str, error: &Error) -> StoreError {
+    if let Some(cause) = tls::cause(error) {
+        return refused(what, WORDS.refusal(cause), code::CANNOT_OPEN);
+    }
+    // The driver has no other sign for it than its words.
+    if error.code().is_none() && deepest(error) == "server does not support TLS" {
+        return refused(what, WORDS.not_there(), code::CANNOT_OPEN);
+    }
     let cure = match error.code().map(SqlState::code) {
         Some("28P01" | "28000") => "check user and password, and the server's pg_hba.conf",
         Some("3D000") => "create the database first: CREATE DATABASE …",
@@ -58,7 +69,7 @@ pub(super) fn cannot_connect(what: &str, error: &Error) -> StoreError {
 }
 
 /// What lies behind an error of the connection.
-fn deepest(error: &Error) -> String {
+pub(super) fn deepest(error: &Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(deeper) = cause.source() {
         cause = deeper;

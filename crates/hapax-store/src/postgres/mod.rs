@@ -23,11 +23,13 @@ use crate::{
         OnServer, ServerStore,
         address::{check_prefix, hidden},
         pool::Sessions,
+        tls::{self, Mode, Words},
     },
 };
 use connection::{PgSession, Server};
-use error::refused;
+use error::{deepest, refused};
 use hapax_core::error::code;
+use rustls::ClientConfig;
 use std::{
     sync::{
         Arc,
@@ -35,12 +37,28 @@ use std::{
     },
     time::Duration,
 };
-use tokio_postgres::Config;
+use tokio_postgres::{Config, config::SslMode};
+use tokio_postgres_rustls::MakeRustlsConnect;
 
 pub use crate::server::Isolation;
 
 /// How long a connection may take.
 const CONNECT: Duration = Duration::from_secs(10);
+
+/// Encryption in libpq's words. Its `allow` encrypts only when the server insists; here it does so whenever it can.
+const WORDS: Words = Words {
+    mode: "sslmode",
+    root: "sslrootcert",
+    modes: &[
+        ("disable", Mode::Disable),
+        ("prefer", Mode::Prefer),
+        ("allow", Mode::Prefer),
+        ("require", Mode::Require),
+        ("verify-ca", Mode::VerifyCa),
+        ("verify-full", Mode::VerifyFull),
+    ],
+    turn_on: "ssl = on",
+};
 
 /// How a server is used.
 ///
@@ -161,15 +179,16 @@ impl PostgresStore {
     /// lose what it has committed.
     pub async fn open(url: &str, options: PostgresOptions) -> Result<Arc<Self>, StoreError> {
         let bad = |why: String| refused(&hidden(url), why, code::BAD_URL);
-        let mut config: Config =
-            url.parse().map_err(|error: tokio_postgres::Error| bad(error.to_string()))?;
-        if config.get_connect_timeout().is_none() {
-            config.connect_timeout(CONNECT);
-        }
         check_prefix(&options.prefix).map_err(bad)?;
+        let (config, tls) = address(url).map_err(bad)?;
         let (sessions, codec) = (options.sessions, options.codec.clone());
-        let server =
-            Arc::new(Server { config, options, what: hidden(url), round_trips: Arc::<AtomicU64>::default() });
+        let server = Arc::new(Server {
+            config,
+            tls,
+            options,
+            what: hidden(url),
+            round_trips: Arc::<AtomicU64>::default(),
+        });
         let mut first = PgSession::open(&server).await?;
         first.check().await?;
         schema::migrate(&mut first, &server.what).await?;
@@ -188,6 +207,27 @@ impl PostgresStore {
     pub fn round_trips(&self) -> u64 {
         self.server.round_trips.load(Ordering::Relaxed)
     }
+}
+
+/// The parts of an address, and how its sessions are encrypted.
+fn address(url: &str) -> Result<(Config, MakeRustlsConnect), String> {
+    let (url, tls) = tls::take(url, &WORDS)?;
+    let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| deepest(&error))?;
+    if config.get_connect_timeout().is_none() {
+        config.connect_timeout(CONNECT);
+    }
+    config.ssl_mode(match tls.mode {
+        Mode::Disable => SslMode::Disable,
+        Mode::Prefer => SslMode::Prefer,
+        Mode::Require | Mode::VerifyCa | Mode::VerifyFull => SslMode::Require,
+    });
+    let connector = ClientConfig::builder_with_provider(tls::provider())
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?
+        .dangerous()
+        .with_custom_certificate_verifier(tls.verifier()?)
+        .with_no_client_auth();
+    Ok((config, MakeRustlsConnect::new(connector)))
 }
 
 impl std::fmt::Debug for PostgresStore {

@@ -5,7 +5,7 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `sql`, `pool`, `address` | what is known of a server: sessions, values, rows, faults; its address |
+//! | `sql`, `pool`, `address`, `tls` | what is known of a server: sessions, values, rows, faults; its address; encryption |
 //! | `chain`, `writer` | writes that follow each other, and the lanes on which those of many runs share a transaction |
 //! | `commit`, `journal`, `lease`, `mailbox`, `outbox`, `runs` | what is done in a transaction |
 //! | `read` | what is read, checked against its digests |
@@ -22,6 +22,7 @@ pub(crate) mod pool;
 mod read;
 pub(crate) mod runs;
 pub(crate) mod sql;
+pub(crate) mod tls;
 mod writer;
 
 use crate::{
