@@ -50,7 +50,8 @@ impl Words {
                 reason if is_another_name(reason) => {
                     format!("use a name that it is for, or {}", self.of(Mode::VerifyCa))
                 }
-                CertificateError::UnknownIssuer => {
+                // Two authorities may have one name: then the signature tells.
+                CertificateError::UnknownIssuer | CertificateError::BadSignature => {
                     format!("name the file with the certificate of its authority: {}=…", self.root)
                 }
                 _ => "give the server a certificate that is valid".into(),

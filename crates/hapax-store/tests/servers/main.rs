@@ -1,0 +1,4 @@
+//! What both servers must stand: bad input, encryption, missing rights, zombies, lost answers, full disks. On real ones.
+
+mod both;
+mod tls;
