@@ -81,7 +81,7 @@ enum Standing {
 
 impl MySession {
     pub(super) async fn open(server: &Arc<Server>) -> Result<Self, StoreError> {
-        let refuse = |error| cannot_connect(&server.what, &error);
+        let refuse = |error| cannot_connect(&server.what, &server.address, &error);
         let conn = match tokio::time::timeout(CONNECT, connect(server)).await {
             Ok(conn) => conn.map_err(refuse)?,
             Err(_) => {

@@ -5,7 +5,7 @@
 use super::{
     PostgresOptions,
     commit::{self, Needs},
-    error::{cannot_connect, fault, refused},
+    error::{cannot_connect, ends_session, fault, refused},
 };
 use crate::{
     error::StoreError,
@@ -79,7 +79,8 @@ enum Standing {
 impl PgSession {
     pub(super) async fn open(server: &Arc<Server>) -> Result<Self, StoreError> {
         let connected = server.config.connect(server.tls.clone()).await;
-        let (client, connection) = connected.map_err(|error| cannot_connect(&server.what, &error))?;
+        let (client, connection) =
+            connected.map_err(|error| cannot_connect(&server.what, &server.config, &error))?;
         let warned = Arc::<AtomicBool>::default();
         tokio::spawn(drive(connection, warned.clone()));
         let session = Self {
@@ -104,7 +105,7 @@ impl PgSession {
              SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {}",
             isolation.words()
         );
-        let refuse = |error| cannot_connect(&self.server.what, &error);
+        let refuse = |error| cannot_connect(&self.server.what, &self.server.config, &error);
         self.client.batch_execute(&settings).await.map_err(refuse)
     }
 
@@ -112,15 +113,20 @@ impl PgSession {
     pub(super) async fn check(&self) -> Result<(), StoreError> {
         let what = &self.server.what;
         let ask = "SELECT current_setting('server_version_num'), pg_is_in_recovery(), current_setting('fsync'), \
-                   current_setting('full_page_writes'), current_setting('synchronous_commit')";
-        let answer = self.client.simple_query(ask).await.map_err(|error| cannot_connect(what, &error))?;
+                   current_setting('full_page_writes'), current_setting('synchronous_commit'), \
+                   current_setting('server_version')";
+        let answer = self
+            .client
+            .simple_query(ask)
+            .await
+            .map_err(|error| cannot_connect(what, &self.server.config, &error))?;
         let row = answer.iter().find_map(|message| match message {
             SimpleQueryMessage::Row(row) => Some(row),
             _ => None,
         });
         let said = |column| row.and_then(|row| row.get(column)).unwrap_or_default();
-        if said(0).parse::<i64>().is_ok_and(|version| version < OLDEST) {
-            let why = "it is older than PostgreSQL 13: upgrade the server";
+        if is_too_old(said(0)) {
+            let why = format!("it is {}, older than PostgreSQL 13: upgrade the server", said(5));
             return Err(refused(what, why, code::CANNOT_OPEN));
         }
         if said(1) == "t" {
@@ -279,10 +285,11 @@ impl PgSession {
         // Until the answer is here, nothing is known.
         self.standing = Standing::Spent;
         let rows = commit::run(&self.client, &statement, needs, chains).await;
-        let rows = rows.map_err(fault).inspect_err(|fault| {
-            if !matches!(fault, Fault::Lost(_)) {
+        let rows = rows.map_err(|error| {
+            if !ends_session(&error) {
                 self.standing = Standing::Idle;
             }
+            fault(error)
         })?;
         self.standing = Standing::Idle;
         self.unless_warned()?;
@@ -370,6 +377,11 @@ where
     }
 }
 
+/// Whether a version, as the server numbers it, lacks what is relied on. What a vendor calls it is another matter.
+fn is_too_old(number: &str) -> bool {
+    number.parse::<i64>().map_or(true, |number| number < OLDEST)
+}
+
 /// A statement in PostgreSQL's words.
 fn translate(sql: &str, prefix: &str) -> String {
     let named = sql.replace("hapax_", prefix).replace("{now}", commit::NOW);
@@ -405,4 +417,27 @@ fn row(row: &tokio_postgres::Row) -> Result<Row, Fault> {
         cell.map(|cell| cell.unwrap_or(Cell::Null)).map_err(fault)
     };
     Ok(Row(row.columns().iter().enumerate().map(cell).collect::<Result<_, _>>()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `server_version_num` of PostgreSQL and of those who build on it.
+    #[test]
+    fn versions_before_13_are_too_old() {
+        for (version, number, too_old) in [
+            ("8.0.2 (Redshift)", "80002", true),
+            ("9.6.24", "90624", true),
+            ("10.23", "100023", true),
+            ("12.22 (Debian 12.22-1.pgdg120+1)", "120022", true),
+            ("13.0", "130000", false),
+            ("13.16-google", "130016", false),
+            ("15.18 (Debian 15.18-0+deb12u1)", "150018", false),
+            ("18beta1", "180000", false),
+            ("no PostgreSQL at all", "", true),
+        ] {
+            assert_eq!(is_too_old(number), too_old, "{version}");
+        }
+    }
 }

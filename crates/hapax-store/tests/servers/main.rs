@@ -1,4 +1,6 @@
 //! What both servers must stand: bad input, encryption, missing rights, zombies, lost answers, full disks. On real ones.
 
+mod bad_input;
 mod both;
+mod rights;
 mod tls;
