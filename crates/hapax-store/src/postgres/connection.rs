@@ -211,10 +211,11 @@ impl PgSession {
             // Both are sent before either is answered.
             let (begun, rows) =
                 futures::join!(self.client.batch_execute(begin), self.client.query(&statement, &bound));
-            begun.map_err(fault)?;
-            return rows.map_err(fault);
+            begun.map_err(|error| self.failed(error))?;
+            return rows.map_err(|error| self.failed(error));
         }
-        self.client.query(&statement, &bound).await.map_err(fault)
+        let rows = self.client.query(&statement, &bound).await;
+        rows.map_err(|error| self.failed(error))
     }
 
     async fn change(&mut self, sql: &str, values: &[Value<'_>]) -> Result<u64, Fault> {
@@ -225,10 +226,32 @@ impl PgSession {
             self.standing = Standing::InTransaction;
             let (begun, changed) =
                 futures::join!(self.client.batch_execute(begin), self.client.execute(&statement, &bound));
-            begun.map_err(fault)?;
-            return changed.map_err(fault);
+            begun.map_err(|error| self.failed(error))?;
+            return changed.map_err(|error| self.failed(error));
         }
-        self.client.execute(&statement, &bound).await.map_err(fault)
+        let changed = self.client.execute(&statement, &bound).await;
+        changed.map_err(|error| self.failed(error))
+    }
+
+    /// A session that is of no more use is never lent again.
+    fn failed(&mut self, error: tokio_postgres::Error) -> Fault {
+        if ends_session(&error) {
+            self.standing = Standing::Spent;
+        }
+        fault(error)
+    }
+
+    /// A transaction begins with the next statement.
+    fn begins(&mut self, sql: &'static str) -> Result<(), Fault> {
+        match self.standing {
+            Standing::Idle | Standing::Begins(_) => {
+                self.standing = Standing::Begins(sql);
+                Ok(())
+            }
+            Standing::InTransaction | Standing::Spent => {
+                Err(Fault::Nothing("the session can't begin a transaction".into()))
+            }
+        }
     }
 
     /// A commit that the server warned about may not be where it should be.
@@ -248,21 +271,31 @@ impl PgSession {
         self.warned.store(false, Ordering::SeqCst);
         self.standing = Standing::Spent;
         self.server.round_trips.fetch_add(1, Ordering::Relaxed);
-        self.client.batch_execute("COMMIT").await.map_err(|error| match fault(error) {
+        match self.client.batch_execute("COMMIT").await.map_err(fault) {
+            Ok(()) => {}
             // A deferred check or a serialization failure: nothing was committed.
-            fault @ (Fault::Again(_) | Fault::Duplicate(_)) => fault,
-            Fault::Nothing(source) | Fault::Full(source) | Fault::Lost(source) => Fault::Lost(source),
-            fault => Fault::Lost(format!("{fault:?}").into()),
-        })?;
+            Err(fault @ (Fault::Again(_) | Fault::Duplicate(_))) => {
+                self.standing = Standing::Idle;
+                return Err(fault);
+            }
+            Err(Fault::Nothing(source) | Fault::Full(source) | Fault::Lost(source)) => {
+                return Err(Fault::Lost(source));
+            }
+            Err(fault) => return Err(Fault::Lost(format!("{fault:?}").into())),
+        }
         self.standing = Standing::Idle;
         self.unless_warned()
     }
 
     async fn roll_back(&mut self) -> Result<(), Fault> {
-        if self.standing == Standing::InTransaction {
-            self.standing = Standing::Spent;
-            self.server.round_trips.fetch_add(1, Ordering::Relaxed);
-            self.client.batch_execute("ROLLBACK").await.map_err(fault)?;
+        match self.standing {
+            Standing::InTransaction => {
+                self.standing = Standing::Spent;
+                self.server.round_trips.fetch_add(1, Ordering::Relaxed);
+                self.client.batch_execute("ROLLBACK").await.map_err(fault)?;
+            }
+            Standing::Idle | Standing::Begins(_) => {}
+            Standing::Spent => return Err(Fault::Nothing("the session is spent".into())),
         }
         self.standing = Standing::Idle;
         Ok(())
@@ -314,13 +347,12 @@ impl Session for PgSession {
     }
 
     fn begin(&mut self) -> Done<'_, ()> {
-        self.standing = Standing::Begins("BEGIN");
-        Box::pin(std::future::ready(Ok(())))
+        Box::pin(std::future::ready(self.begins("BEGIN")))
     }
 
     fn begin_reading(&mut self) -> Done<'_, ()> {
-        self.standing = Standing::Begins("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY");
-        Box::pin(std::future::ready(Ok(())))
+        let begun = self.begins("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY");
+        Box::pin(std::future::ready(begun))
     }
 
     fn commit(&mut self) -> Done<'_, ()> {

@@ -45,6 +45,9 @@ pub use crate::server::Isolation;
 /// How long a connection may take.
 const CONNECT: Duration = Duration::from_secs(10);
 
+/// A connection on which nothing was said, or confirmed, for so long is asked whether the other side is still there.
+const KEEP_ALIVE: Duration = Duration::from_secs(60);
+
 /// Encryption in libpq's words. Its `allow` encrypts only when the server insists; here it does so whenever it can.
 const WORDS: Words = Words {
     mode: "sslmode",
@@ -215,6 +218,12 @@ fn address(url: &str) -> Result<(Config, MakeRustlsConnect), String> {
     let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| deepest(&error))?;
     if config.get_connect_timeout().is_none() {
         config.connect_timeout(CONNECT);
+    }
+    if config.get_keepalives_idle() == Config::new().get_keepalives_idle() {
+        config.keepalives_idle(KEEP_ALIVE);
+    }
+    if config.get_tcp_user_timeout().is_none() {
+        config.tcp_user_timeout(KEEP_ALIVE);
     }
     config.ssl_mode(match tls.mode {
         Mode::Disable => SslMode::Disable,

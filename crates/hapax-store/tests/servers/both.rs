@@ -6,7 +6,7 @@ use hapax_store::{
     mysql::{MySqlOptions, MySqlStore},
     postgres::{PostgresOptions, PostgresStore},
 };
-use std::{net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 /// Each of the tests on each of the servers.
 macro_rules! on_both {
@@ -52,6 +52,18 @@ impl Kind {
         })
     }
 
+    /// Opens it with one session, so that whatever is said is said one after the other.
+    pub(crate) async fn one_session(self, url: &str) -> Arc<dyn Store> {
+        match self {
+            Kind::Postgres => {
+                PostgresStore::open(url, PostgresOptions::default().sessions(1)).await.expect("it opens")
+            }
+            Kind::MySql => {
+                MySqlStore::open(url, MySqlOptions::default().sessions(1)).await.expect("it opens")
+            }
+        }
+    }
+
     /// Opens what must open.
     pub(crate) async fn store(self, url: &str) -> Arc<dyn Store> {
         self.open(url).await.expect("it opens")
@@ -87,4 +99,14 @@ pub(crate) fn address(url: &str) -> SocketAddr {
 /// The name of the database in a URL.
 pub(crate) fn name(url: &str) -> &str {
     url.rsplit_once('/').expect("a database").1
+}
+
+/// Waits for what must come.
+pub(crate) async fn until(what: &str, mut has_come: impl FnMut() -> bool) {
+    let wait = async {
+        while !tokio::task::block_in_place(&mut has_come) {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), wait).await.unwrap_or_else(|_| panic!("never {what}"));
 }

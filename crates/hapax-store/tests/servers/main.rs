@@ -2,5 +2,10 @@
 
 mod bad_input;
 mod both;
+mod faults;
+mod fence;
+mod full_disk;
+mod operations;
+mod raw;
 mod rights;
 mod tls;
