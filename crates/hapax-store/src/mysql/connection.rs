@@ -102,7 +102,7 @@ impl MySession {
              sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', \
              innodb_lock_wait_timeout = 5, lock_wait_timeout = 60, wait_timeout = 600 \
              /*M! , max_statement_time = 60, idle_transaction_timeout = 60 */",
-            self.server.options.isolation.words()
+            self.server.options.shared.isolation.words()
         );
         self.server.round_trips.fetch_add(2, Ordering::Relaxed);
         self.conn.query_drop(settings).await?;
@@ -139,7 +139,7 @@ impl MySession {
         }
         let Some(why) = found.loses_commits() else { return Ok(()) };
         let why = format!("it may lose what it has committed: {why}");
-        if self.server.options.allow_unsafe {
+        if self.server.options.shared.allow_unsafe {
             tracing::warn!(store = %what, "{why}");
             return Ok(());
         }
@@ -153,12 +153,12 @@ impl MySession {
 
     /// A table as it is named here.
     pub(super) fn table(&self, name: &str) -> String {
-        name.replace("hapax_", &self.server.options.prefix)
+        name.replace("hapax_", &self.server.options.shared.prefix)
     }
 
     /// What names our tables among all of the server.
     pub(super) fn place(&self) -> String {
-        format!("{} {}", self.server.address.db_name().unwrap_or_default(), self.server.options.prefix)
+        format!("{} {}", self.server.address.db_name().unwrap_or_default(), self.server.options.shared.prefix)
     }
 
     /// Sends a text of ours, whose tables are named as configured; where the session stands afterwards.
@@ -202,7 +202,7 @@ impl MySession {
                 self.conn.close(statement).await.map_err(fault)?;
             }
         }
-        let translated = sql.replace("{now}", NOW).replace("hapax_", &self.server.options.prefix);
+        let translated = sql.replace("{now}", NOW).replace("hapax_", &self.server.options.shared.prefix);
         let answer = self.conn.prep(translated).await;
         let statement = self.answered(standing, answer).map_err(fault)?;
         self.statements.insert(sql.into(), statement.clone());

@@ -25,6 +25,7 @@ use crate::{
     server::{
         OnServer, ServerStore,
         address::{check_prefix, hidden},
+        options::{Options, shared_options},
         pool::Sessions,
         tls::{self, Mode, Tls, Words},
     },
@@ -67,74 +68,13 @@ const WORDS: Words = Words {
 /// use hapax_store::mysql::{Isolation, MySqlOptions};
 /// let options = MySqlOptions::default().prefix("workflows_").isolation(Isolation::Serializable);
 /// ```
-#[derive(Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct MySqlOptions {
-    prefix: String,
-    sessions: usize,
-    isolation: Isolation,
-    allow_unsafe: bool,
-    codec: Codec,
-}
-
-impl Default for MySqlOptions {
-    fn default() -> Self {
-        Self {
-            prefix: "hapax_".into(),
-            sessions: 16,
-            isolation: Isolation::default(),
-            allow_unsafe: false,
-            codec: Codec::default(),
-        }
-    }
+    shared: Options,
 }
 
 impl MySqlOptions {
-    /// What the names of the tables begin with; `hapax_` by default. Letters, digits and `_`.
-    #[must_use]
-    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
-        self.prefix = prefix.into();
-        self
-    }
-
-    /// Sessions at the most; 16 by default.
-    #[must_use]
-    pub fn sessions(mut self, most: usize) -> Self {
-        self.sessions = most.max(1);
-        self
-    }
-
-    /// What transactions see of each other.
-    #[must_use]
-    pub fn isolation(mut self, isolation: Isolation) -> Self {
-        self.isolation = isolation;
-        self
-    }
-
-    /// Warns about a server that may lose what it has committed, and uses it nevertheless.
-    #[must_use]
-    pub fn allow_unsafe(mut self, allow: bool) -> Self {
-        self.allow_unsafe = allow;
-        self
-    }
-
-    /// Encrypts, or otherwise changes, what is stored of states, frontiers, journal entries and messages.
-    #[must_use]
-    pub fn payload_codec(mut self, codec: Arc<dyn PayloadCodec>) -> Self {
-        self.codec = Codec(Some(codec));
-        self
-    }
-}
-
-impl std::fmt::Debug for MySqlOptions {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("MySqlOptions")
-            .field("prefix", &self.prefix)
-            .field("sessions", &self.sessions)
-            .field("isolation", &self.isolation)
-            .field("allow_unsafe", &self.allow_unsafe)
-            .field("payload_codec", &self.codec.0.is_some())
-            .finish()
-    }
+    shared_options!();
 }
 
 /// Runs in MySQL or MariaDB.
@@ -172,9 +112,9 @@ impl MySqlStore {
     pub async fn open(url: &str, options: MySqlOptions) -> Result<Arc<Self>, StoreError> {
         let what = hidden(url);
         let bad = |why: String| refused(&what, why, code::BAD_URL);
-        check_prefix(&options.prefix).map_err(bad)?;
+        check_prefix(&options.shared.prefix).map_err(bad)?;
         let (address, mode) = address(url).map_err(bad)?;
-        let (sessions, codec) = (options.sessions, options.codec.clone());
+        let (sessions, codec) = (options.shared.sessions, options.shared.codec.clone());
         let server = Arc::new(Server { address, mode, options, what, round_trips: AtomicU64::new(0) });
         let mut first = MySession::open(&server).await?;
         first.check().await?;

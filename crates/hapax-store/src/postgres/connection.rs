@@ -96,14 +96,14 @@ impl PgSession {
     }
 
     async fn set_up(&self) -> Result<(), StoreError> {
-        let PostgresOptions { schema, isolation, .. } = &self.server.options;
+        let PostgresOptions { schema, shared } = &self.server.options;
         let quoted = schema.replace('"', "\"\"");
         let settings = format!(
             "SET application_name = 'hapax'; SET search_path = \"{quoted}\"; SET lock_timeout = '5s'; \
              SET statement_timeout = '60s'; SET idle_in_transaction_session_timeout = '60s'; \
              SET client_min_messages = 'warning'; SET enable_seqscan = off; SET plan_cache_mode = 'force_generic_plan'; \
              SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {}",
-            isolation.words()
+            shared.isolation.words()
         );
         let refuse = |error| cannot_connect(&self.server.what, &self.server.config, &error);
         self.client.batch_execute(&settings).await.map_err(refuse)
@@ -145,7 +145,7 @@ impl PgSession {
             return Ok(());
         }
         let why = format!("it may lose what it has committed ({}): turn it on", unsafe_settings.join(", "));
-        if self.server.options.allow_unsafe {
+        if self.server.options.shared.allow_unsafe {
             tracing::warn!(store = %what, "{why}");
             return Ok(());
         }
@@ -156,13 +156,13 @@ impl PgSession {
     pub(super) async fn script(&mut self, sql: &str) -> Result<(), Fault> {
         self.start().await?;
         self.server.round_trips.fetch_add(1, Ordering::Relaxed);
-        let renamed = sql.replace("hapax_", &self.server.options.prefix);
+        let renamed = sql.replace("hapax_", &self.server.options.shared.prefix);
         self.client.batch_execute(&renamed).await.map_err(fault)
     }
 
     /// A table as it is named here.
     pub(super) fn table(&self, name: &str) -> String {
-        name.replace("hapax_", &self.server.options.prefix)
+        name.replace("hapax_", &self.server.options.shared.prefix)
     }
 
     /// The schema of the tables.
@@ -192,7 +192,7 @@ impl PgSession {
                 Value::Blob(_) => Type::BYTEA,
             })
             .collect();
-        let translated = translate(sql, &self.server.options.prefix);
+        let translated = translate(sql, &self.server.options.shared.prefix);
         let statement = self.client.prepare_typed(&translated, &types).await.map_err(fault)?;
         if self.statements.len() >= STATEMENTS {
             self.statements.clear();
@@ -306,7 +306,7 @@ impl PgSession {
         let statement = match self.chains.get(&needs) {
             Some(statement) => statement.clone(),
             None => {
-                let sql = commit::sql(needs).replace("hapax_", &self.server.options.prefix);
+                let sql = commit::sql(needs).replace("hapax_", &self.server.options.shared.prefix);
                 let statement =
                     self.client.prepare(&sql).await.map_err(|error| fault(error).before_commit())?;
                 self.chains.insert(needs, statement.clone());

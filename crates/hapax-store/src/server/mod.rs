@@ -5,7 +5,7 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `sql`, `pool`, `address`, `tls` | what is known of a server: sessions, values, rows, faults; its address; encryption |
+//! | `sql`, `pool`, `address`, `tls`, `options` | what is known of a server: sessions, values, rows, faults; its address; encryption |
 //! | `chain`, `writer` | writes that follow each other, and the lanes on which those of many runs share a transaction |
 //! | `commit`, `journal`, `lease`, `mailbox`, `outbox`, `runs` | what is done in a transaction |
 //! | `read` | what is read, checked against its digests |
@@ -17,6 +17,7 @@ pub(crate) mod error;
 mod journal;
 mod lease;
 mod mailbox;
+pub(crate) mod options;
 mod outbox;
 pub(crate) mod pool;
 mod read;
