@@ -5,7 +5,7 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `connection`, `schema`, `error` | a session and what it demands of its server; the tables; SQLSTATEs |
+//! | `connection`, `tls`, `schema`, `error` | a session and what it demands of its server; its encryption; the tables; SQLSTATEs |
 //! | `commit` | the one statement |
 //!
 //! What is done in other transactions, and how runs share them, is in `server`, with MySQL.
@@ -15,6 +15,7 @@ mod connection;
 mod error;
 mod health;
 mod schema;
+mod tls;
 
 use crate::{
     codec::{Codec, PayloadCodec},
@@ -24,13 +25,12 @@ use crate::{
         address::{check_prefix, hidden},
         options::{Options, shared_options},
         pool::Sessions,
-        tls::{self, Mode, Words},
+        tls::{Mode, Words, take},
     },
 };
 use connection::{PgSession, Server};
 use error::{deepest, refused};
 use hapax_core::error::code;
-use rustls::ClientConfig;
 use std::{
     sync::{
         Arc,
@@ -158,7 +158,7 @@ impl PostgresStore {
 
 /// The parts of an address, and how its sessions are encrypted.
 fn address(url: &str) -> Result<(Config, MakeRustlsConnect), String> {
-    let (url, tls) = tls::take(url, &WORDS)?;
+    let (url, encryption) = take(url, &WORDS)?;
     let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| deepest(&error))?;
     if config.get_connect_timeout().is_none() {
         config.connect_timeout(CONNECT);
@@ -169,18 +169,12 @@ fn address(url: &str) -> Result<(Config, MakeRustlsConnect), String> {
     if config.get_tcp_user_timeout().is_none() {
         config.tcp_user_timeout(KEEP_ALIVE);
     }
-    config.ssl_mode(match tls.mode {
+    config.ssl_mode(match encryption.mode {
         Mode::Disable => SslMode::Disable,
         Mode::Prefer => SslMode::Prefer,
         Mode::Require | Mode::VerifyCa | Mode::VerifyFull => SslMode::Require,
     });
-    let connector = ClientConfig::builder_with_provider(tls::provider())
-        .with_safe_default_protocol_versions()
-        .map_err(|error| error.to_string())?
-        .dangerous()
-        .with_custom_certificate_verifier(tls.verifier()?)
-        .with_no_client_auth();
-    Ok((config, MakeRustlsConnect::new(connector)))
+    Ok((config, tls::connector(&encryption)?))
 }
 
 impl std::fmt::Debug for PostgresStore {

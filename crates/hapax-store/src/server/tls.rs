@@ -3,12 +3,10 @@
 //! Each server's users have their own words for it, in the address: `sslmode` and `sslrootcert`, `ssl-mode` and `ssl-ca`.
 
 use rustls::{
-    CertificateError, RootCertStore,
-    client::{WebPkiServerVerifier, danger::ServerCertVerifier},
-    crypto::{CryptoProvider, aws_lc_rs},
+    CertificateError,
     pki_types::{CertificateDer, pem::PemObject},
 };
-use std::{error::Error, sync::Arc};
+use std::error::Error;
 
 /// How much a session demands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,40 +120,6 @@ fn read_root(path: &str, words: &Words) -> Result<Vec<u8>, String> {
     }
 }
 
-/// The one provider of ciphers that is built in.
-pub(crate) fn provider() -> Arc<CryptoProvider> {
-    Arc::new(aws_lc_rs::default_provider())
-}
-
-impl Tls {
-    /// Those whose signature under a certificate counts.
-    fn authorities(&self) -> RootCertStore {
-        let mut store = RootCertStore::empty();
-        match &self.root {
-            Some(pem) => {
-                let certificates = CertificateDer::pem_slice_iter(pem).filter_map(Result::ok);
-                store.add_parsable_certificates(certificates);
-            }
-            None => store.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
-        }
-        store
-    }
-
-    /// Who looks at a server's certificate.
-    #[cfg_attr(not(feature = "postgres"), expect(dead_code, reason = "MySQL's driver has its own"))]
-    pub(crate) fn verifier(&self) -> Result<Arc<dyn ServerCertVerifier>, String> {
-        let chain = match self.mode {
-            Mode::Disable | Mode::Prefer | Mode::Require => None,
-            Mode::VerifyCa | Mode::VerifyFull => {
-                let authorities = Arc::new(self.authorities());
-                let built = WebPkiServerVerifier::builder_with_provider(authorities, provider()).build();
-                Some(built.map_err(|error| error.to_string())?)
-            }
-        };
-        Ok(Arc::new(verify::Verifier::new(chain, self.mode == Mode::VerifyFull)))
-    }
-}
-
 /// Whether a certificate is fine but for its name.
 pub(crate) fn is_another_name(reason: &CertificateError) -> bool {
     matches!(reason, CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. })
@@ -174,77 +138,6 @@ pub(crate) fn cause<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e rustls::
         next = error.source();
     }
     None
-}
-
-mod verify {
-    use super::is_another_name;
-    use rustls::{
-        DigitallySignedStruct, Error, SignatureScheme,
-        client::{
-            WebPkiServerVerifier,
-            danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
-        },
-        crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature},
-        pki_types::{CertificateDer, ServerName, UnixTime},
-    };
-    use std::sync::Arc;
-
-    /// Asks as much as a mode demands. That the server has the key of its certificate is checked in any case.
-    #[derive(Debug)]
-    pub(super) struct Verifier {
-        chain: Option<Arc<WebPkiServerVerifier>>,
-        by_name: bool,
-        algorithms: WebPkiSupportedAlgorithms,
-    }
-
-    impl Verifier {
-        pub(super) fn new(chain: Option<Arc<WebPkiServerVerifier>>, by_name: bool) -> Self {
-            let algorithms = super::provider().signature_verification_algorithms;
-            Self { chain, by_name, algorithms }
-        }
-    }
-
-    impl ServerCertVerifier for Verifier {
-        fn verify_server_cert(
-            &self,
-            end_entity: &CertificateDer<'_>,
-            intermediates: &[CertificateDer<'_>],
-            server_name: &ServerName<'_>,
-            ocsp_response: &[u8],
-            now: UnixTime,
-        ) -> Result<ServerCertVerified, Error> {
-            let Some(chain) = &self.chain else { return Ok(ServerCertVerified::assertion()) };
-            match chain.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now) {
-                // The name comes last: all else is fine.
-                Err(Error::InvalidCertificate(reason)) if !self.by_name && is_another_name(&reason) => {
-                    Ok(ServerCertVerified::assertion())
-                }
-                verdict => verdict,
-            }
-        }
-
-        fn verify_tls12_signature(
-            &self,
-            message: &[u8],
-            certificate: &CertificateDer<'_>,
-            signed: &DigitallySignedStruct,
-        ) -> Result<HandshakeSignatureValid, Error> {
-            verify_tls12_signature(message, certificate, signed, &self.algorithms)
-        }
-
-        fn verify_tls13_signature(
-            &self,
-            message: &[u8],
-            certificate: &CertificateDer<'_>,
-            signed: &DigitallySignedStruct,
-        ) -> Result<HandshakeSignatureValid, Error> {
-            verify_tls13_signature(message, certificate, signed, &self.algorithms)
-        }
-
-        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-            self.algorithms.supported_schemes()
-        }
-    }
 }
 
 #[cfg(test)]

@@ -94,7 +94,7 @@ async fn a_full_disk_amid_a_group_commit_loses_nothing(kind: Kind) {
     sql(&url, "DROP TABLE ballast");
     for (n, write) in refused {
         assert!(matches!(store.settle(write.clone()).await, Err(StoreError::Retry(_))));
-        let again = commit(&store, &[write.clone()]).await.remove(0);
+        let again = commit(&store, std::slice::from_ref(&write)).await.remove(0);
         assert_eq!(again.expect("there is room"), Written::Committed);
         holders[n].passed(&write);
     }

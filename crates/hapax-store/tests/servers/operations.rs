@@ -198,16 +198,15 @@ impl Subject {
     /// Does it again after it may have been done; what says that it was done is fine.
     pub(crate) async fn act_again(&self, store: &Arc<dyn Store>) {
         let done = self.act(store).await;
-        let is_fine = match (&self.operation, &done) {
-            (_, Ok(())) => true,
-            // By the same worker, which never heard of it: the lease ends by itself.
-            (Operation::Claim, Err(StoreError::Held { .. })) => true,
-            (Operation::Retry, Err(StoreError::WrongStatus { .. })) => true,
-            (Operation::Delete, Err(StoreError::NotFound { .. })) => true,
-            // The claim ended with the mark.
-            (Operation::MarkSent | Operation::MarkFailed, Err(StoreError::ClaimLost { .. })) => true,
-            _ => false,
-        };
+        // A claim by the same worker, which never heard of it, ends by itself; so has that of a mark.
+        let is_fine = matches!(
+            (&self.operation, &done),
+            (_, Ok(()))
+                | (Operation::Claim, Err(StoreError::Held { .. }))
+                | (Operation::Retry, Err(StoreError::WrongStatus { .. }))
+                | (Operation::Delete, Err(StoreError::NotFound { .. }))
+                | (Operation::MarkSent | Operation::MarkFailed, Err(StoreError::ClaimLost { .. }))
+        );
         assert!(is_fine, "{:?}: {done:?}", self.operation);
     }
 
