@@ -15,6 +15,8 @@ pub mod error;
 pub mod faulty;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod inspection;
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+mod judge;
 pub mod memory;
 #[cfg(feature = "mysql")]
 pub mod mysql;

@@ -5,7 +5,7 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `sql`, `pool`, `address` | what is known of a server: sessions, values, rows, faults; its address |
+//! | `sql`, `pool`, `address`, `tls`, `options` | what is known of a server: sessions, values, rows, faults; its address; encryption |
 //! | `chain`, `writer` | writes that follow each other, and the lanes on which those of many runs share a transaction |
 //! | `commit`, `journal`, `lease`, `mailbox`, `outbox`, `runs` | what is done in a transaction |
 //! | `read` | what is read, checked against its digests |
@@ -17,11 +17,13 @@ pub(crate) mod error;
 mod journal;
 mod lease;
 mod mailbox;
+pub(crate) mod options;
 mod outbox;
 pub(crate) mod pool;
 mod read;
 pub(crate) mod runs;
 pub(crate) mod sql;
+pub(crate) mod tls;
 mod writer;
 
 use crate::{
@@ -51,6 +53,32 @@ use writer::{Lanes, Shared};
 
 /// Lanes on which writes travel: on more of them fewer runs share a transaction.
 const LANES: usize = 4;
+
+/// The tables of the runs. Beside them `hapax_schema` says which program made them.
+pub(crate) const TABLES: [&str; 9] = [
+    "hapax_runs",
+    "hapax_keys",
+    "hapax_checkpoints",
+    "hapax_frontier",
+    "hapax_journal",
+    "hapax_outbox",
+    "hapax_channels",
+    "hapax_letters",
+    "hapax_tags",
+];
+
+/// What is done with each of them.
+pub(crate) const RIGHTS: [&str; 4] = ["SELECT", "INSERT", "UPDATE", "DELETE"];
+
+/// What is said of tables that aren't there, beside others that are.
+pub(crate) fn tables_missing(missing: &[String]) -> String {
+    format!("its tables {} are gone: restore them from a backup", missing.join(", "))
+}
+
+/// What is said of rights that are missing, with the statements that grant them.
+pub(crate) fn rights_missing(grants: &[String]) -> String {
+    format!("this user lacks rights: {}", grants.join("; "))
+}
 
 /// What a transaction sees of others. Hapax is right under each: it rests on compare-and-set and unique keys.
 ///
