@@ -304,13 +304,14 @@ impl Engine {
     }
 
     /// Stops taking work, lets every run finish its current step, gives all leases back, and closes the store.
-    /// What is not done by the deadline is dropped, as a crash would; nothing is lost either way.
+    /// What is not done by the deadline is dropped, as a crash would, and its lease given back as well; nothing is lost
+    /// either way.
     pub async fn shutdown(&self, deadline: Duration) {
         self.shared.drain.cancel();
         self.shared.tasks.close();
         if tokio::time::timeout(deadline, self.shared.tasks.wait()).await.is_err() {
             for (run, _) in self.shared.holding() {
-                self.shared.stop(&run, Halt::Fenced);
+                self.shared.stop(&run, Halt::Drained);
             }
             // A node that blocks its thread can't be dropped; nobody waits for it.
             let _ = tokio::time::timeout(self.shared.options.cancel_grace, self.shared.tasks.wait()).await;

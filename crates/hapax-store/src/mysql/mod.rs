@@ -28,7 +28,7 @@ use crate::{
         pool::Sessions,
     },
 };
-use connection::{MySession, Server};
+use connection::{Asking, MySession, Server};
 use error::refused;
 use hapax_core::error::code;
 use mysql_async::{Opts, OptsBuilder};
@@ -164,7 +164,8 @@ impl MySqlStore {
         first.check().await?;
         schema::migrate(&mut first, &server.what).await?;
         let sessions = Sessions::new(Arc::new(server.clone()), sessions);
-        let store = ServerStore::new(sessions, codec, Arc::new(health::facts));
+        let asking = Sessions::new(Arc::new(Asking(server.clone())), 1);
+        let store = ServerStore::new(sessions, asking, codec, Arc::new(health::facts));
         Ok(Arc::new(Self { store, server }))
     }
 

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `connection`, `schema`, `error` | a session and what it demands of its server; the tables; SQLSTATEs |
 //! | `commit` | the one statement |
+//! | `listen` | what other processes say |
 //!
 //! What is done in other transactions, and how runs share them, is in `server`, with MySQL.
 
@@ -14,6 +15,7 @@ mod commit;
 mod connection;
 mod error;
 mod health;
+mod listen;
 mod schema;
 
 use crate::{
@@ -24,10 +26,12 @@ use crate::{
         address::{check_prefix, hidden},
         pool::Sessions,
     },
+    store::Hint,
 };
 use connection::{PgSession, Server};
 use error::refused;
 use hapax_core::error::code;
+use listen::Listening;
 use std::{
     sync::{
         Arc,
@@ -35,6 +39,7 @@ use std::{
     },
     time::Duration,
 };
+use tokio::sync::broadcast;
 use tokio_postgres::Config;
 
 pub use crate::server::Isolation;
@@ -86,7 +91,7 @@ impl PostgresOptions {
         self
     }
 
-    /// Sessions at the most; 16 by default.
+    /// Sessions at the most; 16 by default. An engine that looks for work has one more, on which it hears of it.
     #[must_use]
     pub fn sessions(mut self, most: usize) -> Self {
         self.sessions = most.max(1);
@@ -152,6 +157,7 @@ impl std::fmt::Debug for PostgresOptions {
 pub struct PostgresStore {
     store: ServerStore,
     server: Arc<Server>,
+    listening: Listening,
 }
 
 impl PostgresStore {
@@ -170,12 +176,12 @@ impl PostgresStore {
         let (sessions, codec) = (options.sessions, options.codec.clone());
         let server =
             Arc::new(Server { config, options, what: hidden(url), round_trips: Arc::<AtomicU64>::default() });
-        let mut first = PgSession::open(&server).await?;
+        let mut first = PgSession::open(&server, None).await?;
         first.check().await?;
         schema::migrate(&mut first, &server.what).await?;
         let sessions = Sessions::new(Arc::new(server.clone()), sessions);
-        let store = ServerStore::new(sessions, codec, Arc::new(health::facts));
-        Ok(Arc::new(Self { store, server }))
+        let store = ServerStore::new(sessions.clone(), sessions, codec, Arc::new(health::facts));
+        Ok(Arc::new(Self { store, server, listening: Listening::default() }))
     }
 
     /// How many round trips to the server this store has made.
@@ -199,5 +205,13 @@ impl std::fmt::Debug for PostgresStore {
 impl OnServer for PostgresStore {
     fn server(&self) -> &ServerStore {
         &self.store
+    }
+
+    fn hear(&self) -> Option<broadcast::Receiver<Hint>> {
+        Some(self.listening.hear(&self.server))
+    }
+
+    fn stop_hearing(&self) {
+        self.listening.stop();
     }
 }

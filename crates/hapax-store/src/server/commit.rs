@@ -13,6 +13,7 @@ use super::{
 use crate::{
     error::StoreError,
     prepare::{CheckpointParts, Parts, Prepared, StepParts},
+    store::Hint,
 };
 use hapax_core::{
     canary,
@@ -348,6 +349,9 @@ async fn status(tx: &mut Tx<'_>, change: &StatusChange, json: &str) -> Outcome<W
         )
         .await?;
     if met == 1 {
+        if change.release && change.status.is_runnable() {
+            tx.hints.push(Hint::Ready(change.run.namespace.clone()));
+        }
         mailbox::wake_at_once(tx, change).await?;
         if change.status.is_final() {
             ended(tx, &change.run, &change.status).await?;
