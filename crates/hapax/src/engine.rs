@@ -18,7 +18,7 @@ use hapax_core::{
     id::{RunId, RunKey},
     state::State,
 };
-use hapax_store::{GcPolicy, GcReport, ListFilter, RunRecord, Store, StoreError, memory::MemoryStore};
+use hapax_store::{Fleet, GcPolicy, GcReport, ListFilter, RunRecord, Store, StoreError, memory::MemoryStore};
 use std::{fmt, sync::Arc, time::Duration};
 use tokio::{sync::broadcast, task::AbortHandle};
 
@@ -275,6 +275,20 @@ impl Engine {
             self.is_open()?;
             tokio::time::sleep(LOOK).await;
         }
+    }
+
+    /// Who holds the runs of this engine's namespace, on any machine, and how many wait for someone.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> hapax::Result<()> {
+    /// let engine = hapax::Engine::open("memory:").await?;
+    /// assert!(engine.fleet().await?.holders.is_empty(), "there are no runs");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn fleet(&self) -> Result<Fleet, Error> {
+        Ok(self.shared.store.fleet(self.shared.options.namespace.clone()).await?)
     }
 
     /// The graphs that are registered, by name.
