@@ -77,15 +77,16 @@ impl Yard {
         crew
     }
 
-    /// Submits orders, which nobody holds yet.
+    /// Submits orders, which nobody holds yet; again when the server was restarted meanwhile.
     pub(crate) fn submit(&self, numbers: std::ops::Range<u32>) {
-        self.runtime.block_on(async {
-            let submitted = numbers.map(|number| {
-                let order = orders::order(number);
-                async move { self.flow.submit(&order.id.clone(), order).await.map(drop) }
-            });
-            futures::future::try_join_all(submitted).await.expect("orders are submitted");
-        });
+        let waits = Waits::begin(PATIENCE);
+        let submit = async |number| {
+            let order = orders::order(number);
+            while let Err(error) = self.flow.submit(&order.id, order.clone()).await {
+                waits.check(&format!("an order is submitted: {error}"));
+            }
+        };
+        self.runtime.block_on(futures::future::join_all(numbers.map(submit)));
     }
 
     /// How many runs stand like this.

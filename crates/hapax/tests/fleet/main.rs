@@ -113,7 +113,7 @@ async fn a_run_that_is_given_back_is_heard_of() {
     until_heard(&submitter(postgres(&url).await).await, &mut hints).await;
     let report = Worker::new(stops).drain_within(Duration::ZERO).run_until(async {}).await;
     assert_eq!((report.finished, report.handed_over, report.lost), (0, 1, 0));
-    assert_eq!(there.attach(run.id()).await.unwrap().wait().await.unwrap().stamps, 1);
+    assert_eq!(there.attach(run.id().as_str()).await.unwrap().wait().await.unwrap().stamps, 1);
     goes_on.shutdown(Duration::from_secs(5)).await;
 }
 
@@ -221,10 +221,10 @@ async fn at_most_once_a_second_each(open: impl AsyncFn() -> Arc<dyn Store>, prox
         proxy.counts().turns - before
     };
     // Until each has opened its sessions and looked so often that it has come to rest.
-    asked(25).await;
+    asked(5).await;
     #[allow(clippy::disallowed_methods, reason = "it measures a rate")]
     let began = std::time::Instant::now();
-    let (turns, seconds) = (asked(8).await, began.elapsed().as_secs_f64());
+    let (turns, seconds) = (asked(5).await, began.elapsed().as_secs_f64());
     println!(
         "{:.2} questions a second for each of {ENGINES} idle engines",
         turns as f64 / seconds / f64::from(ENGINES)
