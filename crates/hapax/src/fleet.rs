@@ -16,23 +16,25 @@ const DRAIN: Duration = Duration::from_secs(30);
 /// flight commit, and gives all its runs back, so that others go on with them at once. One that is killed can't; its runs
 /// are taken over when their leases end.
 ///
-/// ```no_run
+/// ```
 /// use hapax::{Worker, prelude::*};
 /// # use serde::{Deserialize, Serialize};
 /// # #[derive(State, Clone, Default, Serialize, Deserialize)]
 /// # struct Order { paid: bool }
 /// # const PAY: Node = Node::new("pay");
 /// # async fn pay(_: hapax::Ctx<Order>) -> OrderDelta { Order::delta().paid(true) }
-/// # fn orders() -> Graph<Order> { Graph::new("orders", 1, PAY).node(PAY, pay) }
-/// #[tokio::main]
-/// async fn main() -> hapax::Result<()> {
-///     let options = Options::default().max_active_runs(64);
-///     let engine = Engine::builder().options(options).open("postgres://hapax@db.internal/orders").await?;
-///     engine.register(orders(), ()).await?;
-///     let report = Worker::new(engine).run().await?;
-///     println!("{report}"); // 5120 runs finished, 3 handed over
-///     Ok(())
-/// }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> hapax::Result<()> {
+/// # let graph = Graph::new("orders", 1, PAY).node(PAY, pay);
+/// # let address = "memory:"; // in a fleet it is postgres://hapax@db.internal/orders
+/// let options = Options::default().max_active_runs(64);
+/// let engine = Engine::builder().options(options).open(address).await?;
+/// let orders = engine.register(graph, ()).await?;
+/// let order = orders.submit("order-42", Order::default()).await?; // whoever is free takes it up
+/// let report = Worker::new(engine).run_until(order.wait()).await;
+/// assert_eq!(report.to_string(), "1 run finished, 0 handed over");
+/// # Ok(())
+/// # }
 /// ```
 #[derive(Debug)]
 pub struct Worker {
@@ -60,6 +62,14 @@ impl Worker {
     }
 
     /// Works until SIGTERM or SIGINT. An error when those can't be heard.
+    ///
+    /// ```no_run
+    /// # async fn example(engine: hapax::Engine) -> hapax::Result<()> {
+    /// let report = hapax::Worker::new(engine).run().await?;
+    /// println!("{report}"); // 5120 runs finished, 3 handed over
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn run(self) -> io::Result<WorkerReport> {
         let stop = signals()?;
         Ok(self.run_until(stop).await)
@@ -68,19 +78,14 @@ impl Worker {
     /// Works until `stop` resolves.
     ///
     /// ```
-    /// use hapax::{Worker, prelude::*};
-    /// # use serde::{Deserialize, Serialize};
-    /// # #[derive(State, Clone, Default, Serialize, Deserialize)]
-    /// # struct Order { paid: bool }
-    /// # const PAY: Node = Node::new("pay");
-    /// # async fn pay(_: hapax::Ctx<Order>) -> OrderDelta { Order::delta().paid(true) }
+    /// use hapax::{Engine, Worker};
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> hapax::Result<()> {
-    /// # let graph = Graph::new("orders", 1, PAY).node(PAY, pay);
-    /// let engine = Engine::open("memory:").await?;
-    /// let order = engine.register(graph, ()).await?.start("order-42", Order::default()).await?;
-    /// let report = Worker::new(engine).run_until(order.wait()).await;
-    /// assert_eq!((report.finished, report.handed_over), (1, 0));
+    /// let (stop, asked) = tokio::sync::oneshot::channel::<()>();
+    /// let worker = Worker::new(Engine::open("memory:").await?);
+    /// let working = tokio::spawn(worker.run_until(asked));
+    /// drop(stop);
+    /// assert_eq!(working.await?.finished, 0);
     /// # Ok(())
     /// # }
     /// ```

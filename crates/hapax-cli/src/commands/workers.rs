@@ -20,7 +20,7 @@ often one of its runs was claimed, at the most.
 Examples:
   hapax workers
   hapax workers --json | jq '.waiting'
-  hapax workers --json | jq -r '.workers[] | select(.lease_left_ms == 0) | .name'";
+  hapax workers --json | jq '.workers[] | select(.lease_left_ms == 0)'";
 
 /// Show who holds how many runs, and how many wait for a worker
 #[derive(Debug, Args)]

@@ -4,7 +4,7 @@ use hapax::{Engine, Flow, Options};
 use hapax_core::id::{Namespace, RunId, RunKey};
 use hapax_sim::{
     kills::{
-        Party, Process, Reporter,
+        Party, Process, Reporter, Waits,
         ledger::{self, Call},
     },
     orders::{self, CALLS, Order, Shop},
@@ -203,26 +203,6 @@ impl Crew {
         assert!(self.process.wait().success(), "the worker failed");
         let numbers: Vec<u64> = told.split(' ').map(|number| number.parse().expect("a number")).collect();
         numbers.try_into().expect("three numbers")
-    }
-}
-
-/// Waits with an end.
-pub(crate) struct Waits(std::time::Instant, Duration);
-
-impl Waits {
-    #[allow(clippy::disallowed_methods, reason = "a test that is stuck must end")]
-    pub(crate) fn begin(patience: Duration) -> Self {
-        Self(std::time::Instant::now(), patience)
-    }
-
-    pub(crate) fn passed(&self) -> Duration {
-        self.0.elapsed()
-    }
-
-    /// Rests a little; panics when it has waited for too long.
-    pub(crate) fn check(&self, what: &str) {
-        assert!(self.passed() < self.1, "stuck: {what}");
-        thread::sleep(Duration::from_millis(20));
     }
 }
 

@@ -6,9 +6,10 @@
 
 mod crew;
 
-use crew::{Crew, PATIENCE, Terms, Waits, Yard, hold_next_call};
+use crew::{Crew, PATIENCE, Terms, Yard, hold_next_call};
 use hapax::core::{order::PathHash, rng::Rng};
 use hapax_servers::{MariaDb, Postgres, Server, fresh_database};
+use hapax_sim::kills::Waits;
 use std::{
     env,
     hash::{BuildHasher, Hasher, RandomState},

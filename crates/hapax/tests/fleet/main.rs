@@ -86,6 +86,11 @@ fn address(url: &str) -> SocketAddr {
     host.to_socket_addrs().unwrap().next().unwrap()
 }
 
+/// When to look at what another process does, which wakes nobody.
+fn looks() -> tokio::time::Interval {
+    tokio::time::interval(Duration::from_millis(20))
+}
+
 /// Engines that never look by themselves: what reaches them was said.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_that_is_submitted_elsewhere_is_heard_of() {
@@ -215,8 +220,9 @@ async fn at_most_once_a_second_each(open: impl AsyncFn() -> Arc<dyn Store>, prox
     }
     let asked = async |times: u64| {
         let before = proxy.counts().turns;
+        let mut looks = looks();
         while proxy.counts().turns < before + times * u64::from(ENGINES) {
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            looks.tick().await;
         }
         proxy.counts().turns - before
     };
@@ -270,9 +276,9 @@ async fn an_asynchronous_standby_is_warned_of() {
     sql(&primary.url(), "ALTER SYSTEM SET synchronous_standby_names = ''").unwrap();
     sql(&primary.url(), "SELECT pg_reload_conf()").unwrap();
     // The server reads its settings in its own time.
-    let mut fact = standbys().await;
+    let (mut fact, mut looks) = (standbys().await, looks());
     while fact.found != "1, 0 synchronous" {
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        looks.tick().await;
         fact = standbys().await;
     }
     assert_eq!(fact.verdict, Verdict::Note);
