@@ -13,7 +13,10 @@ use hapax_servers::{Postgres, Proxy, sql};
 use serde::{Deserialize, Serialize};
 use std::{
     net::{SocketAddr, ToSocketAddrs},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 use tokio::sync::Notify;
@@ -148,8 +151,9 @@ async fn a_cancel_is_told_to_whoever_holds_the_run() {
 
 /// Submits runs until one is heard of: a listener may still be on its way.
 async fn until_heard(flow: &Flow<Parcel, Arc<Office>>, hints: &mut tokio::sync::broadcast::Receiver<Hint>) {
-    for number in 0.. {
-        let id = format!("warm-{number}-{:p}", hints);
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let id = format!("warm-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
         flow.submit(&id, Parcel::default()).await.unwrap();
         if tokio::time::timeout(Duration::from_millis(500), hints.recv()).await.is_ok() {
             return;
