@@ -58,6 +58,21 @@ impl Connect for Arc<Server> {
     }
 }
 
+/// Opens sessions that are only asked: each question is a transaction of its own, without a COMMIT to be sent after it.
+pub(super) struct Asking(pub(super) Arc<Server>);
+
+impl Connect for Asking {
+    fn connect(&self) -> BoxFuture<'_, Result<Box<dyn Pooled>, StoreError>> {
+        Box::pin(async move {
+            let mut session = MySession::open(&self.0).await?;
+            let set = session.conn.query_drop("SET SESSION autocommit = 1").await;
+            set.map_err(|error| cannot_connect(&self.0.what, &error))?;
+            session.only_asks = true;
+            Ok(Box::new(session) as Box<dyn Pooled>)
+        })
+    }
+}
+
 /// A session.
 pub(super) struct MySession {
     conn: Conn,
@@ -66,6 +81,8 @@ pub(super) struct MySession {
     standing: Standing,
     /// Bytes that the values of one statement may have.
     room: usize,
+    /// What is asked is over with its answer.
+    only_asks: bool,
 }
 
 /// Where a session stands.
@@ -90,7 +107,8 @@ impl MySession {
             }
         };
         let (standing, statements) = (Standing::Idle, HashMap::new());
-        let mut session = Self { conn, server: server.clone(), statements, standing, room: 0 };
+        let mut session =
+            Self { conn, server: server.clone(), statements, standing, room: 0, only_asks: false };
         session.set_up().await.map_err(refuse)?;
         Ok(session)
     }
@@ -202,7 +220,14 @@ impl MySession {
                 self.conn.close(statement).await.map_err(fault)?;
             }
         }
+<<<<<<< HEAD
         let translated = sql.replace("{now}", NOW).replace("hapax_", &self.server.options.shared.prefix);
+=======
+        let translated = sql
+            .replace("{now}", NOW)
+            .replace("{writable}", "@@GLOBAL.read_only IN ('0', 'OFF')")
+            .replace("hapax_", &self.server.options.prefix);
+>>>>>>> wf
         let answer = self.conn.prep(translated).await;
         let statement = self.answered(standing, answer).map_err(fault)?;
         self.statements.insert(sql.into(), statement.clone());
@@ -219,10 +244,11 @@ impl MySession {
         let before = self.sends()?;
         let bound: Vec<mysql_async::Value> = values.iter().map(bind).collect();
         let answer = self.conn.exec::<mysql_async::Row, _, _>(&statement, bound).await;
-        let rows = self.answered(Standing::InTransaction, answer).map_err(fault)?;
+        let after = if self.only_asks { Standing::Idle } else { Standing::InTransaction };
+        let rows = self.answered(after, answer).map_err(fault)?;
         let there_already = self.conn.last_insert_id().is_some_and(|id| id != 0);
         let changed = if there_already { 0 } else { self.conn.affected_rows() };
-        if before == Standing::Idle {
+        if before == Standing::Idle && !self.only_asks {
             self.text("COMMIT", TextEnd::Idle).await?;
         }
         Ok(Answer { rows, changed })

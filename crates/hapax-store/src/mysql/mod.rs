@@ -30,7 +30,7 @@ use crate::{
         tls::{self, Mode, Tls, Words},
     },
 };
-use connection::{MySession, Server};
+use connection::{Asking, MySession, Server};
 use error::refused;
 use hapax_core::error::code;
 use mysql_async::{Opts, OptsBuilder, SslOpts};
@@ -120,7 +120,8 @@ impl MySqlStore {
         first.check().await?;
         schema::migrate(&mut first, &server.what).await?;
         let sessions = Sessions::new(Arc::new(server.clone()), sessions);
-        let store = ServerStore::new(sessions, codec, Arc::new(health::facts));
+        let asking = Sessions::new(Arc::new(Asking(server.clone())), 1);
+        let store = ServerStore::new(sessions, asking, codec, Arc::new(health::facts));
         Ok(Arc::new(Self { store, server }))
     }
 

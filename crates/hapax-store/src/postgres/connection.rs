@@ -5,16 +5,21 @@
 use super::{
     PostgresOptions,
     commit::{self, Needs},
+<<<<<<< HEAD
     error::{cannot_connect, ends_session, fault, refused},
+=======
+    error::{cannot_connect, fault, refused},
+    listen,
+>>>>>>> wf
 };
 use crate::{
     error::StoreError,
     server::{
         chain::Chain,
         pool::{Connect, Pooled},
-        sql::{Cell, Done, Fault, Row, Session, Value},
+        sql::{Cell, Done, Fault, Row, Session, Value, values},
     },
-    store::BoxFuture,
+    store::{BoxFuture, Hint},
 };
 use hapax_core::error::code;
 use std::{
@@ -25,6 +30,7 @@ use std::{
     },
     time::Duration,
 };
+use tokio::sync::mpsc;
 use tokio_postgres::{
     AsyncMessage, Client, Config, Connection, SimpleQueryMessage, Socket, Statement,
     tls::TlsStream,
@@ -36,6 +42,9 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 const STATEMENTS: usize = 256;
 /// The first version with all that is relied on.
 const OLDEST: i64 = 130_000;
+
+/// Who is told what is said on a channel.
+pub(super) type Heard = mpsc::UnboundedSender<String>;
 
 /// What every session of a store shares.
 pub(super) struct Server {
@@ -49,7 +58,7 @@ pub(super) struct Server {
 
 impl Connect for Arc<Server> {
     fn connect(&self) -> BoxFuture<'_, Result<Box<dyn Pooled>, StoreError>> {
-        Box::pin(async move { Ok(Box::new(PgSession::open(self).await?) as Box<dyn Pooled>) })
+        Box::pin(async move { Ok(Box::new(PgSession::open(self, None).await?) as Box<dyn Pooled>) })
     }
 }
 
@@ -77,12 +86,20 @@ enum Standing {
 }
 
 impl PgSession {
+<<<<<<< HEAD
     pub(super) async fn open(server: &Arc<Server>) -> Result<Self, StoreError> {
         let connected = server.config.connect(server.tls.clone()).await;
         let (client, connection) =
             connected.map_err(|error| cannot_connect(&server.what, &server.config, &error))?;
+=======
+    /// Opens a session; `heard` is told what is said on the channels that it [listens](Self::listen) to, and dropped when
+    /// the session ends.
+    pub(super) async fn open(server: &Arc<Server>, heard: Option<Heard>) -> Result<Self, StoreError> {
+        let connected = server.config.connect(NoTls).await;
+        let (client, connection) = connected.map_err(|error| cannot_connect(&server.what, &error))?;
+>>>>>>> wf
         let warned = Arc::<AtomicBool>::default();
-        tokio::spawn(drive(connection, warned.clone()));
+        tokio::spawn(drive(connection, warned.clone(), heard));
         let session = Self {
             client,
             server: server.clone(),
@@ -107,6 +124,18 @@ impl PgSession {
         );
         let refuse = |error| cannot_connect(&self.server.what, &self.server.config, &error);
         self.client.batch_execute(&settings).await.map_err(refuse)
+    }
+
+    /// Hears what other stores with the same tables say.
+    pub(super) async fn listen(&self) -> Result<(), StoreError> {
+        self.server.round_trips.fetch_add(1, Ordering::Relaxed);
+        let listened = self.client.batch_execute(&format!("LISTEN {}", self.channel())).await;
+        listened.map_err(|error| cannot_connect(&self.server.what, &error))
+    }
+
+    fn channel(&self) -> String {
+        let PostgresOptions { schema, prefix, .. } = &self.server.options;
+        listen::channel(schema, prefix)
     }
 
     /// Refuses a server that is too old, takes no writes, or may lose what it has committed.
@@ -370,6 +399,18 @@ impl Session for PgSession {
     fn unless_there(&self) -> &'static str {
         " ON CONFLICT DO NOTHING"
     }
+
+    fn tell<'a>(&'a mut self, hints: &'a [Hint]) -> Done<'a, ()> {
+        Box::pin(async move {
+            let channel = self.channel();
+            let mut said: Vec<String> = hints.iter().map(listen::write).collect();
+            said.dedup();
+            for hint in said {
+                self.change("SELECT pg_notify(?, ?)", values![channel.as_str(), hint.as_str()]).await?;
+            }
+            Ok(())
+        })
+    }
 }
 
 impl Pooled for PgSession {
@@ -389,7 +430,7 @@ impl Pooled for PgSession {
 }
 
 /// Moves bytes between client and server until either is gone; notes warnings.
-async fn drive<T>(mut connection: Connection<Socket, T>, warned: Arc<AtomicBool>)
+async fn drive<T>(mut connection: Connection<Socket, T>, warned: Arc<AtomicBool>, heard: Option<Heard>)
 where
     T: TlsStream + Unpin + Send,
 {
@@ -398,6 +439,9 @@ where
             Some(Ok(AsyncMessage::Notice(notice))) => {
                 tracing::warn!(message = notice.message(), code = notice.code().code(), "PostgreSQL warns");
                 warned.store(true, Ordering::SeqCst);
+            }
+            Some(Ok(AsyncMessage::Notification(said))) => {
+                let _ = heard.as_ref().map(|heard| heard.send(said.payload().to_owned()));
             }
             Some(Ok(_)) => {}
             Some(Err(error)) => {
@@ -416,7 +460,10 @@ fn is_too_old(number: &str) -> bool {
 
 /// A statement in PostgreSQL's words.
 fn translate(sql: &str, prefix: &str) -> String {
-    let named = sql.replace("hapax_", prefix).replace("{now}", commit::NOW);
+    let named = sql
+        .replace("hapax_", prefix)
+        .replace("{now}", commit::NOW)
+        .replace("{writable}", "NOT pg_is_in_recovery()");
     let mut parts = named.split('?');
     let mut translated = parts.next().unwrap_or_default().to_owned();
     for (number, part) in parts.enumerate() {

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `connection`, `tls`, `schema`, `error` | a session and what it demands of its server; its encryption; the tables; SQLSTATEs |
 //! | `commit` | the one statement |
+//! | `listen` | what other processes say |
 //!
 //! What is done in other transactions, and how runs share them, is in `server`, with MySQL.
 
@@ -14,6 +15,7 @@ mod commit;
 mod connection;
 mod error;
 mod health;
+mod listen;
 mod schema;
 mod tls;
 
@@ -27,10 +29,12 @@ use crate::{
         pool::Sessions,
         tls::{Mode, Words, take},
     },
+    store::Hint,
 };
 use connection::{PgSession, Server};
 use error::{deepest, refused};
 use hapax_core::error::code;
+use listen::Listening;
 use std::{
     sync::{
         Arc,
@@ -38,8 +42,13 @@ use std::{
     },
     time::Duration,
 };
+<<<<<<< HEAD
 use tokio_postgres::{Config, config::SslMode};
 use tokio_postgres_rustls::MakeRustlsConnect;
+=======
+use tokio::sync::broadcast;
+use tokio_postgres::Config;
+>>>>>>> wf
 
 pub use crate::server::Isolation;
 
@@ -90,7 +99,57 @@ impl PostgresOptions {
         self
     }
 
+<<<<<<< HEAD
     shared_options!();
+=======
+    /// What the names of the tables begin with; `hapax_` by default. Letters, digits and `_`.
+    #[must_use]
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// Sessions at the most; 16 by default. An engine that looks for work has one more, on which it hears of it.
+    #[must_use]
+    pub fn sessions(mut self, most: usize) -> Self {
+        self.sessions = most.max(1);
+        self
+    }
+
+    /// What transactions see of each other.
+    #[must_use]
+    pub fn isolation(mut self, isolation: Isolation) -> Self {
+        self.isolation = isolation;
+        self
+    }
+
+    /// Warns about a server that may lose what it has committed, and uses it nevertheless.
+    #[must_use]
+    pub fn allow_unsafe(mut self, allow: bool) -> Self {
+        self.allow_unsafe = allow;
+        self
+    }
+
+    /// Encrypts, or otherwise changes, what is stored of states, frontiers, journal entries and messages.
+    #[must_use]
+    pub fn payload_codec(mut self, codec: Arc<dyn PayloadCodec>) -> Self {
+        self.codec = Codec(Some(codec));
+        self
+    }
+}
+
+impl std::fmt::Debug for PostgresOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PostgresOptions")
+            .field("schema", &self.schema)
+            .field("prefix", &self.prefix)
+            .field("sessions", &self.sessions)
+            .field("isolation", &self.isolation)
+            .field("allow_unsafe", &self.allow_unsafe)
+            .field("payload_codec", &self.codec.0.is_some())
+            .finish()
+    }
+>>>>>>> wf
 }
 
 /// Runs in PostgreSQL.
@@ -117,6 +176,7 @@ impl PostgresOptions {
 pub struct PostgresStore {
     store: ServerStore,
     server: Arc<Server>,
+    listening: Listening,
 }
 
 impl PostgresStore {
@@ -126,6 +186,7 @@ impl PostgresStore {
     /// lose what it has committed.
     pub async fn open(url: &str, options: PostgresOptions) -> Result<Arc<Self>, StoreError> {
         let bad = |why: String| refused(&hidden(url), why, code::BAD_URL);
+<<<<<<< HEAD
         check_prefix(&options.shared.prefix).map_err(bad)?;
         let (config, tls) = address(url).map_err(bad)?;
         let (sessions, codec) = (options.shared.sessions, options.shared.codec.clone());
@@ -137,11 +198,23 @@ impl PostgresStore {
             round_trips: Arc::<AtomicU64>::default(),
         });
         let mut first = PgSession::open(&server).await?;
+=======
+        let mut config: Config =
+            url.parse().map_err(|error: tokio_postgres::Error| bad(error.to_string()))?;
+        if config.get_connect_timeout().is_none() {
+            config.connect_timeout(CONNECT);
+        }
+        check_prefix(&options.prefix).map_err(bad)?;
+        let (sessions, codec) = (options.sessions, options.codec.clone());
+        let server =
+            Arc::new(Server { config, options, what: hidden(url), round_trips: Arc::<AtomicU64>::default() });
+        let mut first = PgSession::open(&server, None).await?;
+>>>>>>> wf
         first.check().await?;
         schema::migrate(&mut first, &server.what).await?;
         let sessions = Sessions::new(Arc::new(server.clone()), sessions);
-        let store = ServerStore::new(sessions, codec, Arc::new(health::facts));
-        Ok(Arc::new(Self { store, server }))
+        let store = ServerStore::new(sessions.clone(), sessions, codec, Arc::new(health::facts));
+        Ok(Arc::new(Self { store, server, listening: Listening::default() }))
     }
 
     /// How many round trips to the server this store has made.
@@ -186,5 +259,13 @@ impl std::fmt::Debug for PostgresStore {
 impl OnServer for PostgresStore {
     fn server(&self) -> &ServerStore {
         &self.store
+    }
+
+    fn hear(&self) -> Option<broadcast::Receiver<Hint>> {
+        Some(self.listening.hear(&self.server))
+    }
+
+    fn stop_hearing(&self) {
+        self.listening.stop();
     }
 }

@@ -14,6 +14,7 @@ use crate::{
     error::StoreError,
     judge::{self, Answer, Head, Judgement},
     prepare::{CheckpointParts, Parts, Prepared, StepParts},
+    store::Hint,
 };
 use hapax_core::{
     canary,
@@ -301,6 +302,9 @@ async fn status(tx: &mut Tx<'_>, change: &StatusChange, json: &str) -> Outcome<W
         )
         .await?;
     if met == 1 {
+        if change.release && change.status.is_runnable() {
+            tx.hints.push(Hint::Ready(change.run.namespace.clone()));
+        }
         mailbox::wake_at_once(tx, change).await?;
         if change.status.is_final() {
             ended(tx, &change.run, &change.status).await?;
