@@ -257,7 +257,9 @@ fn cure_around(code: Code) -> &'static str {
             "check the path and its permissions; a store is created by the program whose runs it holds"
         }
         code::NETWORK_FILE_SYSTEM => "move the file to a local disk",
-        code::READ_ONLY => "give this user write permission for the file and its folder, or name the server that takes writes",
+        code::READ_ONLY => {
+            "give this user write permission for the file and its folder, or name the server that takes writes"
+        }
         code::BAD_URL => "use `sqlite:path/to/file.db` or `memory:`",
         code::USAGE => "`--help` shows how it is used",
         code::SYSTEM => "check the path, its permissions and the room on the disk",

@@ -66,7 +66,7 @@ impl Connect for Asking {
         Box::pin(async move {
             let mut session = MySession::open(&self.0).await?;
             let set = session.conn.query_drop("SET SESSION autocommit = 1").await;
-            set.map_err(|error| cannot_connect(&self.0.what, &error))?;
+            set.map_err(|error| cannot_connect(&self.0.what, &self.0.address, &error))?;
             session.only_asks = true;
             Ok(Box::new(session) as Box<dyn Pooled>)
         })
@@ -220,14 +220,10 @@ impl MySession {
                 self.conn.close(statement).await.map_err(fault)?;
             }
         }
-<<<<<<< HEAD
-        let translated = sql.replace("{now}", NOW).replace("hapax_", &self.server.options.shared.prefix);
-=======
         let translated = sql
             .replace("{now}", NOW)
             .replace("{writable}", "@@GLOBAL.read_only IN ('0', 'OFF')")
-            .replace("hapax_", &self.server.options.prefix);
->>>>>>> wf
+            .replace("hapax_", &self.server.options.shared.prefix);
         let answer = self.conn.prep(translated).await;
         let statement = self.answered(standing, answer).map_err(fault)?;
         self.statements.insert(sql.into(), statement.clone());

@@ -5,12 +5,8 @@
 use super::{
     PostgresOptions,
     commit::{self, Needs},
-<<<<<<< HEAD
     error::{cannot_connect, ends_session, fault, refused},
-=======
-    error::{cannot_connect, fault, refused},
     listen,
->>>>>>> wf
 };
 use crate::{
     error::StoreError,
@@ -86,18 +82,12 @@ enum Standing {
 }
 
 impl PgSession {
-<<<<<<< HEAD
-    pub(super) async fn open(server: &Arc<Server>) -> Result<Self, StoreError> {
-        let connected = server.config.connect(server.tls.clone()).await;
-        let (client, connection) =
-            connected.map_err(|error| cannot_connect(&server.what, &server.config, &error))?;
-=======
     /// Opens a session; `heard` is told what is said on the channels that it [listens](Self::listen) to, and dropped when
     /// the session ends.
     pub(super) async fn open(server: &Arc<Server>, heard: Option<Heard>) -> Result<Self, StoreError> {
-        let connected = server.config.connect(NoTls).await;
-        let (client, connection) = connected.map_err(|error| cannot_connect(&server.what, &error))?;
->>>>>>> wf
+        let connected = server.config.connect(server.tls.clone()).await;
+        let (client, connection) =
+            connected.map_err(|error| cannot_connect(&server.what, &server.config, &error))?;
         let warned = Arc::<AtomicBool>::default();
         tokio::spawn(drive(connection, warned.clone(), heard));
         let session = Self {
@@ -130,12 +120,12 @@ impl PgSession {
     pub(super) async fn listen(&self) -> Result<(), StoreError> {
         self.server.round_trips.fetch_add(1, Ordering::Relaxed);
         let listened = self.client.batch_execute(&format!("LISTEN {}", self.channel())).await;
-        listened.map_err(|error| cannot_connect(&self.server.what, &error))
+        listened.map_err(|error| cannot_connect(&self.server.what, &self.server.config, &error))
     }
 
     fn channel(&self) -> String {
-        let PostgresOptions { schema, prefix, .. } = &self.server.options;
-        listen::channel(schema, prefix)
+        let PostgresOptions { schema, shared } = &self.server.options;
+        listen::channel(schema, &shared.prefix)
     }
 
     /// Refuses a server that is too old, takes no writes, or may lose what it has committed.

@@ -42,13 +42,9 @@ use std::{
     },
     time::Duration,
 };
-<<<<<<< HEAD
+use tokio::sync::broadcast;
 use tokio_postgres::{Config, config::SslMode};
 use tokio_postgres_rustls::MakeRustlsConnect;
-=======
-use tokio::sync::broadcast;
-use tokio_postgres::Config;
->>>>>>> wf
 
 pub use crate::server::Isolation;
 
@@ -99,57 +95,7 @@ impl PostgresOptions {
         self
     }
 
-<<<<<<< HEAD
     shared_options!();
-=======
-    /// What the names of the tables begin with; `hapax_` by default. Letters, digits and `_`.
-    #[must_use]
-    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
-        self.prefix = prefix.into();
-        self
-    }
-
-    /// Sessions at the most; 16 by default. An engine that looks for work has one more, on which it hears of it.
-    #[must_use]
-    pub fn sessions(mut self, most: usize) -> Self {
-        self.sessions = most.max(1);
-        self
-    }
-
-    /// What transactions see of each other.
-    #[must_use]
-    pub fn isolation(mut self, isolation: Isolation) -> Self {
-        self.isolation = isolation;
-        self
-    }
-
-    /// Warns about a server that may lose what it has committed, and uses it nevertheless.
-    #[must_use]
-    pub fn allow_unsafe(mut self, allow: bool) -> Self {
-        self.allow_unsafe = allow;
-        self
-    }
-
-    /// Encrypts, or otherwise changes, what is stored of states, frontiers, journal entries and messages.
-    #[must_use]
-    pub fn payload_codec(mut self, codec: Arc<dyn PayloadCodec>) -> Self {
-        self.codec = Codec(Some(codec));
-        self
-    }
-}
-
-impl std::fmt::Debug for PostgresOptions {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PostgresOptions")
-            .field("schema", &self.schema)
-            .field("prefix", &self.prefix)
-            .field("sessions", &self.sessions)
-            .field("isolation", &self.isolation)
-            .field("allow_unsafe", &self.allow_unsafe)
-            .field("payload_codec", &self.codec.0.is_some())
-            .finish()
-    }
->>>>>>> wf
 }
 
 /// Runs in PostgreSQL.
@@ -186,7 +132,6 @@ impl PostgresStore {
     /// lose what it has committed.
     pub async fn open(url: &str, options: PostgresOptions) -> Result<Arc<Self>, StoreError> {
         let bad = |why: String| refused(&hidden(url), why, code::BAD_URL);
-<<<<<<< HEAD
         check_prefix(&options.shared.prefix).map_err(bad)?;
         let (config, tls) = address(url).map_err(bad)?;
         let (sessions, codec) = (options.shared.sessions, options.shared.codec.clone());
@@ -197,19 +142,7 @@ impl PostgresStore {
             what: hidden(url),
             round_trips: Arc::<AtomicU64>::default(),
         });
-        let mut first = PgSession::open(&server).await?;
-=======
-        let mut config: Config =
-            url.parse().map_err(|error: tokio_postgres::Error| bad(error.to_string()))?;
-        if config.get_connect_timeout().is_none() {
-            config.connect_timeout(CONNECT);
-        }
-        check_prefix(&options.prefix).map_err(bad)?;
-        let (sessions, codec) = (options.sessions, options.codec.clone());
-        let server =
-            Arc::new(Server { config, options, what: hidden(url), round_trips: Arc::<AtomicU64>::default() });
         let mut first = PgSession::open(&server, None).await?;
->>>>>>> wf
         first.check().await?;
         schema::migrate(&mut first, &server.what).await?;
         let sessions = Sessions::new(Arc::new(server.clone()), sessions);
