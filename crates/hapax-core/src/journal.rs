@@ -157,6 +157,9 @@ pub struct Intent {
     pub key: String,
     /// When, in microseconds since 1970.
     pub at_us: i64,
+    /// A person said that nothing of it arrived before.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub anew: bool,
 }
 
 /// A call that asked for nothing: it has no intent, only an end.
@@ -469,7 +472,7 @@ pub const ASK: &str = "hapax.ask";
 /// recorded.take(&intent(1, 100));
 /// recorded.take(&intent(2, 900));
 /// let call = recorded.call(&"".into(), 0).unwrap();
-/// assert_eq!((call.attempt, call.since_us), (2, 100), "the callee may know the key since the first attempt");
+/// assert_eq!((call.attempt, call.since_us), (2, Some(100)), "the callee may know the key since the first attempt");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordedCall {
@@ -481,8 +484,10 @@ pub struct RecordedCall {
     pub outcome: Option<EffectOutcome>,
     /// The attempt that recorded it last.
     pub attempt: u32,
-    /// When it was first about to leave, in microseconds since 1970: since then the callee may know its key.
-    pub since_us: i64,
+    /// Since when the callee may know its key, in microseconds since 1970; `None`: it can't.
+    pub since_us: Option<i64>,
+    /// What that was before the last attempt, of which may become known that it sent nothing.
+    since_before_us: Option<i64>,
     /// The key that the callee was given, or is about to be; empty: there is none.
     pub key: Arc<str>,
     /// Of a timer: when it is due.
@@ -563,10 +568,10 @@ impl Recorded {
         self.last_calls.get(&call.attempt).is_none_or(|at| *at <= call.order)
     }
 
-    /// Whether a call that must never be sent twice was begun and hasn't ended: only a person can say how it did.
-    pub fn leaves_doubt(&self) -> bool {
+    /// The calls that must never be sent twice, were begun and haven't ended: only a person can say how they did.
+    pub fn doubts(&self) -> impl Iterator<Item = (&(Arc<str>, u32), &RecordedCall)> {
         let doubtful = |call: &RecordedCall| call.at_most_once && call.outcome.is_none();
-        self.calls.values().any(doubtful) && !canary::on("doubt_dropped")
+        self.calls.iter().filter(move |(_, call)| doubtful(call) && !canary::on("doubt_dropped"))
     }
 
     /// How many rows of the item count as calls and their ends: what is begun now comes after them.
@@ -584,7 +589,8 @@ impl Recorded {
                         request: intent.request,
                         outcome: None,
                         attempt: intent.attempt,
-                        since_us: intent.at_us,
+                        since_us: None,
+                        since_before_us: None,
                         key: intent.key.as_str().into(),
                         due_us: None,
                         at_most_once: intent.kind == EffectKind::WriteAtMostOnce,
@@ -595,13 +601,15 @@ impl Recorded {
                 // fork that makes it makes it under a key of its own.
                 (call.outcome, call.attempt, call.order) = (None, intent.attempt, self.rows);
                 call.key = intent.key.as_str().into();
+                call.since_before_us = call.since_us.filter(|_| !intent.anew);
+                call.since_us = call.since_before_us.or(Some(intent.at_us));
                 self.last_calls.insert(intent.attempt, self.rows);
                 self.rows += 1;
             }
             Entry::Seen(seen) => {
                 let before = self.last_calls.get(&seen.attempt).copied();
                 let waited = self.call(&seen.scope, seen.index).map(|call| call.began);
-                let mut call = self.keyless(&seen.name, seen.request, seen.attempt, seen.at_us);
+                let mut call = self.keyless(&seen.name, seen.request, seen.attempt);
                 if let Some(began) = seen.began.filter(|_| !canary::on("began_forgotten")) {
                     // It ended now, but whatever ended since it began can't be what it rests on.
                     self.last_calls.insert(seen.attempt, before.map_or(began, |before| before.max(began)));
@@ -611,16 +619,16 @@ impl Recorded {
                 self.calls.insert((seen.scope.clone(), seen.index), call);
             }
             Entry::Timer(timer) => {
-                let call = self.keyless(SLEEP, timer.request, timer.attempt, timer.at_us);
+                let call = self.keyless(SLEEP, timer.request, timer.attempt);
                 let call = RecordedCall { due_us: Some(timer.due_us), ..call };
                 self.calls.insert((timer.scope.clone(), timer.index), call);
             }
             Entry::Question(question) => {
-                let call = self.keyless(ASK, question.request, question.attempt, question.at_us);
+                let call = self.keyless(ASK, question.request, question.attempt);
                 self.calls.insert((question.scope.clone(), question.index), call);
             }
             Entry::Awaits(awaits) => {
-                let call = self.keyless(&awaits.name, awaits.request, awaits.attempt, awaits.at_us);
+                let call = self.keyless(&awaits.name, awaits.request, awaits.attempt);
                 self.calls.insert((awaits.scope.clone(), awaits.index), call);
             }
             Entry::Drew(drew) => drop(self.draws.insert(drew.scope.clone(), drew.draws)),
@@ -628,6 +636,9 @@ impl Recorded {
             Entry::Result { scope, index, attempt, outcome, .. } => {
                 if let Some(call) = self.calls.get_mut(&(scope.clone(), *index)) {
                     (call.outcome, call.attempt, call.order) = (Some(outcome.clone()), *attempt, self.rows);
+                    if matches!(outcome, EffectOutcome::Err { unsent: true, .. }) {
+                        call.since_us = call.since_before_us;
+                    }
                     self.rows += 1;
                 }
             }
@@ -636,13 +647,23 @@ impl Recorded {
     }
 
     /// A call that is begun without an intent, as the item's next record.
-    fn keyless(&mut self, name: &str, request: Digest, attempt: u32, since_us: i64) -> RecordedCall {
+    fn keyless(&mut self, name: &str, request: Digest, attempt: u32) -> RecordedCall {
         let order = self.rows;
         self.last_calls.insert(attempt, order);
         self.rows += 1;
-        let (name, key) = (name.to_owned(), "".into());
-        let (outcome, due_us, at_most_once, began) = (None, None, false, order);
-        RecordedCall { name, request, outcome, attempt, since_us, key, due_us, at_most_once, order, began }
+        RecordedCall {
+            name: name.to_owned(),
+            request,
+            outcome: None,
+            attempt,
+            since_us: None,
+            since_before_us: None,
+            key: "".into(),
+            due_us: None,
+            at_most_once: false,
+            order,
+            began: order,
+        }
     }
 }
 
@@ -677,6 +698,8 @@ pub struct ItemRecord {
     pub not_before_us: Option<i64>,
     /// How it ended, when it did.
     pub done: Option<Done>,
+    /// Something was said to it since an attempt failed last: another has begun, whatever the policy says.
+    pub told: bool,
 }
 
 /// Sorts the journal's tail by item, leaving out the rows of any other base.
@@ -730,8 +753,10 @@ pub fn by_item(base: Digest, rows: impl IntoIterator<Item = JournalRow>) -> Hash
                 item.failed_since_retry += 1;
                 item.last_failure = Some(failure);
                 item.not_before_us = not_before_us;
+                item.told = false;
             }
             Entry::ItemDone { done } => item.done = Some(done),
+            Entry::Took { .. } => item.told = true,
             _ => {}
         }
     }

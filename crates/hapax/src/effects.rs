@@ -29,18 +29,8 @@ use std::{
     time::Duration,
 };
 
-/// How often a call lets the others of its attempt ask first, while some of what is recorded hasn't been asked for.
-const CATCH_UP: usize = 64;
-
-/// Lets the other calls of an attempt ask, as long as that may help.
-async fn while_others_ask(is_behind: impl Fn() -> bool) {
-    for _ in 0..CATCH_UP {
-        if !is_behind() {
-            break;
-        }
-        tokio::task::yield_now().await;
-    }
-}
+/// How often a letter that is waited for is looked for while other calls of the attempt are under way.
+pub(crate) const LOOK: Duration = Duration::from_millis(500);
 
 pub(crate) fn failed(code: &str, message: String, retryable: bool) -> EffectOutcome {
     EffectOutcome::Err { code: code.into(), message, retryable, unsent: false, not_before_us: None }
@@ -125,6 +115,19 @@ pub enum Resolution {
     Retry,
     /// It failed, for this reason.
     Fail(String),
+}
+
+/// How a call ended, by an operator's word; `None`: it is to be made again.
+pub(crate) fn word(letter: &Letter) -> Option<EffectOutcome> {
+    match letter.payload.read() {
+        Ok(Resolution::Retry) => None,
+        Ok(Resolution::Result(response)) => Some(EffectOutcome::Ok { response }),
+        Ok(Resolution::Fail(message)) => Some(failed(code::EFFECT_FAILED, clip(message), false)),
+        Err(error) => {
+            let message = format!("the resolution cannot be read: {error}");
+            Some(failed(code::STATE_SHAPE, message, false))
+        }
+    }
 }
 
 /// One call: where it is made, and what it is.
@@ -235,7 +238,7 @@ impl<'a> EffectFuture<'a> {
             let wait = if self.is_begun() { Wait::Unanswered } else { Wait::Record };
             return self.attempt.waits.wait(wait(self.at())).await;
         };
-        while_others_ask(|| self.attempt.is_behind()).await;
+        self.attempt.while_behind(|| self.attempt.is_behind()).await;
         self.unless_stopped(live).await;
         live
     }
@@ -252,7 +255,7 @@ impl<'a> EffectFuture<'a> {
             lock(&self.attempt.item.recorded).call(self.scope, self.index).map_or(0, |call| call.order);
         if self.attempt.is_behind_at(came) && !canary::on("answers_first") {
             let (_recalled, _busy) = (self.attempt.recall(), self.attempt.waits.busy());
-            while_others_ask(|| self.attempt.is_behind_at(came)).await;
+            self.attempt.while_behind(|| self.attempt.is_behind_at(came)).await;
         }
         self.replay(outcome)
     }
@@ -283,11 +286,11 @@ impl<'a> EffectFuture<'a> {
             let began = Some(lock(&self.attempt.item.recorded).rows());
             return Begun::Go(asked.key.clone(), Asked { began, ..asked }, busy);
         }
-        let intent = Entry::Intent(self.intent(live, &asked));
+        let intent = self.intent(live, &asked);
         if !self.in_doubt(live) {
             // A child whose end the run waited for was begun before the run was parked.
             if !(self.kind == EffectKind::Child && self.is_begun()) {
-                self.record(live, &[intent], true, canary::on("gate_open")).await;
+                self.record(live, &[Entry::Intent(intent)], true, canary::on("gate_open")).await;
             }
             return Begun::Go(asked.key.clone(), asked, busy);
         }
@@ -315,6 +318,7 @@ impl<'a> EffectFuture<'a> {
             request: asked.request,
             key: asked.key.to_string(),
             at_us: live.now_us(),
+            anew: false,
         }
     }
 
@@ -348,27 +352,22 @@ impl<'a> EffectFuture<'a> {
     /// Whether an earlier attempt may have reached the other side, and another must not.
     fn in_doubt(&self, live: &Live) -> bool {
         let recorded = lock(&self.attempt.item.recorded);
-        let Some(call) = recorded.call(self.scope, self.index) else { return false };
-        let unsent = matches!(call.outcome, Some(EffectOutcome::Err { unsent: true, .. }));
-        let forgotten = live.now_us() - call.since_us > limits::KEY_TTL.as_micros() as i64;
+        let call = recorded.call(self.scope, self.index);
+        let Some(since_us) = call.and_then(|call| call.since_us) else { return false };
         match self.kind {
-            EffectKind::Write => !unsent && forgotten,
-            EffectKind::WriteAtMostOnce => !unsent,
+            EffectKind::Write => live.now_us() - since_us > limits::KEY_TTL.as_micros() as i64,
+            EffectKind::WriteAtMostOnce => true,
             _ => false,
         }
     }
 
     /// Records an operator's word with the letter that brought it; `None`: the call is to be made.
-    async fn told(&self, live: &Live, letter: Letter, intent: Entry) -> Option<EffectOutcome> {
+    async fn told(&self, live: &Live, letter: Letter, intent: Intent) -> Option<EffectOutcome> {
         let took = Entry::Took { letter: letter.number };
-        let outcome = match letter.payload.read() {
-            Ok(Resolution::Retry) => {
-                self.record(live, &[took, intent], true, false).await;
-                return None;
-            }
-            Ok(Resolution::Result(response)) => EffectOutcome::Ok { response },
-            Ok(Resolution::Fail(message)) => failed(code::EFFECT_FAILED, clip(message), false),
-            Err(error) => failed(code::STATE_SHAPE, format!("the resolution cannot be read: {error}"), false),
+        let Some(outcome) = word(&letter) else {
+            let intent = Entry::Intent(Intent { anew: true, ..intent });
+            self.record(live, &[took, intent], true, false).await;
+            return None;
         };
         self.record(live, &[took, self.result(live, outcome.clone())], false, false).await;
         Some(outcome)
@@ -527,7 +526,12 @@ impl<'a> EffectFuture<'a> {
         let left = live.left_until(due_us);
         // A wait that the attempt's time doesn't allow isn't part of it.
         if live.parks_for(left) || crate::clock::instant() + left >= self.attempt.deadline {
-            return self.attempt.waits.wait(Wait::Until(due_us)).await;
+            let wait = Wait::Until(due_us);
+            if live.shared.clock.is_manual() {
+                return self.attempt.waits.wait(wait).await;
+            }
+            // It isn't parked as long as another call is under way: the time may come first.
+            return self.attempt.waits.wait_for(wait, left).await;
         }
         let _busy = self.attempt.waits.busy();
         // The runtime's own timers are coarse: a time that has come needs none.
@@ -542,23 +546,23 @@ impl<'a> EffectFuture<'a> {
         if let Some(recorded) = asked.recorded {
             return self.recall(recorded).await;
         }
-        let live = self.live().await;
-        let busy = self.attempt.waits.busy();
-        let read = async |letter: Letter| {
-            let outcome = EffectOutcome::Ok { response: letter.payload };
-            self.see(live, &asked, outcome.clone(), Some(letter.number));
-            outcome
-        };
-        match live.mailbox.take(&live.gate, &subject, read).await {
-            Ok(Some(outcome)) => self.replay(outcome),
-            Ok(None) => {
-                if !self.is_begun() && !canary::on("wait_unrecorded") {
-                    self.see_wait(live, asked.request);
-                }
-                drop(busy);
-                self.attempt.waits.wait(Wait::Letter(subject)).await
+        loop {
+            let live = self.live().await;
+            let busy = self.attempt.waits.busy();
+            let read = async |letter: Letter| {
+                let outcome = EffectOutcome::Ok { response: letter.payload };
+                self.see(live, &asked, outcome.clone(), Some(letter.number));
+                outcome
+            };
+            let taken = live.mailbox.take(&live.gate, &subject, read).await;
+            if let Some(outcome) = self.unless_halted(taken).await {
+                return self.replay(outcome);
             }
-            Err(_stopped) => std::future::pending().await,
+            if !self.is_begun() && !canary::on("wait_unrecorded") {
+                self.see_wait(live, asked.request);
+            }
+            drop(busy);
+            self.attempt.waits.wait_for(Wait::Letter(subject.clone()), LOOK).await;
         }
     }
 

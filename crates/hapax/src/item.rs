@@ -31,7 +31,11 @@ use std::{
     },
     time::{Duration, Instant},
 };
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
+
+/// How long a call waits for others of its attempt that are recorded and haven't been asked for.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// An item of the current step, and what it recorded.
 pub(crate) struct Item {
@@ -182,6 +186,10 @@ pub(crate) struct Attempt {
     pub(crate) streamed: AtomicU64,
     pub(crate) waits: Waits,
     unasked: Mutex<Unasked>,
+    /// Told when a recorded call is asked for, or its answer given.
+    caught_up: Notify,
+    /// It was waited for them in vain.
+    hopeless: AtomicBool,
     /// Recorded answers that are asked for and wait for their turn.
     recalled: AtomicUsize,
     draws: Mutex<BTreeMap<Arc<str>, Arc<AtomicU64>>>,
@@ -228,11 +236,12 @@ impl Unasked {
 }
 
 /// A recorded answer that waits for its turn.
-pub(crate) struct Recalled<'a>(&'a AtomicUsize);
+pub(crate) struct Recalled<'a>(&'a Attempt);
 
 impl Drop for Recalled<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
+        self.0.recalled.fetch_sub(1, Ordering::AcqRel);
+        self.0.caught_up.notify_waiters();
     }
 }
 
@@ -248,6 +257,8 @@ impl Attempt {
             streamed: AtomicU64::new(0),
             waits: Waits::default(),
             unasked: Mutex::new(unasked),
+            caught_up: Notify::new(),
+            hopeless: AtomicBool::new(false),
             recalled: AtomicUsize::new(0),
             draws: Mutex::default(),
             scopes: Mutex::default(),
@@ -299,12 +310,32 @@ impl Attempt {
     /// A recorded call was asked for.
     pub(crate) fn asked(&self, scope: &Arc<str>, index: u32) {
         lock(&self.unasked).remove(&(scope.clone(), index));
+        self.caught_up.notify_waiters();
+    }
+
+    /// Lets the other calls of the attempt ask first. In vain only if the code was changed, which is then reported; it is
+    /// waited for once.
+    pub(crate) async fn while_behind(&self, is_behind: impl Fn() -> bool) {
+        let caught_up = async {
+            loop {
+                let changed = self.caught_up.notified();
+                if !is_behind() {
+                    return;
+                }
+                changed.await;
+            }
+        };
+        if !self.hopeless.load(Ordering::Acquire) && tokio::time::timeout(PATIENCE, caught_up).await.is_err()
+        {
+            self.hopeless.store(true, Ordering::Release);
+            self.caught_up.notify_waiters();
+        }
     }
 
     /// A recorded answer waits for its turn, until this is dropped.
     pub(crate) fn recall(&self) -> Recalled<'_> {
         self.recalled.fetch_add(1, Ordering::AcqRel);
-        Recalled(&self.recalled)
+        Recalled(self)
     }
 
     /// Whether earlier executions recorded what this one hasn't asked for or hasn't seen yet.

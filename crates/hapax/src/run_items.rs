@@ -6,6 +6,7 @@
 use crate::{
     Ctx,
     drive::Claimed,
+    effects::word,
     error::{NodeError, Result as NodeResult},
     gate::{Gate, Halt, budget_exceeded, lock},
     graph::Program,
@@ -21,9 +22,10 @@ use hapax_core::{
     failure::NodeFailure,
     frontier::WorkItem,
     id::NodeId,
-    journal::{Done, Entry, ItemRecord, Recorded},
+    journal::{Done, EffectOutcome, Entry, ItemRecord, Recorded},
     json::Json,
     limits::MAX_WAIT,
+    mailbox::{self, Letter},
     merge::ItemResult,
     outbox::Message,
     rng::Rng,
@@ -340,10 +342,11 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
             .unwrap_or_else(|| self.shared.options.retry.clone());
         if let Some(failure) = self.record.last_failure.take()
             && !retry.allows(self.record.failed_since_retry, &NodeError::stored(&failure))
-            && !self.leaves_doubt()
+            && !self.record.told
+            && let Some(tried) = self.out_of_attempts(failure).await?
         {
-            // A crash came between the last attempt and the end of the run.
-            return Ok(Tried::Failed(failure));
+            // A crash came between the last attempt and the end of the run, or a person's word is still missing.
+            return Ok(tried);
         }
         if let Some(parked) = self.rest(Duration::ZERO, self.record.not_before_us).await? {
             return Ok(parked);
@@ -364,8 +367,10 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
             let not_before_us = error.not_before_us(self.shared.clock.now_us());
             let entry = Entry::AttemptFailed { failure: failure.clone(), not_before_us };
             self.journal(&[entry]).await?;
-            if !retry.allows(self.record.failed_since_retry, &error) && !self.leaves_doubt() {
-                return Ok(Tried::Failed(failure));
+            if !retry.allows(self.record.failed_since_retry, &error)
+                && let Some(tried) = self.out_of_attempts(failure.clone()).await?
+            {
+                return Ok(tried);
             }
             self.retrying(&failure);
             if let Some(parked) = self.rest(pause, not_before_us).await? {
@@ -374,10 +379,47 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
         }
     }
 
-    /// Whether a person has to say how a call ended that was cut off. Then another attempt follows in any case: it goes as
-    /// far as that call and waits there.
-    fn leaves_doubt(&self) -> bool {
-        self.item.live.is_some() && lock(&self.item.recorded).leaves_doubt()
+    /// What becomes of an item that failed for the last time. A call that was cut off and must not be sent twice leaves
+    /// a doubt: a person's word is waited for, and `None`, one more attempt, sees it.
+    async fn out_of_attempts(&self, failure: NodeFailure) -> Result<Option<Tried<S>>, Halt> {
+        let Some(live) = &self.item.live else { return Ok(Some(Tried::Failed(failure))) };
+        let doubts: Vec<_> = {
+            let recorded = lock(&self.item.recorded);
+            recorded.doubts().map(|(place, call)| (place.clone(), call.key.clone())).collect()
+        };
+        let (mut told, mut waits) = (false, vec![]);
+        for (place, key) in doubts {
+            let subject = mailbox::resolution(&key);
+            let hear = async |letter: Letter| self.told(live, &place, &letter).await;
+            match live.mailbox.take(&live.gate, &subject, hear).await? {
+                Some(heard) => told = heard.map(|()| true)?,
+                None => waits.push(Wait::Word(subject)),
+            }
+        }
+        Ok(match (waits.is_empty(), told) {
+            (false, _) => Some(Tried::Parked(waits)),
+            (true, false) => Some(Tried::Failed(failure)),
+            (true, true) => None,
+        })
+    }
+
+    /// Records a person's word on a call. The next attempt sees how it ended, or makes it again.
+    async fn told(&self, live: &Live, (scope, index): &(Arc<str>, u32), letter: &Letter) -> Result<(), Halt> {
+        let unsent = || EffectOutcome::Err {
+            code: code::EFFECT_FAILED.into(),
+            message: "it was not sent, by a person's word".into(),
+            retryable: true,
+            unsent: true,
+            not_before_us: None,
+        };
+        let (outcome, attempt) = match word(letter) {
+            Some(outcome) => (outcome, self.record.failed + 1),
+            None => (unsent(), self.record.failed),
+        };
+        let (scope, index, at_us) = (scope.clone(), *index, live.now_us());
+        let entries =
+            [Entry::Took { letter: letter.number }, Entry::Result { scope, index, attempt, outcome, at_us }];
+        self.journal(&entries).await
     }
 
     /// The error; one that would be waited for longer than anything is waited for is the last.

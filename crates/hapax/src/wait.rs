@@ -17,6 +17,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 use tokio::sync::Notify;
 
@@ -113,6 +114,12 @@ impl Waits {
         let _waiting = Waiting { waits: self, number };
         self.changed.notify_one();
         pending().await
+    }
+
+    /// Waits so long; when it returns, the attempt is still there because another of its calls is under way.
+    pub(crate) async fn wait_for(&self, wait: Wait, time: Duration) {
+        // Out of time is the only way out.
+        let _ = tokio::time::timeout(time, self.wait::<()>(wait)).await;
     }
 
     /// Resolves when the attempt can only wait.

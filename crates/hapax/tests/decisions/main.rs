@@ -399,3 +399,145 @@ async fn a_short_sleep_is_not_cut_off_by_the_nodes_timeout() {
     let run = flow.start("run", Board::default()).await.unwrap();
     assert_eq!(run.wait().await.unwrap().word.as_deref(), Some("slept"));
 }
+
+/// While another lane's call is under way the run isn't parked, and what another lane waits for is heard all the same.
+#[tokio::test]
+async fn a_long_wait_ends_while_another_call_is_under_way() {
+    let (engine, begun) = (Engine::open("memory:").await.unwrap(), Signal::default());
+    let work = node!(
+        [begun] | ctx | {
+            let signalled = ctx.state().total == 1;
+            let (mut left, mut right) = (ctx.scope("left"), ctx.scope("right"));
+            let hang = async |_: hapax::Call| {
+                begun.give();
+                std::future::pending::<Result<u64, NodeError>>().await
+            };
+            let waited = async {
+                if signalled {
+                    return right.signal::<String>("stop").await;
+                }
+                right.sleep(Duration::from_millis(1100)).await.map(|()| "slept".to_owned())
+            };
+            let word = tokio::select! {
+                word = waited => word?,
+                paid = left.effect("pay", Write, "x", hang) => format!("paid {}", paid?),
+            };
+            Ok::<_, EffectError>(Board::delta().word(word))
+        }
+    );
+    let flow = engine.register(Graph::new("g", 1, WORK).node(WORK, work), ()).await.unwrap();
+    let sleeps = flow.start("sleeps", Board::default()).await.unwrap();
+    let waits = flow.start("waits", Board { total: 1, ..Board::default() }).await.unwrap();
+    begun.take().await;
+    begun.take().await;
+    engine.signal("waits", "stop", "stopped").await.unwrap();
+    assert_eq!(waits.wait().await.unwrap().word.as_deref(), Some("stopped"));
+    assert_eq!(sleeps.wait().await.unwrap().word.as_deref(), Some("slept"));
+}
+
+/// Calls that won against a timer, with a computation between them that takes longer when they are made again: the timer
+/// is over by then, and wins nothing.
+fn calls_against_a_timer(reached: &Signal, dies: bool) -> Graph<Board> {
+    let work = node!(
+        [reached] | ctx | {
+            let (mut left, mut right) = (ctx.scope("left"), ctx.scope("right"));
+            let answer = async |_: hapax::Call| Ok::<u64, NodeError>(1);
+            let computed = Duration::from_millis(if dies { 1 } else { 600 });
+            let both = async {
+                let one: u64 = left.effect("one", Write, "1", answer).await?;
+                // Nothing comes: it stands for a computation that takes this long.
+                let nothing = move || std::sync::mpsc::channel::<()>().1.recv_timeout(computed);
+                tokio::task::spawn_blocking(nothing).await.unwrap().unwrap_err();
+                left.effect("two", Write, "2", answer).await.map(|two: u64| one + two)
+            };
+            let total = tokio::select! {
+                total = both => total?,
+                slept = right.sleep(Duration::from_millis(500)) => slept.map(|()| 0)?,
+            };
+            let stuck = async |_: hapax::Call| {
+                stop_here(dies, &reached).await;
+                Ok::<u64, NodeError>(total)
+            };
+            let total: u64 = ctx.effect("tell", Write, &total, stuck).await?;
+            Ok::<_, EffectError>(Board::delta().total(total))
+        }
+    );
+    Graph::new("g", 1, WORK).node(WORK, work)
+}
+
+#[test]
+fn a_race_is_made_again_however_long_its_winner_takes() {
+    let (reached, store) = (Signal::default(), memory());
+    crash_in(&store, calls_against_a_timer(&reached, true), &reached);
+    assert_eq!(go_on(&store, calls_against_a_timer(&reached, false)).unwrap().total, 2);
+}
+
+/// A call that must not be sent twice was cut off by a node that fails before it comes to the call again: a person is
+/// asked, once, and the node has one more attempt.
+#[tokio::test]
+async fn a_doubt_that_no_attempt_comes_to_again_is_a_persons_to_decide() {
+    for word in [Resolution::Result(Json::of(&7_u64).unwrap()), Resolution::Fail("no".into())] {
+        let (lab, calls, tries) = (Lab::new(), Diary::default(), Diary::default());
+        let engine = lab.engine();
+        let work = node!(
+            [calls, tries] | ctx | {
+                tries.note("attempt");
+                let (mut left, mut right) = (ctx.scope("left"), ctx.scope("right"));
+                let begun = Signal::default();
+                let hang = async |call: hapax::Call| {
+                    calls.note(call.key());
+                    begun.give();
+                    std::future::pending::<Result<u64, NodeError>>().await
+                };
+                let fails = async |_: hapax::Call| {
+                    if tries.len() == 1 {
+                        begun.take().await;
+                    }
+                    Err::<u64, _>(NodeError::new("no stock").fatal())
+                };
+                let stock = right.effect("stock", Read, "x", fails);
+                let (stock, paid) = tokio::try_join!(stock, left.effect("pay", WriteAtMostOnce, "x", hang))?;
+                Ok::<_, EffectError>(Board::delta().total(stock + paid))
+            }
+        );
+        let graph = Graph::new("g", 1, WORK).node(WORK, work).policy(WORK, attempts(1));
+        let run = engine.register(graph, ()).await.unwrap().start("run", Board::default()).await.unwrap();
+        lab.until("run", |status| matches!(status, Status::InDoubt)).await.unwrap();
+        assert_eq!((tries.len(), calls.len()), (1, 1), "{word:?}");
+        engine.resolve("run", "pay", word.clone()).await.unwrap();
+        assert!(lab.finish(&run).await.is_err(), "{word:?}: the stock is still missing");
+        assert_eq!((tries.len(), calls.len()), (2, 1), "{word:?}");
+    }
+}
+
+/// What became known of the last attempt says nothing of those before it.
+#[tokio::test]
+async fn a_write_that_was_sent_a_day_ago_is_in_doubt_though_it_was_not_sent_since() {
+    let (lab, calls) = (Lab::new(), Diary::default());
+    let work = node!(
+        [calls] | ctx | {
+            let pay = async |call: hapax::Call| {
+                calls.note(call.key());
+                match calls.len() {
+                    1 => Err(NodeError::new("it may have arrived").retry_after(Duration::from_secs(3600))),
+                    2 => {
+                        let unsent = NodeError::from(hapax::Unsent::new("no route"));
+                        Err(unsent.retry_after(Duration::from_secs(24 * 3600)))
+                    }
+                    // By a person's word it is as if it had never been sent: an error is an error again.
+                    3 => Err(NodeError::new("busy")),
+                    _ => Ok(1_u64),
+                }
+            };
+            Ok::<_, EffectError>(Board::delta().total(ctx.effect("pay", Write, "x", pay).await?))
+        }
+    );
+    let graph = Graph::new("g", 1, WORK).node(WORK, work).policy(WORK, attempts(9));
+    let engine = lab.engine();
+    let run = engine.register(graph, ()).await.unwrap().start("run", Board::default()).await.unwrap();
+    lab.until("run", |status| matches!(status, Status::InDoubt)).await.unwrap();
+    assert_eq!(calls.len(), 2);
+    engine.resolve("run", "pay", Resolution::Retry).await.unwrap();
+    assert_eq!(lab.finish(&run).await.unwrap().total, 1);
+    assert_eq!(calls.len(), 4, "nobody was asked again");
+}
