@@ -134,6 +134,7 @@ impl Entry {
 ///     request: sha256(b"4200"),
 ///     key: "fx:3b0f".into(),
 ///     at_us: 1_800_000_000_000_000,
+///     anew: false,
 /// };
 /// let mut recorded = Recorded::default();
 /// recorded.take(&Entry::Intent(intent));
@@ -466,7 +467,8 @@ pub const ASK: &str = "hapax.ask";
 /// # use hapax_core::{journal::EffectKind, key::sha256};
 /// # let intent = |attempt, at_us| {
 /// #     let (name, kind, key) = ("charge".into(), EffectKind::Write, "fx:3b0f".into());
-/// #     Entry::Intent(Intent { scope: "".into(), index: 0, attempt, name, kind, request: sha256(b""), key, at_us })
+/// #     let (scope, index, request, anew) = ("".into(), 0, sha256(b""), false);
+/// #     Entry::Intent(Intent { scope, index, attempt, name, kind, request, key, at_us, anew })
 /// # };
 /// let mut recorded = Recorded::default();
 /// recorded.take(&intent(1, 100));
@@ -721,6 +723,7 @@ pub struct ItemRecord {
 ///     request: sha256(b"4200"),
 ///     key: "fx:1".into(),
 ///     at_us: 0,
+///     anew: false,
 /// };
 /// let outcome = EffectOutcome::Ok { response: Json::of("paid")? };
 /// let result = Entry::Result { scope: "".into(), index: 0, attempt: 1, outcome: outcome.clone(), at_us: 5 };

@@ -479,6 +479,7 @@ pub fn intent(number: u64) -> Entry {
         request: sha256(&number.to_be_bytes()),
         key: format!("fx:{number}"),
         at_us: 1,
+        anew: false,
     })
 }
 
