@@ -53,7 +53,10 @@ pub(super) fn run(context: &Context) -> Result<(), Failure> {
 
 /// All packages in every call: cargo would build those that they share anew for each selection of them.
 fn with_canaries(context: &Context, packages: &BTreeSet<&str>) -> Cmd {
-    let test = context.cargo("test --features canary");
+    // The stores on servers aren't among the default features of their package.
+    let servers =
+        if packages.contains("hapax-store") { ",hapax-store/postgres,hapax-store/mysql" } else { "" };
+    let test = context.cargo("test --features").arg(format!("canary{servers}"));
     packages.iter().fold(test, |command, package| command.arg("-p").arg(*package))
 }
 
