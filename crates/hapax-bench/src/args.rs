@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 /// How to call this program.
 pub const USAGE: &str = "\
-Usage: hapax-bench --store URL [--durability strict|pipelined] [--threads N] <workload>
-       hapax-bench suite [--quick] [--long] [--json FILE] [--svg FILE] [--write ROOT] [--folder FOLDER]
+Usage: hapax-bench --store URL [--durability strict|pipelined] [--threads N] [--lease MS] [--begin-at NS] <workload>
+       hapax-bench suite [--quick] [--long] [--only STORE] [--json FILE] [--svg FILE] [--write ROOT] [--folder FOLDER]
 
 Workloads, each in this process; prints BEGIN, then RESULT {json}:
   w1 STEPS                     one run of trivial steps
@@ -23,13 +23,17 @@ Workloads, each in this process; prints BEGIN, then RESULT {json}:
   fill RUNS STEPS              fills a database
   limit-fsync COUNT            fdatasync alone
   limit-rows COMMITS ROWS      SQLite alone, rows of nothing in particular
-  limit-steps COMMITS STEPS    SQLite alone, the very statements of a step
+  limit-steps COMMITS STEPS    the database alone, the very statements of a step; on a server, after `fill 1 40`
+  limit-inserts COMMITS CONNS  a server alone, one row a commit, over so many connections
 
 --threads 1 is one thread for everything but the store's; by default there is one for each core.
+--lease MS is how long a killed process keeps its runs, where no lock of the system tells.
+--begin-at NS is when the timed part begins, since 1970, so that several processes begin together.
 
 The suite runs all of them, several times, and prints a table:
   --quick          small sizes, once
   --long           also 1,000,000 steps in one run: does memory stay bounded?
+  --only STORE     memory, sqlite, postgres or mysql alone
   --json FILE      everything that was measured
   --svg FILE       a plot
   --write ROOT     the plot to ROOT/docs/bench.svg, the table into ROOT/README.md
@@ -55,6 +59,10 @@ pub struct Drive {
     pub durability: Durability,
     /// Threads of the runtime; none: one for each core.
     pub threads: Option<usize>,
+    /// How long a killed process keeps its runs, in milliseconds.
+    pub lease_ms: Option<u64>,
+    /// When the timed part begins, in nanoseconds since 1970.
+    pub begin_at_ns: Option<u64>,
     /// What is done.
     pub workload: Workload,
 }
@@ -151,7 +159,14 @@ pub enum Workload {
         /// In each.
         rows: u64,
     },
-    /// SQLite alone, with the statements of a step.
+    /// A server alone.
+    LimitInserts {
+        /// How many.
+        commits: u64,
+        /// Over how many.
+        connections: u64,
+    },
+    /// A database alone, with the statements of a step.
     LimitSteps {
         /// How many.
         commits: u64,
@@ -167,6 +182,8 @@ pub struct SuiteOptions {
     pub quick: bool,
     /// Also a run of 1,000,000 steps.
     pub long: bool,
+    /// The only store that is measured.
+    pub only: Option<String>,
     /// Where to put everything that was measured.
     pub json: Option<PathBuf>,
     /// Where to put the plot.
@@ -195,6 +212,7 @@ fn parse_suite(args: &[String]) -> Result<SuiteOptions, String> {
     while let Some(flag) = args.next() {
         let mut value = || args.next().map(PathBuf::from).ok_or(format!("`{flag}` needs a path"));
         match flag.as_str() {
+            "--only" => options.only = Some(value()?.display().to_string()),
             "--quick" => options.quick = true,
             "--long" => options.long = true,
             "--json" => options.json = Some(value()?),
@@ -209,6 +227,7 @@ fn parse_suite(args: &[String]) -> Result<SuiteOptions, String> {
 
 fn parse_drive(args: &[String]) -> Result<Drive, String> {
     let (mut store, mut durability, mut threads, mut words) = (None, Durability::default(), None, vec![]);
+    let (mut lease_ms, mut begin_at_ns) = (None, None);
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or(format!("`{arg}` needs a value"));
@@ -216,12 +235,14 @@ fn parse_drive(args: &[String]) -> Result<Drive, String> {
             "--store" => store = Some(value()?.clone()),
             "--threads" => threads = Some(number(value()?)?.max(1) as usize),
             "--durability" => durability = parse_durability(value()?)?,
+            "--lease" => lease_ms = Some(number(value()?)?),
+            "--begin-at" => begin_at_ns = Some(number(value()?)?),
             flag if flag.starts_with("--") => return Err(format!("there is no option `{flag}`")),
             word => words.push(word),
         }
     }
     let store = store.ok_or("`--store URL` is missing")?;
-    Ok(Drive { store, durability, threads, workload: parse_workload(&words)? })
+    Ok(Drive { store, durability, threads, lease_ms, begin_at_ns, workload: parse_workload(&words)? })
 }
 
 fn parse_durability(word: &str) -> Result<Durability, String> {
@@ -257,6 +278,9 @@ fn parse_workload(words: &[&str]) -> Result<Workload, String> {
         ["limit-fsync", count] => Workload::LimitFsync { count: number(count)? },
         ["limit-rows", commits, rows] => {
             Workload::LimitRows { commits: number(commits)?, rows: number(rows)? }
+        }
+        ["limit-inserts", commits, connections] => {
+            Workload::LimitInserts { commits: number(commits)?, connections: number(connections)? }
         }
         ["limit-steps", commits, steps] => {
             Workload::LimitSteps { commits: number(commits)?, steps: number(steps)? }
@@ -294,9 +318,13 @@ mod tests {
             store,
             durability: Durability::Pipelined,
             threads: None,
+            lease_ms: None,
+            begin_at_ns: None,
             workload: Workload::W2 { runs: 200, steps: 10, in_flight: 32 },
         };
         assert_eq!(drive("--store sqlite:/tmp/a.db w2 200 10 32"), w2);
+        let fleet = drive("--store x: --lease 2000 --begin-at 7 w1 1");
+        assert_eq!((fleet.lease_ms, fleet.begin_at_ns), (Some(2000), Some(7)));
         let strict = drive("--store sqlite:/tmp/a.db --durability strict --threads 1 w1 20_000");
         assert_eq!((strict.durability, strict.threads), (Durability::Strict, Some(1)));
         assert_eq!(strict.workload, Workload::W1 { steps: 20_000 });

@@ -250,14 +250,16 @@ fn cure_around(code: Code) -> &'static str {
         code::CONFLICT => {
             "keep both digests and report it: two executions differ, so a node is not deterministic"
         }
-        code::CORRUPT => "restore the file from a backup; `doctor` names what is damaged, if it opens",
+        code::CORRUPT => "restore the store from a backup; `doctor` names what is damaged, if it opens",
         code::STORE_FULL => "make room on the disk, or delete finished runs with `gc`",
         code::SCHEMA_TOO_NEW => "use that version of Hapax or a newer one",
         code::CANNOT_OPEN => {
             "check the path and its permissions; a store is created by the program whose runs it holds"
         }
         code::NETWORK_FILE_SYSTEM => "move the file to a local disk",
-        code::READ_ONLY => "give this user write permission for the file and its folder",
+        code::READ_ONLY => {
+            "give this user write permission for the file and its folder, or name the server that takes writes"
+        }
         code::BAD_URL => "use `sqlite:path/to/file.db` or `memory:`",
         code::USAGE => "`--help` shows how it is used",
         code::SYSTEM => "check the path, its permissions and the room on the disk",

@@ -1,7 +1,7 @@
 //! The command line of Hapax, as a library.
 //!
 //! Only your own binary holds your nodes' code, so only it can execute them. [`run`] gives it every subcommand of
-//! `hapax`; there `resume` and `retry` really go on, `replay` compares code and record, `graph` draws what is registered,
+//! `hapax`; there `worker` works, `resume` and `retry` really go on, `replay` compares code and record, `graph` draws what is registered,
 //! and `show` hides secret fields.
 //!
 //! ```no_run
@@ -162,14 +162,10 @@ fn stock(global: &args::Global, command: commands::Online, out: &Output) -> Resu
 }
 
 async fn on(session: &Session<'_>, command: commands::Online) -> Result<(), Failure> {
-    let interrupted = command.interrupted();
     let cannot = |error| Failure::io("cannot listen to signals", &error);
     signals::survive_file_limits().map_err(cannot)?;
     let mut requests = EndRequests::hear().map_err(cannot)?;
-    tokio::select! {
-        outcome = command.run(session) => outcome,
-        () = requests.next() => Err(interrupted),
-    }
+    command.run_until(session, &mut requests).await
 }
 
 /// Reads the arguments; help, version and mistakes are answered here.

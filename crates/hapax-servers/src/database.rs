@@ -95,7 +95,7 @@ impl<'a> Url<'a> {
     }
 
     /// The URL of another database on the same server.
-    fn with_database(&self, database: &str) -> String {
+    pub(crate) fn with_database(&self, database: &str) -> String {
         Url { database, ..*self }.text()
     }
 

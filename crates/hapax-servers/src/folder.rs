@@ -45,10 +45,7 @@ impl Folder {
             .map_err(ServerError::io("make a temporary folder"))?;
         let keeper = keeper(folder.path()).map_err(ServerError::io("start `sh`"))?;
         let folder = Folder { path: folder.keep(), keeper };
-        if is_root() {
-            chown(&folder.path, Some(UNPRIVILEGED), Some(UNPRIVILEGED))
-                .map_err(ServerError::io("give away a temporary folder"))?;
-        }
+        give_away(&folder.path)?;
         Ok(folder)
     }
 
@@ -59,6 +56,14 @@ impl Folder {
     /// Where the server has its data, and works.
     pub(crate) fn data(&self) -> PathBuf {
         self.path.join("data")
+    }
+
+    /// An empty folder within, which belongs to the servers' account.
+    pub(crate) fn add(&self, name: &str) -> Result<PathBuf, ServerError> {
+        let path = self.path.join(name);
+        fs::create_dir(&path).map_err(ServerError::io("make a folder for a disk"))?;
+        give_away(&path)?;
+        Ok(path)
     }
 
     /// The log, to add to.
@@ -84,6 +89,15 @@ impl Drop for Folder {
         // A keeper that can't be waited for still does its work.
         let _ = self.keeper.wait();
     }
+}
+
+/// Makes a folder that of the servers' account.
+fn give_away(folder: &Path) -> Result<(), ServerError> {
+    if !is_root() {
+        return Ok(());
+    }
+    chown(folder, Some(UNPRIVILEGED), Some(UNPRIVILEGED))
+        .map_err(ServerError::io("give away a temporary folder"))
 }
 
 /// The keeper has a process group of its own: an interrupt from the keyboard is for us, and it goes on after it.

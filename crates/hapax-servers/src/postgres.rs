@@ -3,10 +3,11 @@
 use std::ffi::OsString;
 use std::ops::{Deref, DerefMut};
 
+use crate::database::Url;
 use crate::folder::Folder;
-use crate::process::{run, unprivileged};
+use crate::process::{Disk, run, unprivileged};
 use crate::programs::{INITDB, PG_BASEBACKUP, POSTGRES};
-use crate::server::{Kind, Server, random};
+use crate::server::{Extras, Kind, Server, random};
 use crate::{ServerError, sql};
 
 /// What confirms a commit only when it is on the disk stands here in full, though these are the defaults: tests of
@@ -56,7 +57,50 @@ impl Postgres {
     /// [`ServerError::Missing`] names the package when PostgreSQL isn't installed, [`ServerError::NotReady`] has the log
     /// of one that doesn't come up.
     pub fn start() -> Result<Self, ServerError> {
-        Server::start(&KIND, empty_cluster()?).map(Postgres)
+        Self::start_with(&[])
+    }
+
+    /// The same with settings of its own, each as in `postgresql.conf`.
+    ///
+    /// ```no_run
+    /// let server = hapax_servers::Postgres::start_with(&["max_connections=10"])?;
+    /// assert_eq!(hapax_servers::sql(&server.url(), "SHOW max_connections")?, "10");
+    /// # Ok::<(), hapax_servers::ServerError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`start`](Self::start).
+    pub fn start_with(settings: &[&str]) -> Result<Self, ServerError> {
+        let args = settings.iter().flat_map(|setting| ["-c".into(), OsString::from(setting)]).collect();
+        Server::start(&KIND, empty_cluster()?, Extras { args, disk: None }).map(Postgres)
+    }
+
+    /// The same with the URL of a database that lies on a disk of so many megabytes. The disk is gone when the server is
+    /// killed.
+    ///
+    /// ```no_run
+    /// use hapax_servers::{Postgres, sql};
+    ///
+    /// let (_server, database) = Postgres::start_with_disk(32)?;
+    /// let full = sql(&database, "CREATE TABLE t AS SELECT repeat('x', 1000) FROM generate_series(1, 1000000)");
+    /// assert!(full.unwrap_err().to_string().contains("No space left on device"));
+    /// # Ok::<(), hapax_servers::ServerError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`start`](Self::start).
+    pub fn start_with_disk(megabytes: u32) -> Result<(Self, String), ServerError> {
+        let folder = empty_cluster()?;
+        let at = folder.add("disk")?;
+        let place = at.display().to_string();
+        let extras = Extras { disk: Some(Disk { at, megabytes }), ..Extras::default() };
+        let server = Server::start(&KIND, folder, extras).map(Postgres)?;
+        sql(&server.url(), &format!("CREATE TABLESPACE small LOCATION '{place}'"))?;
+        sql(&server.url(), "CREATE DATABASE small TABLESPACE small")?;
+        let database = Url::parse(&server.url())?.with_database("small");
+        Ok((server, database))
     }
 
     /// Starts a standby without which this server confirms no commit any more, and waits until it takes part.
@@ -84,7 +128,7 @@ impl Postgres {
         let mut backup = unprivileged(&PG_BASEBACKUP.path()?, folder.path());
         backup.args(["-R", "-X", "stream", "-c", "fast", "-C", "-S", &name, "-d", &primary, "-D"]);
         run(backup.arg(folder.data()))?;
-        let standby = Server::start(&KIND, folder).map(Postgres)?;
+        let standby = Server::start(&KIND, folder, Extras::default()).map(Postgres)?;
         self.wait_for_standby(&format!("FIRST 1 ({name})"))?;
         let state = format!("SELECT sync_state FROM pg_stat_replication WHERE application_name = '{name}'");
         self.wait_for(&state, "sync")?;

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::LazyLock;
 use std::sync::mpsc::{Sender, channel};
@@ -43,10 +43,39 @@ pub(crate) fn unprivileged(program: &Path, folder: &Path) -> Command {
     command
 }
 
+/// A small disk that only one server sees.
+#[derive(Debug)]
+pub(crate) struct Disk {
+    /// The folder that lies on it.
+    pub(crate) at: PathBuf,
+    pub(crate) megabytes: u32,
+}
+
+/// Whoever is root in a namespace of its own may mount there, also without privileges. Servers refuse to run as root, so
+/// within it they get another name again.
+const ON_A_DISK: &str = r#"
+mount -t tmpfs -o "size=$1m" none "$2" && shift 2 && exec unshare --user --map-user=65534 --map-group=65534 -- "$@"
+"#;
+
 /// The same for a server, which dies when we do. The shell closes a gap: had we died before the wish to die with us was
 /// made known, the server would already have another parent.
-pub(crate) fn bound_to_us(program: &Path, folder: &Path) -> Command {
+pub(crate) fn bound_to_us(program: &Path, folder: &Path, disk: Option<&Disk>) -> Command {
     let mut command = setpriv(folder);
+    if let Some(disk) = disk {
+        command.args([
+            "--",
+            "unshare",
+            "--user",
+            "--map-root-user",
+            "--mount",
+            "--",
+            "sh",
+            "-c",
+            ON_A_DISK,
+            "sh",
+        ]);
+        command.arg(disk.megabytes.to_string()).arg(&disk.at).arg("setpriv");
+    }
     command.args(["--pdeathsig", "KILL", "--", "sh", "-c", r#"[ "$PPID" = "$0" ] && exec "$@""#]);
     command.arg(std::process::id().to_string()).arg(program);
     // An interrupt from the keyboard is for us alone.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::clock::Deadline;
 use crate::folder::Folder;
-use crate::process::{self, bound_to_us};
+use crate::process::{self, Disk, bound_to_us};
 use crate::programs::Program;
 use crate::{ServerError, sql};
 
@@ -33,6 +33,13 @@ pub(crate) struct Kind {
     pub(crate) url: fn(u16) -> String,
     /// A query for the folder of the data.
     pub(crate) where_is_data: &'static str,
+}
+
+/// What a server has beyond the ordinary.
+#[derive(Debug, Default)]
+pub(crate) struct Extras {
+    pub(crate) args: Vec<OsString>,
+    pub(crate) disk: Option<Disk>,
 }
 
 /// A running server, or one that was killed and can be restarted. Dropped, it is killed and its folder removed; the same
@@ -62,6 +69,7 @@ pub struct Server {
     child: ServerProcess,
     folder: Folder,
     port: u16,
+    extras: Extras,
 }
 
 /// The server's process, which is killed when dropped.
@@ -77,8 +85,8 @@ impl Drop for ServerProcess {
 
 impl Server {
     /// Starts a server on the data that its folder holds, on a free port.
-    pub(crate) fn start(kind: &'static Kind, folder: Folder) -> Result<Self, ServerError> {
-        Self::start_on(free_ports().take(PORTS_TRIED), kind, folder)
+    pub(crate) fn start(kind: &'static Kind, folder: Folder, extras: Extras) -> Result<Self, ServerError> {
+        Self::start_on(free_ports().take(PORTS_TRIED), kind, folder, extras)
     }
 
     /// Starts a server on the first port that it can have.
@@ -86,13 +94,14 @@ impl Server {
         ports: impl Iterator<Item = u16>,
         kind: &'static Kind,
         folder: Folder,
+        extras: Extras,
     ) -> Result<Self, ServerError> {
         let program = kind.program.path()?;
         for port in ports {
-            let mut child = launch(kind, &program, &folder, port)?;
+            let mut child = launch(kind, &program, &folder, port, &extras)?;
             match wait_until_ready(kind, &mut child, &folder, port) {
                 Err(ServerError::NotReady { log, .. }) if log.contains("Address already in use") => {}
-                outcome => return outcome.map(|()| Server { kind, child, folder, port }),
+                outcome => return outcome.map(|()| Server { kind, child, folder, port, extras }),
             }
         }
         let what = format!("{} found no free port", kind.name);
@@ -192,7 +201,7 @@ impl Server {
     pub fn restart(&mut self) -> Result<(), ServerError> {
         self.kill()?;
         let program = self.kind.program.path()?;
-        self.child = launch(self.kind, &program, &self.folder, self.port)?;
+        self.child = launch(self.kind, &program, &self.folder, self.port, &self.extras)?;
         wait_until_ready(self.kind, &mut self.child, &self.folder, self.port)
     }
 
@@ -239,10 +248,16 @@ impl Server {
     }
 }
 
-fn launch(kind: &Kind, program: &Path, folder: &Folder, port: u16) -> Result<ServerProcess, ServerError> {
-    let mut command = bound_to_us(program, folder.path());
+fn launch(
+    kind: &Kind,
+    program: &Path,
+    folder: &Folder,
+    port: u16,
+    extras: &Extras,
+) -> Result<ServerProcess, ServerError> {
+    let mut command = bound_to_us(program, folder.path(), extras.disk.as_ref());
     let log = || folder.open_log();
-    command.args((kind.args)(folder, port)).stdout(log()?).stderr(log()?);
+    command.args((kind.args)(folder, port)).args(&extras.args).stdout(log()?).stderr(log()?);
     process::spawn(command).map(ServerProcess).map_err(ServerError::io(format!("start {}", kind.name)))
 }
 
@@ -303,9 +318,10 @@ mod tests {
 
     #[test]
     fn a_port_that_another_server_took_is_passed_over() {
-        let other = Server::start(&KIND, empty_cluster().unwrap()).unwrap();
-        let free = free_ports().next().unwrap();
-        let server = Server::start_on([other.port, free].into_iter(), &KIND, empty_cluster().unwrap());
+        let other = Server::start(&KIND, empty_cluster().unwrap(), Extras::default()).unwrap();
+        let (free, extras) = (free_ports().next().unwrap(), Extras::default());
+        let server =
+            Server::start_on([other.port, free].into_iter(), &KIND, empty_cluster().unwrap(), extras);
         assert_eq!(server.unwrap().port, free);
     }
 }

@@ -192,3 +192,30 @@ fn each_test_gets_a_database_of_its_own() {
         assert_eq!(sql(&other, "SELECT 1").unwrap(), "1");
     }
 }
+
+/// What is on the small disk can't grow beyond it, and room that is made is there at once; all else goes on.
+fn a_small_disk_is_full_soon(server: &Server, database: &str, ballast: &str, says: &str) {
+    let full = sql(database, ballast).unwrap_err().to_string();
+    assert!(full.contains(says), "{full}");
+    sql(database, "CREATE TABLE t (v int)").unwrap();
+    sql(database, "INSERT INTO t VALUES (1)").unwrap();
+    fresh_database(&server.url()).unwrap();
+}
+
+#[test]
+fn a_database_may_lie_on_a_small_disk() {
+    let (server, database) = Postgres::start_with_disk(24).unwrap();
+    let ballast = "CREATE TABLE b AS SELECT repeat('x', 1000) FROM generate_series(1, 1000000)";
+    a_small_disk_is_full_soon(&server, &database, ballast, "No space left on device");
+    let (server, database) = MariaDb::start_with_disk(8).unwrap();
+    let ballast = "CREATE TABLE b AS SELECT repeat('x', 1000) FROM seq_1_to_1000000";
+    a_small_disk_is_full_soon(&server, &database, ballast, "ERROR 1114");
+}
+
+#[test]
+fn settings_may_be_given() {
+    let server = Postgres::start_with(&["max_connections=10"]).unwrap();
+    assert_eq!(sql(&server.url(), "SHOW max_connections").unwrap(), "10");
+    let server = MariaDb::start_with(&["max-connections=20"]).unwrap();
+    assert_eq!(sql(&server.url(), "SELECT @@max_connections").unwrap(), "20");
+}

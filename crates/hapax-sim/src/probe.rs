@@ -8,13 +8,13 @@ use hapax_core::{
     checkpoint::Checkpoint,
     commit::{Epoch, Write, Written},
     frontier::WorkItem,
-    id::RunKey,
+    id::{Namespace, RunKey},
     journal::JournalRow,
     mailbox::{Letter, NewLetter, Posted},
 };
 use hapax_store::{
-    Answer, BoxFuture, Claimant, Created, GcPolicy, GcReport, Lease, ListFilter, Loaded, NewRun, Pace,
-    ReadyFilter, Renewal, RunRecord, Store, StoreError, StoreStats, Ticket, outbox::Outbox,
+    Answer, BoxFuture, Claimant, Created, Fleet, GcPolicy, GcReport, Lease, ListFilter, Loaded, NewRun,
+    Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreError, StoreStats, Ticket, outbox::Outbox,
 };
 use std::{
     collections::VecDeque,
@@ -384,8 +384,12 @@ impl Store for Probed {
         Box::pin(self.0.pass(async move { self.0.inner.letter(run, subject, after).await }))
     }
 
-    fn next_wake(&self, filter: ReadyFilter) -> Answer<'_, Option<i64>> {
-        Box::pin(async move { self.0.inner.next_wake(filter).await })
+    fn outlook(&self, filter: ReadyFilter) -> Answer<'_, Outlook> {
+        Box::pin(async move { self.0.inner.outlook(filter).await })
+    }
+
+    fn fleet(&self, namespace: Namespace) -> Answer<'_, Fleet> {
+        Box::pin(async move { self.0.inner.fleet(namespace).await })
     }
 
     fn settle(&self, write: Arc<Write>) -> Answer<'_, Written> {

@@ -62,6 +62,11 @@ pub(crate) fn micros(duration: Duration) -> i64 {
     i64::try_from(duration.min(MAX_WAIT).as_micros()).unwrap_or(i64::MAX)
 }
 
+/// How long it is from one time to a later one.
+pub(crate) fn micros_left(until: i64, now: i64) -> Duration {
+    Duration::from_micros(u64::try_from(until.saturating_sub(now)).unwrap_or(0))
+}
+
 /// Microseconds since 1970. A clock that is set before 1970 reads as 0.
 ///
 /// ```

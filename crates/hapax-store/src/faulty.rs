@@ -8,8 +8,8 @@ use crate::{
     error::StoreError,
     outbox::{Batch, Claim, ClaimFilter, Failure, Fate, Outbox, OutboxFilter, OutboxRecord},
     store::{
-        Answer, BoxFuture, Claimant, Created, Fact, GcPolicy, GcReport, Lease, ListFilter, Loaded, NewRun,
-        Pace, ReadyFilter, Renewal, RunRecord, Store, StoreStats, Ticket,
+        Answer, BoxFuture, Claimant, Created, Fact, Fleet, GcPolicy, GcReport, Hint, Lease, ListFilter,
+        Loaded, NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreStats, Ticket,
     },
 };
 use futures::future::{Either, select};
@@ -17,7 +17,7 @@ use hapax_core::{
     checkpoint::Checkpoint,
     commit::{Epoch, Write, Written},
     frontier::WorkItem,
-    id::RunKey,
+    id::{Namespace, RunKey},
     journal::JournalRow,
     mailbox::{Letter, NewLetter, Posted},
     outbox::Place,
@@ -31,7 +31,7 @@ use std::{
     },
     time::Duration,
 };
-use tokio::sync::watch;
+use tokio::sync::{broadcast, watch};
 
 /// What happens at the picked call.
 ///
@@ -391,8 +391,16 @@ impl Store for Faulty {
         Box::pin(self.counted(async move { self.inner.letter(run, subject, after).await }))
     }
 
-    fn next_wake(&self, filter: ReadyFilter) -> Answer<'_, Option<i64>> {
-        Box::pin(self.uncounted(async move { self.inner.next_wake(filter).await }))
+    fn outlook(&self, filter: ReadyFilter) -> Answer<'_, Outlook> {
+        Box::pin(self.uncounted(async move { self.inner.outlook(filter).await }))
+    }
+
+    fn hints(&self) -> Option<broadcast::Receiver<Hint>> {
+        self.inner.hints()
+    }
+
+    fn fleet(&self, namespace: Namespace) -> Answer<'_, Fleet> {
+        Box::pin(self.uncounted(async move { self.inner.fleet(namespace).await }))
     }
 
     fn cancels(&self, owner: Arc<str>) -> Answer<'_, Vec<RunKey>> {

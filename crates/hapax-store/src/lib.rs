@@ -13,8 +13,11 @@ pub mod conformance;
 pub mod error;
 #[cfg(feature = "conformance")]
 pub mod faulty;
+mod fleet;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod inspection;
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+mod judge;
 pub mod memory;
 #[cfg(feature = "mysql")]
 pub mod mysql;

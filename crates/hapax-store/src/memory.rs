@@ -9,19 +9,19 @@ mod run;
 
 use crate::{
     check::{check_letter, check_limits, check_new_run, end_letter},
-    clock::Clock,
+    clock::{Clock, micros_left},
     error::StoreError,
     outbox::Outbox,
     store::{
-        Answer, BoxFuture, Claimant, Created, Fact, GcPolicy, GcReport, Lease, ListFilter, Loaded, NewRun,
-        Pace, ReadyFilter, Renewal, RunRecord, Store, StoreStats, Ticket, Verdict,
+        Answer, BoxFuture, Claimant, Created, Fact, Fleet, GcPolicy, GcReport, Holding, Lease, ListFilter,
+        Loaded, NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreStats, Ticket, Verdict,
     },
 };
 use hapax_core::{
     checkpoint::Checkpoint,
     commit::{Epoch, Status, Write, Written},
     frontier::{WorkItem, page_digest},
-    id::{RunId, RunKey},
+    id::{Namespace, RunId, RunKey},
     journal::JournalRow,
     limits::FRONTIER_PAGE,
     mailbox::{Letter, NewLetter, Posted},
@@ -129,6 +129,41 @@ impl Tables {
         let now = self.clock.now_us();
         let ready = self.live().filter(|run| filter.admits(&run.record) && run.check_claim(now).is_ok());
         ready.take(filter.limit).map(|run| run.record.key.clone()).collect()
+    }
+
+    fn outlook(&self, filter: &ReadyFilter) -> Outlook {
+        let now = self.clock.now_us();
+        let mut outlook = Outlook::default();
+        for run in self.live().filter(|run| filter.admits(&run.record)) {
+            outlook.ready = outlook.ready || run.check_claim(now).is_ok();
+            let later = run.record.wake.at_us.filter(|at| *at > now).map(|at| micros_left(at, now));
+            outlook.next = outlook.next.into_iter().chain(later).min();
+        }
+        outlook
+    }
+
+    fn fleet(&self, namespace: &Namespace) -> Fleet {
+        let now = self.clock.now_us();
+        let (mut fleet, mut holders) = (Fleet::default(), BTreeMap::<&str, Holding>::new());
+        for run in self.live().filter(|run| run.record.key.namespace == *namespace) {
+            if run.check_claim(now).is_ok() {
+                fleet.waiting += 1;
+                fleet.lag = fleet.lag.max(micros_left(now, run.ready_since()));
+            }
+            let Some(owner) = run.record.owner.as_deref() else { continue };
+            let (left, epoch) = (micros_left(run.lease_until_us, now), run.record.epoch.counter);
+            let holding = holders.entry(owner).or_insert_with(|| Holding {
+                owner: owner.to_owned(),
+                runs: 0,
+                lease_left: left,
+                epoch,
+            });
+            holding.runs += 1;
+            holding.lease_left = holding.lease_left.min(left);
+            holding.epoch = holding.epoch.max(epoch);
+        }
+        fleet.holders = holders.into_values().collect();
+        fleet
     }
 
     fn renew(&mut self, key: &RunKey, epoch: Epoch, by: &Claimant) -> Renewal {
@@ -411,12 +446,12 @@ impl Store for MemoryStore {
         )
     }
 
-    fn next_wake(&self, filter: ReadyFilter) -> Answer<'_, Option<i64>> {
-        Box::pin(async move {
-            let tables = self.tables();
-            let ours = tables.live().filter(|run| filter.admits(&run.record));
-            Ok(ours.filter_map(|run| run.record.wake.at_us).min())
-        })
+    fn outlook(&self, filter: ReadyFilter) -> Answer<'_, Outlook> {
+        Box::pin(async move { Ok(self.tables().outlook(&filter)) })
+    }
+
+    fn fleet(&self, namespace: Namespace) -> Answer<'_, Fleet> {
+        Box::pin(async move { Ok(self.tables().fleet(&namespace)) })
     }
 
     fn retry(&self, run: RunKey) -> Answer<'_, ()> {

@@ -3,6 +3,7 @@
 //! Invariant: the database decides. Uniqueness, fencing and order rest on compare-and-set statements and unique
 //! keys inside one transaction, never on a check that comes before.
 
+pub use crate::fleet::{Fleet, Hint, Holding, Outlook};
 use crate::{clock::Clock, error::StoreError, outbox::Outbox};
 use hapax_core::{
     checkpoint::Checkpoint,
@@ -21,7 +22,7 @@ use std::{
     task::{Context, Poll},
     time::Duration,
 };
-use tokio::sync::oneshot;
+use tokio::sync::{broadcast, oneshot};
 
 /// A boxed future, so that `Store` can be a trait object.
 ///
@@ -176,8 +177,19 @@ pub trait Store: Send + Sync + 'static {
     /// The oldest letter of a subject that isn't taken and has a number above `after`.
     fn letter(&self, run: RunKey, subject: Arc<str>, after: u64) -> Answer<'_, Option<Letter>>;
 
-    /// When the next parked run of these graphs is to be woken, in microseconds since 1970 by the store's clock.
-    fn next_wake(&self, filter: ReadyFilter) -> Answer<'_, Option<i64>>;
+    /// Whether [`Store::claim_ready`] would find something, and when to look again. Changes nothing, and on a server is
+    /// one question without a transaction: what idle workers ask.
+    fn outlook(&self, filter: ReadyFilter) -> Answer<'_, Outlook>;
+
+    /// What other processes say has changed, as soon as they say it. `None`: nobody says anything here.
+    ///
+    /// Only hints: any of them may be lost, so whoever listens looks by itself as well.
+    fn hints(&self) -> Option<broadcast::Receiver<Hint>> {
+        None
+    }
+
+    /// Who holds the runs of a namespace, and how many wait for someone.
+    fn fleet(&self, namespace: Namespace) -> Answer<'_, Fleet>;
 
     /// Makes a failed run pending again, with fresh attempts and all of its time.
     /// [`StoreError::WrongStatus`] when it isn't failed.

@@ -18,7 +18,7 @@ use hapax_core::{
     id::{RunId, RunKey},
     state::State,
 };
-use hapax_store::{GcPolicy, GcReport, ListFilter, RunRecord, Store, StoreError, memory::MemoryStore};
+use hapax_store::{Fleet, GcPolicy, GcReport, ListFilter, RunRecord, Store, StoreError, memory::MemoryStore};
 use std::{fmt, sync::Arc, time::Duration};
 use tokio::{sync::broadcast, task::AbortHandle};
 
@@ -277,6 +277,20 @@ impl Engine {
         }
     }
 
+    /// Who holds the runs of this engine's namespace, on any machine, and how many wait for someone.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> hapax::Result<()> {
+    /// let engine = hapax::Engine::open("memory:").await?;
+    /// assert!(engine.fleet().await?.holders.is_empty(), "there are no runs");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn fleet(&self) -> Result<Fleet, Error> {
+        Ok(self.shared.store.fleet(self.shared.options.namespace.clone()).await?)
+    }
+
     /// The graphs that are registered, by name.
     pub fn graphs(&self) -> Vec<GraphOutline> {
         self.shared.outlines()
@@ -304,13 +318,14 @@ impl Engine {
     }
 
     /// Stops taking work, lets every run finish its current step, gives all leases back, and closes the store.
-    /// What is not done by the deadline is dropped, as a crash would; nothing is lost either way.
+    /// What is not done by the deadline is dropped, as a crash would, and its lease given back as well; nothing is lost
+    /// either way.
     pub async fn shutdown(&self, deadline: Duration) {
         self.shared.drain.cancel();
         self.shared.tasks.close();
         if tokio::time::timeout(deadline, self.shared.tasks.wait()).await.is_err() {
             for (run, _) in self.shared.holding() {
-                self.shared.stop(&run, Halt::Fenced);
+                self.shared.stop(&run, Halt::Drained);
             }
             // A node that blocks its thread can't be dropped; nobody waits for it.
             let _ = tokio::time::timeout(self.shared.options.cancel_grace, self.shared.tasks.wait()).await;

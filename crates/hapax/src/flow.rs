@@ -148,12 +148,19 @@ impl<S: State, A: Send + Sync + 'static> Drive for Code<S, A> {
 pub struct StartOptions {
     tags: BTreeMap<String, String>,
     seed: Option<u64>,
+    unheld: bool,
 }
 
 impl StartOptions {
     /// For finding the run again.
     pub fn tag(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.tags.insert(key.into(), value.into());
+        self
+    }
+
+    /// Leaves the run to whoever takes it up first; see [`Flow::submit`].
+    pub fn unheld(mut self) -> Self {
+        self.unheld = true;
         self
     }
 
@@ -190,6 +197,29 @@ impl<S: State, A: Send + Sync + 'static> Flow<S, A> {
         self.start_with(run, state, StartOptions::default()).await
     }
 
+    /// As [`start`](Self::start), but leaves the run to whoever takes it up first: a [`Worker`](crate::Worker) on any
+    /// machine, or this engine if it looks for work. What a web server does that executes nothing itself.
+    ///
+    /// ```
+    /// use hapax::prelude::*;
+    /// # use serde::{Deserialize, Serialize};
+    /// # #[derive(State, Clone, Default, Serialize, Deserialize)]
+    /// # struct Order { paid: bool }
+    /// # const PAY: Node = Node::new("pay");
+    /// # async fn pay(_: hapax::Ctx<Order>) -> OrderDelta { Order::delta().paid(true) }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> hapax::Result<()> {
+    /// # let engine = Engine::builder().options(Options::default().finds_work(false)).open("memory:").await?;
+    /// # let orders = engine.register(Graph::new("orders", 1, PAY).node(PAY, pay), ()).await?;
+    /// orders.submit("order-42", Order::default()).await?;
+    /// assert_eq!(engine.record("order-42").await?.owner, None, "this engine doesn't look for work");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn submit(&self, run: &str, state: S) -> Result<Run<S>, Error> {
+        self.start_with(run, state, StartOptions::default().unheld()).await
+    }
+
     /// Starts a run with tags or a seed.
     pub async fn start_with(&self, run: &str, state: S, options: StartOptions) -> Result<Run<S>, Error> {
         self.engine.is_open()?;
@@ -213,7 +243,10 @@ impl<S: State, A: Send + Sync + 'static> Flow<S, A> {
                 shared.admit(self.code.clone(), taken).await;
                 Ok(handle)
             }
-            Created::New(None) => Ok(handle),
+            Created::New(None) => {
+                shared.look_for_work();
+                Ok(handle)
+            }
             Created::Exists(record) if record.input == input => {
                 if !record.status.is_final() {
                     self.is_ours(&record)?;
@@ -227,7 +260,8 @@ impl<S: State, A: Send + Sync + 'static> Flow<S, A> {
 
     fn new_run(&self, key: RunKey, state: &S, options: StartOptions) -> Result<NewRun, Error> {
         let new = self.code.new_run(key, canonical::to_vec(state)?, S::VERSION, options.seed);
-        Ok(NewRun { tags: options.tags, claim: Some(self.engine.shared.claimant()), ..new })
+        let claim = (!options.unheld).then(|| self.engine.shared.claimant());
+        Ok(NewRun { tags: options.tags, claim, ..new })
     }
 
     /// Follows a run that is there already.

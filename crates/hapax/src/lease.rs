@@ -1,8 +1,12 @@
 //! Keeps what is held: renews leases, and hears of cancels that were asked for elsewhere.
 
-use crate::{gate::Halt, worker::Shared};
-use hapax_store::Renewal;
+use crate::{
+    gate::Halt,
+    worker::{Shared, next_hint},
+};
+use hapax_store::{Hint, Renewal};
 use std::{sync::Arc, time::Duration};
+use tokio::sync::broadcast::Receiver;
 
 /// A cancel is seen within a second, also when another process asked for it.
 const HEAR_CANCELS: Duration = Duration::from_millis(500);
@@ -34,14 +38,30 @@ pub(crate) async fn renew(shared: Arc<Shared>) {
     }
 }
 
+/// Resolves when a hint says that a run in this engine's hands is to be cancelled.
+async fn of_cancel(hints: &mut Option<Receiver<Hint>>, shared: &Shared) {
+    loop {
+        match next_hint(hints).await {
+            Some(Hint::Cancel(run)) if shared.watch(&run).is_some() => return,
+            None => return,
+            Some(_) => {}
+        }
+    }
+}
+
 /// Stops the runs for which a cancel was requested.
 pub(crate) async fn hear_cancels(shared: Arc<Shared>) {
     let mut ticks = tokio::time::interval(HEAR_CANCELS);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut hints = None;
     loop {
         tokio::select! {
             _ = ticks.tick() => {}
+            () = of_cancel(&mut hints, &shared) => {}
             () = shared.over() => return,
+        }
+        if hints.is_none() && !shared.holding().is_empty() {
+            hints = shared.store.hints();
         }
         if shared.holding().is_empty() {
             continue;

@@ -7,6 +7,7 @@
 //! | [`Graph`], [`Node`], [`IntoNode`] | the shape of the work, and its nodes as plain `async fn`s |
 //! | [`Ctx`] | what a node sees: state, resources, effects |
 //! | [`Engine`], [`Flow`], [`Run`] | opens a store, registers graphs, starts and follows runs |
+//! | [`Worker`] | a process's part in a fleet: works until it is told to stop |
 //! | [`Tail`], [`StreamEvent`] | follows what a run streams |
 //! | [`GraphOutline`] | a registered graph for people and drawings |
 //! | [`Options`], [`NodePolicy`], [`Retry`] | limits and what happens on failure |
@@ -24,6 +25,7 @@ mod effects;
 mod emit;
 mod engine;
 mod error;
+mod fleet;
 mod flow;
 mod fork;
 mod gate;
@@ -55,6 +57,7 @@ pub use context::{Call, Ctx};
 pub use effects::{Resolution, Unsent};
 pub use engine::{Builder, Engine};
 pub use error::{EffectError, Error, NodeError, Result};
+pub use fleet::{Worker, WorkerReport};
 pub use flow::{Flow, StartOptions};
 pub use fork::{Fork, ForkError};
 pub use graph::{Graph, Sources};

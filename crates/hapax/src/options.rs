@@ -83,6 +83,7 @@ pub struct Options {
     pub(crate) store_patience: Duration,
     pub(crate) scan_interval: Duration,
     pub(crate) finds_work: bool,
+    pub(crate) name: Option<String>,
 }
 
 impl Default for Options {
@@ -106,7 +107,17 @@ impl Default for Options {
             store_patience: Duration::from_secs(30),
             scan_interval: Duration::from_secs(1),
             finds_work: true,
+            name: None,
         }
+    }
+}
+
+impl Options {
+    /// What people know this engine by, as in `hapax workers`; something is added that makes it unique. Default: the
+    /// machine's name and the number of the process.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
     }
 }
 

@@ -11,12 +11,12 @@ pub(crate) use script::Script;
 pub use script::{Asked, Scripted};
 
 use crate::{
-    Engine, Error, Options, Run,
+    Engine, Error, Options, Run, clock,
     handle::LOOK,
     replay::{History, Source},
 };
 use hapax_core::{commit::Status, state::State};
-use hapax_store::{Clock, MemoryStore, Store};
+use hapax_store::{Clock, MemoryStore, Outlook, Store};
 use std::{
     sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -159,9 +159,10 @@ impl Lab {
         for (run, _) in shared.holding() {
             shared.left(&run).await;
         }
-        match shared.store.next_wake(shared.ready(1)).await? {
-            Some(at_us) if at_us > self.clock.now_us() => {
-                self.clock.advance_to(at_us);
+        let now = self.clock.now_us();
+        match shared.store.outlook(shared.ready(1)).await? {
+            Outlook { ready: false, next: Some(next) } => {
+                self.clock.advance_to(clock::later(now, next));
                 shared.look_for_work();
             }
             // A run is about to be taken up, or waits for something else than time.

@@ -15,20 +15,26 @@ use crate::{
 use futures::future::BoxFuture;
 use hapax_core::{
     commit::{PausedBy, Status, Wake},
-    id::RunKey,
+    id::{Namespace, RunKey},
     key::Digest,
+    order::PathHash,
+    rng::Rng,
     state::StateShape,
 };
-use hapax_store::{Claimant, Clock, Lease, NewRun, ReadyFilter, Store, StoreError};
+use hapax_store::{Claimant, Clock, Hint, Lease, NewRun, ReadyFilter, Store, StoreError};
 use std::{
     collections::HashMap,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{
+    Notify, OwnedSemaphorePermit, Semaphore,
+    broadcast::{Receiver, error::RecvError},
+    watch,
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 /// How a run left this engine.
@@ -93,6 +99,10 @@ pub(crate) struct Shared {
     pub(crate) streamed: watch::Sender<()>,
     /// Nobody holds the engine any more.
     deserted: CancellationToken,
+    /// It looks for work.
+    pub(crate) hired: CancellationToken,
+    /// What became of the runs that left it.
+    pub(crate) tally: Tally,
     slots: Arc<Semaphore>,
     /// Cloned into each run's gate, so that a run can tell whether it is alone.
     crew: Arc<()>,
@@ -106,6 +116,38 @@ pub(crate) struct Shared {
     crowded: AtomicBool,
 }
 
+/// How many runs left an engine, by how they did.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) finished: AtomicU64,
+    pub(crate) handed_over: AtomicU64,
+    pub(crate) lost: AtomicU64,
+}
+
+impl Tally {
+    fn count(&self, end: &End) {
+        let counter = match end {
+            End::Succeeded(..) | End::Over(_) => &self.finished,
+            End::Stopped(None) => &self.handed_over,
+            End::Elsewhere | End::Stopped(Some(_)) => &self.lost,
+            End::Parked(_) => return,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Characters of an engine's name that are kept.
+const LONGEST_NAME: usize = 100;
+
+/// The name under which an engine claims: for people, and like no other's.
+fn owner(options: &Options) -> String {
+    let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let name = options.name.clone().unwrap_or_else(|| format!("{}:{}", host(), std::process::id()));
+    let shown: String = name.chars().filter(|c| !c.is_control()).take(LONGEST_NAME).collect();
+    let unique = uuid::Uuid::new_v4().simple().to_string();
+    format!("{shown}:{}", &unique[..12])
+}
+
 /// A run that was claimed but not started yet: its end is announced even if it never starts.
 pub(crate) struct Taken {
     pub(crate) claim: Claim,
@@ -114,10 +156,14 @@ pub(crate) struct Taken {
 
 impl Shared {
     pub(crate) fn new(store: Arc<dyn Store>, options: Options, script: Option<Arc<Script>>) -> Arc<Self> {
+        let hired = CancellationToken::new();
+        if options.finds_work {
+            hired.cancel();
+        }
         Arc::new(Self {
             clock: store.clock(),
             store,
-            owner: uuid::Uuid::now_v7().to_string().into(),
+            owner: owner(&options).into(),
             observer: Observer::default(),
             script,
             drain: CancellationToken::new(),
@@ -125,6 +171,8 @@ impl Shared {
             mail: Arc::default(),
             streamed: watch::Sender::default(),
             deserted: CancellationToken::new(),
+            hired,
+            tally: Tally::default(),
             slots: Arc::new(Semaphore::new(options.max_active_runs.max(1))),
             crew: Arc::default(),
             held: Mutex::default(),
@@ -274,6 +322,7 @@ impl Shared {
 
     /// The run leaves this engine's hands.
     fn let_go(&self, run: &RunKey, sender: &watch::Sender<Option<End>>, end: End) {
+        self.tally.count(&end);
         if let End::Stopped(Some(error)) = &end {
             lock(&self.given_up).insert(run.clone(), error.clone());
         }
@@ -380,57 +429,105 @@ impl Shared {
 /// process that held a run may take a moment to die.
 const FIRST_LOOK: Duration = Duration::from_millis(10);
 
-/// Looks for runs that nobody holds: what a crash left, what was parked, what waits for its first step.
+/// How much later than planned the engine may look, of each pause and after a hint, so that many engines don't look all at
+/// once.
+const JITTER: f64 = 0.1;
+const HINT_SPREAD: Duration = Duration::from_millis(20);
+
+/// Looks for runs that nobody holds: what a crash left, what was parked, what waits for its first step. It asks the store
+/// at the latest every `scan_interval`, and at once when a hint comes; whatever a hint says, the store's word counts.
 pub(crate) async fn find_work(shared: Arc<Shared>) {
-    if !shared.options.finds_work {
-        return;
+    tokio::select! {
+        () = shared.hired.cancelled() => {}
+        () = shared.closing() => return,
     }
+    let mut hints = shared.store.hints();
+    let mut jitter = Rng::for_jitter(uuid::Uuid::new_v4().as_u128() as u64, 0, PathHash::ROOT, 0);
     let mut pause = FIRST_LOOK;
     loop {
-        let more = take_what_fits(&shared).await;
-        let until = if more { Duration::ZERO } else { pause.min(next_wake(&shared).await) };
+        let until = match look(&shared).await {
+            Look::Again => Duration::ZERO,
+            Look::In(next) => next.min(pause.mul_f64(1.0 + JITTER * jitter.f64())),
+        };
         tokio::select! {
             () = shared.drain.cancelled() => return,
             () = shared.deserted.cancelled() => return,
             () = shared.work.notified() => pause = FIRST_LOOK,
+            () = of_work(&mut hints, &shared.options.namespace) => {
+                tokio::time::sleep(HINT_SPREAD.mul_f64(jitter.f64())).await;
+            }
             () = tokio::time::sleep(until) => pause = (pause * 2).min(shared.options.scan_interval),
         }
     }
 }
 
-/// How long until the next parked run is to be woken. Without room for it there is no hurry: whoever leaves calls.
-async fn next_wake(shared: &Shared) -> Duration {
-    let room = shared.slots.available_permits();
-    if room == 0 {
-        return Duration::MAX;
-    }
-    match shared.store.next_wake(shared.ready(room)).await {
-        Ok(Some(at_us)) => Duration::from_micros(u64::try_from(at_us - shared.clock.now_us()).unwrap_or(0)),
-        Ok(None) => Duration::MAX,
-        Err(error) => {
-            tracing::warn!(%error, "cannot ask for the next wake-up; trying again");
-            Duration::MAX
+/// Resolves when a hint says that a run may be taken up.
+async fn of_work(hints: &mut Option<Receiver<Hint>>, namespace: &Namespace) {
+    loop {
+        match next_hint(hints).await {
+            Some(Hint::Ready(of)) if of == *namespace => return,
+            // Some were missed: there is no telling what they said.
+            None => return,
+            Some(_) => {}
         }
     }
 }
 
-/// Claims as many runs as there is room for. Answers whether there may be more at once.
-async fn take_what_fits(shared: &Arc<Shared>) -> bool {
-    let limit = shared.slots.available_permits();
-    let filter = shared.ready(limit);
-    if filter.graphs.is_empty() || limit == 0 {
-        shared.crowded.fetch_or(limit == 0, Ordering::AcqRel);
-        return false;
+/// The next hint; `None`: some were missed. Where none come this never resolves.
+pub(crate) async fn next_hint(hints: &mut Option<Receiver<Hint>>) -> Option<Hint> {
+    let Some(receiver) = hints else { return std::future::pending().await };
+    match receiver.recv().await {
+        Ok(hint) => Some(hint),
+        Err(RecvError::Lagged(_)) => None,
+        Err(RecvError::Closed) => {
+            *hints = None;
+            std::future::pending().await
+        }
     }
-    let claimed = match shared.store.claim_ready(filter, shared.claimant()).await {
-        Ok(claimed) => claimed,
+}
+
+/// When the engine looks for work the next time.
+enum Look {
+    /// At once: there was something, so there may be more.
+    Again,
+    /// When the store says that something comes; `Duration::MAX`: it knows of nothing.
+    In(Duration),
+}
+
+/// Asks whether there is work, and takes it. Without room for it there is no hurry: whoever leaves calls.
+async fn look(shared: &Arc<Shared>) -> Look {
+    let room = shared.slots.available_permits();
+    let filter = shared.ready(room);
+    if filter.graphs.is_empty() || room == 0 {
+        shared.crowded.fetch_or(room == 0, Ordering::AcqRel);
+        return Look::In(Duration::MAX);
+    }
+    match shared.store.outlook(filter).await {
+        Ok(outlook) if outlook.ready && take_what_fits(shared).await => Look::Again,
+        Ok(outlook) => Look::In(outlook.next.unwrap_or(Duration::MAX)),
         Err(error) => {
             tracing::warn!(%error, "cannot look for work; trying again");
+            Look::In(Duration::MAX)
+        }
+    }
+}
+
+/// Claims as many runs as there is room for. Answers whether there were any.
+async fn take_what_fits(shared: &Arc<Shared>) -> bool {
+    let limit = shared.slots.available_permits();
+    if limit == 0 {
+        shared.crowded.store(true, Ordering::Release);
+        return false;
+    }
+    let claimed = match shared.store.claim_ready(shared.ready(limit), shared.claimant()).await {
+        Ok(claimed) => claimed,
+        Err(error) => {
+            tracing::warn!(%error, "cannot take up work; trying again");
             return false;
         }
     };
-    let full = claimed.len() == limit;
-    shared.crowded.fetch_or(full, Ordering::AcqRel);
+    shared.crowded.fetch_or(claimed.len() == limit, Ordering::AcqRel);
+    let any = !claimed.is_empty();
     for (key, lease) in claimed {
         let mut taken = shared.take(key.clone(), lease);
         let Ok(Some(record)) = shared.store.run(key).await else {
@@ -443,5 +540,5 @@ async fn take_what_fits(shared: &Arc<Shared>) -> bool {
             _ => shared.park(taken).await,
         }
     }
-    full
+    any
 }

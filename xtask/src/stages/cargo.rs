@@ -56,7 +56,7 @@ pub(super) fn tests(context: &Context) -> Result<(), Failure> {
         all.run()?;
     }
     runner.clone().args(WITH_HTTP).args("--lib --test http --test bad_input --test stores").run()?;
-    runner.args(WITH_SERVERS).args("--test postgres --test mysql").run()
+    runner.args(WITH_SERVERS).args("--lib --test postgres --test mysql --test servers").run()
 }
 
 pub(super) fn doctests(context: &Context) -> Result<(), Failure> {

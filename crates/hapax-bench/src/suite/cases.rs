@@ -10,6 +10,10 @@ pub(crate) enum Place {
     Sqlite,
     /// A file that holds many older runs already, the same one for all cases.
     Filled,
+    /// A fresh database on a server of our own.
+    Postgres,
+    /// The same; MariaDB is what is started.
+    Mysql,
 }
 
 impl Place {
@@ -17,7 +21,13 @@ impl Place {
         match self {
             Place::Memory => "memory",
             Place::Sqlite | Place::Filled => "sqlite",
+            Place::Postgres => "postgres",
+            Place::Mysql => "mysql",
         }
+    }
+
+    pub(crate) fn is_server(self) -> bool {
+        matches!(self, Place::Postgres | Place::Mysql)
     }
 }
 
@@ -31,6 +41,8 @@ pub(crate) struct Case {
     /// `strict`, `pipelined`, or nothing for a limit.
     pub(crate) durability: &'static str,
     pub(crate) threads: Option<usize>,
+    /// Processes that do it at the same time.
+    pub(crate) workers: usize,
     /// The workload with its numbers, as the driver wants them.
     pub(crate) call: String,
     /// The id of the limit that it is held against.
@@ -100,6 +112,13 @@ pub(crate) fn all(sizes: &Sizes) -> Vec<Case> {
         }
     }
     cases.extend(journal(sizes));
+    for place in [Place::Postgres, Place::Mysql] {
+        cases.extend(server_limits(sizes, place));
+        for durability in ["strict", "pipelined"] {
+            cases.extend(on_server(sizes, place, durability));
+        }
+        cases.extend([1, 2, 4, 8].map(|workers| fleet(sizes, place, workers)));
+    }
     cases.extend(sizes.long.map(long));
     cases
 }
@@ -112,6 +131,7 @@ fn journal(sizes: &Sizes) -> Vec<Case> {
         place: Place::Sqlite,
         durability,
         threads,
+        workers: 1,
         call,
         limit: None,
         goals,
@@ -163,6 +183,7 @@ fn limits(count: u64) -> Vec<Case> {
         place: Place::Sqlite,
         durability: "",
         threads: None,
+        workers: 1,
         call,
         limit: None,
         goals: vec![],
@@ -184,6 +205,7 @@ fn workloads(sizes: &Sizes, place: Place, durability: &'static str) -> Vec<Case>
         place,
         durability,
         threads: (!sqlite).then_some(1),
+        workers: 1,
         call,
         limit: None,
         goals: vec![],
@@ -229,6 +251,104 @@ fn with_goals(mut case: Case) -> Case {
     case
 }
 
+/// Connections that insert at the same time.
+const CONNECTIONS: u64 = 32;
+/// How long a killed process keeps its runs, in milliseconds, and how soon after that they must be finished.
+pub(crate) const LEASE_MS: u64 = 2000;
+const TAKEOVER_MS: f64 = 200.0;
+
+/// The ids of a server's limits: one connection, many, the statements of a step.
+fn limit_ids(place: Place) -> [&'static str; 3] {
+    match place {
+        Place::Mysql => ["mysql-insert", "mysql-inserts", "mysql-step"],
+        _ => ["pg-insert", "pg-inserts", "pg-step"],
+    }
+}
+
+fn server_limits(sizes: &Sizes, place: Place) -> Vec<Case> {
+    let [insert, inserts, step] = limit_ids(place);
+    let count = sizes.limit;
+    let limit = |id: &str, title: String, call: String| Case {
+        id: id.into(),
+        title,
+        place,
+        durability: "",
+        threads: None,
+        workers: 1,
+        call,
+        limit: None,
+        goals: vec![],
+    };
+    vec![
+        limit(insert, "1 row a commit".into(), format!("limit-inserts {count} 1")),
+        limit(
+            inserts,
+            format!("1 row a commit, {CONNECTIONS} connections"),
+            format!("limit-inserts {} {CONNECTIONS}", count * 2),
+        ),
+        limit(step, "statements of 1 step a commit".into(), format!("limit-steps {count} 1")),
+    ]
+}
+
+/// What the design demands on servers; page 7 names figures for PostgreSQL alone.
+fn on_server(sizes: &Sizes, place: Place, durability: &'static str) -> Vec<Case> {
+    let [_, inserts, step] = limit_ids(place);
+    let (strict, postgres) = (durability == "strict", place == Place::Postgres);
+    let case = |id: &str, title: String, call: String, limit, goals: Vec<Goal>| Case {
+        id: format!("{id}-{}-{durability}", place.name()),
+        title,
+        place,
+        durability,
+        threads: None,
+        workers: 1,
+        call,
+        limit,
+        goals,
+    };
+    let w1 = if strict { sizes.w1 / 4 } else { sizes.w1 };
+    let w1_goals = match (strict, postgres) {
+        (true, _) => vec![Goal::Ratio(0.8)],
+        (false, true) => vec![Goal::StepsPerS(15_000.0)],
+        (false, false) => vec![],
+    };
+    let (w2_goals, w4_goals) = match (strict, postgres) {
+        (true, _) => (vec![], vec![]),
+        (false, true) => (
+            vec![Goal::Ratio(1.15), Goal::StepsPerS(12_000.0), Goal::CpuUs(150.0)],
+            vec![Goal::MsPerStep(0.5), Goal::DiskPerStep(5000.0)],
+        ),
+        (false, false) => (vec![Goal::Ratio(1.15)], vec![]),
+    };
+    let (runs, in_flight) = (sizes.w2_runs, CONNECTIONS);
+    let w2 = format!("w2 {runs} 10 {in_flight}");
+    let w5 = vec![Goal::WallMs(LEASE_MS as f64 + TAKEOVER_MS), Goal::NoneTwice];
+    let w4a = format!("w4a {} {STATE_BYTES}", sizes.w4);
+    vec![
+        case("w1", format!("W1 {} steps", thousands(w1)), format!("w1 {w1}"), Some(step), w1_goals),
+        case("w2", format!("W2 {} runs x 10", thousands(runs)), w2, Some(inserts), w2_goals),
+        case("w4a", "W4a 100 KB, counter".into(), w4a, None, w4_goals),
+        case("w5", format!("W5 kill at 100 of 200, lease {} s", LEASE_MS / 1000), "w5 200".into(), None, w5),
+    ]
+}
+
+/// W2, shared by so many processes.
+fn fleet(sizes: &Sizes, place: Place, workers: usize) -> Case {
+    let runs = sizes.w2_runs;
+    let each = runs / workers as u64;
+    let s = if workers == 1 { "" } else { "s" };
+    Case {
+        id: format!("fleet-{workers}-{}", place.name()),
+        title: format!("W2 {} runs x 10, {workers} worker{s}", thousands(runs)),
+        place,
+        durability: "pipelined",
+        threads: None,
+        workers,
+        call: format!("w2 {each} 10 {CONNECTIONS}"),
+        limit: Some(limit_ids(place)[1]),
+        goals: vec![],
+    }
+}
+
 fn long(steps: u64) -> Case {
     Case {
         id: "long".into(),
@@ -236,6 +356,7 @@ fn long(steps: u64) -> Case {
         place: Place::Sqlite,
         durability: "pipelined",
         threads: None,
+        workers: 1,
         call: format!("w1 {steps}"),
         limit: Some("row"),
         goals: vec![Goal::PeakGrowth(1.2)],
@@ -287,6 +408,10 @@ mod tests {
             assert_eq!(with(id), 1, "{id}");
         }
         assert_eq!((with("w4a-sqlite-pipelined"), with("w5-sqlite-strict")), (2, 2));
+        assert_eq!(
+            (with("w1-postgres-strict"), with("w2-mysql-pipelined"), with("w5-postgres-strict")),
+            (1, 1, 2)
+        );
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! A workload in a process of its own: started, listened to, killed if we stop caring.
 
+use super::servers::Used;
 use crate::{Result, clock, report::Report};
 use rusqlite::Connection;
 use serde::Serialize;
@@ -21,8 +22,32 @@ pub(crate) struct Sample {
     pub(crate) report: Report,
     /// From the restart of a killed process until its result was there.
     pub(crate) restart_s: Option<f64>,
-    /// The database after a truncating checkpoint.
+    /// The database after a truncating checkpoint; on a server, what it grew by.
     pub(crate) disk_bytes: Option<u64>,
+    /// What the server used meanwhile.
+    pub(crate) server: Option<Used>,
+}
+
+/// The report of processes that did their shares at the same time.
+pub(crate) fn together(reports: Vec<Report>) -> Report {
+    let mut all = reports.into_iter();
+    let first = all.next().unwrap_or_default();
+    all.fold(first, |sum, one| {
+        let transactions = sum.extra_u64("transactions").zip(one.extra_u64("transactions"));
+        let mut extra = sum.extra;
+        extra.extend(transactions.map(|(sum, one)| ("transactions".to_owned(), (sum + one).into())));
+        Report {
+            wall_s: sum.wall_s.max(one.wall_s),
+            steps: sum.steps + one.steps,
+            cpu_s: sum.cpu_s + one.cpu_s,
+            p50_ms: sum.p50_ms.max(one.p50_ms),
+            p99_ms: sum.p99_ms.max(one.p99_ms),
+            executed: sum.executed + one.executed,
+            client_peak_rss: sum.client_peak_rss.max(one.client_peak_rss),
+            client_write_bytes: sum.client_write_bytes + one.client_write_bytes,
+            extra,
+        }
+    })
 }
 
 /// Ends with its handle.
@@ -104,4 +129,24 @@ pub(crate) fn remove(path: &Path) {
         let _ = fs::remove_file(beside(suffix));
     }
     let _ = fs::remove_dir_all(beside("-locks"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn shares_add_up_and_the_slowest_counts() {
+        let share = |wall_s, steps: u64| Report {
+            wall_s,
+            steps,
+            cpu_s: 1.0,
+            extra: json!({ "transactions": steps }).as_object().unwrap().clone(),
+            ..Report::default()
+        };
+        let both = together(vec![share(1.0, 10), share(2.0, 20)]);
+        assert_eq!((both.wall_s, both.steps, both.cpu_s), (2.0, 30, 2.0));
+        assert_eq!(both.extra_u64("transactions"), Some(30));
+    }
 }

@@ -7,18 +7,21 @@ mod goals;
 mod machine;
 mod readme;
 mod rows;
+mod servers;
 mod svg;
 mod table;
 
-use crate::{Result, args::SuiteOptions};
-use cases::{Case, FILL_STEPS, Place, Sizes, thousands};
+use crate::{Result, args::SuiteOptions, clock, report::Report};
+use cases::{Case, FILL_STEPS, LEASE_MS, Place, Sizes, thousands};
 use child::{Call, Sample};
 use machine::Machine;
 use rows::Row;
+use servers::{Database, Servers};
 use std::{
     collections::HashMap,
     fs,
     path::{Path, PathBuf},
+    thread,
 };
 use tempfile::TempDir;
 
@@ -31,12 +34,18 @@ struct Outcome {
     rows: Vec<Row>,
 }
 
-const COUNTED: &str = "fsyncs: calls of xSync in SQLite's VFS, counted in the timed runs themselves";
+const COUNTED: &str = "fsyncs: calls of xSync in SQLite's VFS, counted in the timed runs themselves; on a server, its own \
+                       statistics (`pg_stat_wal`, `Innodb_data_fsyncs`). CPU: of this process, and of the server's";
+/// Processes that begin together are started this long before, in nanoseconds.
+const HEAD_START_NS: u64 = 1_500_000_000;
 
 /// Runs the suite and tells everybody.
 pub(crate) fn run(options: &SuiteOptions) -> Result<()> {
     let sizes = Sizes::new(options.quick, options.long);
-    let cases = cases::all(&sizes);
+    let mut cases = cases::all(&sizes);
+    if let Some(only) = &options.only {
+        cases.retain(|case| case.place.name() == only);
+    }
     let bench = Bench::new(options.folder.as_deref(), &sizes)?;
     let machine = Machine::read();
     let rows = rows::rows(&cases, &bench.measure(&cases, sizes.rounds)?);
@@ -80,6 +89,7 @@ type Samples = HashMap<String, Vec<Sample>>;
 struct Bench {
     folder: TempDir,
     fill_runs: u64,
+    servers: Servers,
 }
 
 impl Bench {
@@ -87,11 +97,13 @@ impl Bench {
         let beside_us = std::env::current_exe()?.parent().map(Path::to_owned);
         let folder = folder.map(Path::to_owned).or(beside_us).unwrap_or_else(|| ".".into());
         let folder = tempfile::Builder::new().prefix("hapax-bench-").tempdir_in(folder)?;
-        Ok(Self { folder, fill_runs: sizes.fill_runs })
+        Ok(Self { folder, fill_runs: sizes.fill_runs, servers: Servers::default() })
     }
 
     fn measure(&self, cases: &[Case], rounds: usize) -> Result<Samples> {
-        self.fill()?;
+        if cases.iter().any(|case| case.place == Place::Filled) {
+            self.fill()?;
+        }
         let mut samples = Samples::new();
         for round in 1..=rounds {
             for case in cases.iter().filter(|case| round == 1 || !case.is_long()) {
@@ -114,19 +126,51 @@ impl Bench {
     }
 
     fn sample(&self, case: &Case) -> Result<Sample> {
+        if let Some(database) = self.servers.database(case.place)? {
+            return self.sample_on(&database, case);
+        }
         let path = self.path(case);
-        let sample = if case.is_crash() { self.crash(case, &path) } else { run_once(case, &path) };
-        clean(case, &path);
+        let store = match case.place {
+            Place::Memory => "memory:".to_owned(),
+            _ => format!("sqlite:{}", path.display()),
+        };
+        let sample = self.run(case, &store).and_then(|mut sample| {
+            let has_file = case.place == Place::Sqlite && !case.is_limit();
+            sample.disk_bytes = has_file.then(|| child::disk_bytes(&path)).transpose()?;
+            Ok(sample)
+        });
+        if case.place == Place::Sqlite {
+            child::remove(&path);
+        }
         sample
     }
 
-    fn crash(&self, case: &Case, path: &Path) -> Result<Sample> {
+    /// A case on a server, whose tables are made before: what that costs isn't the case's.
+    fn sample_on(&self, database: &Database, case: &Case) -> Result<Sample> {
+        call(case, &database.url, "fill 1 40").run()?;
+        let before = database.used()?;
+        let mut sample = self.run(case, &database.url)?;
+        let used = database.used()?.since(before);
+        (sample.server, sample.disk_bytes) = (Some(used), (!case.is_limit()).then_some(used.disk_bytes));
+        Ok(sample)
+    }
+
+    fn run(&self, case: &Case, store: &str) -> Result<Sample> {
+        if case.is_crash() {
+            return self.crash(case, store);
+        }
+        let report =
+            if case.workers == 1 { call(case, store, &case.call).run()?.0 } else { fleet(case, store)? };
+        Ok(Sample { report, restart_s: None, disk_bytes: None, server: None })
+    }
+
+    fn crash(&self, case: &Case, store: &str) -> Result<Sample> {
         let file = self.file("executed.txt");
         let steps = case.call.trim_start_matches("w5 ");
-        call(case, path, &format!("w5 {steps} {} 100", file.display())).die()?;
-        let (report, restart_s) = call(case, path, &format!("w5resume {steps} {}", file.display())).run()?;
+        call(case, store, &format!("w5 {steps} {} 100", file.display())).die()?;
+        let (report, restart_s) = call(case, store, &format!("w5resume {steps} {}", file.display())).run()?;
         fs::remove_file(file)?;
-        Ok(Sample { report, restart_s: Some(restart_s), disk_bytes: Some(child::disk_bytes(path)?) })
+        Ok(Sample { report, restart_s: Some(restart_s), disk_bytes: None, server: None })
     }
 
     fn path(&self, case: &Case) -> PathBuf {
@@ -138,31 +182,30 @@ impl Bench {
     }
 }
 
-fn run_once(case: &Case, path: &Path) -> Result<Sample> {
-    let (report, _) = call(case, path, &case.call).run()?;
-    let has_file = case.place == Place::Sqlite && !case.is_limit();
-    let disk_bytes = has_file.then(|| child::disk_bytes(path)).transpose()?;
-    Ok(Sample { report, restart_s: None, disk_bytes })
+/// So many processes that begin at the same moment.
+fn fleet(case: &Case, store: &str) -> Result<Report> {
+    let begin = format!("--begin-at {} {}", clock::unix_ns() + HEAD_START_NS, case.call);
+    let calls: Vec<Call> = (0..case.workers).map(|_| call(case, store, &begin)).collect();
+    let reports: Result<Vec<Report>> = thread::scope(|scope| {
+        let running: Vec<_> = calls.iter().map(|call| scope.spawn(|| call.run())).collect();
+        let ended =
+            running.into_iter().map(|thread| thread.join().map_err(|_| "a worker's thread panicked")?);
+        ended.map(|ended| Ok(ended?.0)).collect()
+    });
+    reports.map(child::together)
 }
 
-fn call(case: &Case, path: &Path, workload: &str) -> Call {
-    let store = match case.place {
-        Place::Memory => "memory:".to_owned(),
-        Place::Sqlite | Place::Filled => format!("sqlite:{}", path.display()),
-    };
-    let mut words = vec!["--store".to_owned(), store];
+fn call(case: &Case, store: &str, workload: &str) -> Call {
+    let mut words = vec!["--store".to_owned(), store.to_owned()];
     if !case.is_limit() {
         words.extend(["--durability".to_owned(), case.durability.to_owned()]);
+    }
+    if case.is_crash() && case.place.is_server() {
+        words.extend(["--lease".to_owned(), LEASE_MS.to_string()]);
     }
     words.extend(case.threads.into_iter().flat_map(|threads| ["--threads".to_owned(), threads.to_string()]));
     words.extend(workload.split(' ').map(str::to_owned));
     Call::new(words)
-}
-
-fn clean(case: &Case, path: &Path) {
-    if case.place == Place::Sqlite {
-        child::remove(path);
-    }
 }
 
 fn progress(case: &Case, sample: &Sample) -> String {

@@ -24,7 +24,7 @@ pub(crate) struct Figures {
     pub(crate) steps_per_s: f64,
     /// Physical transactions, as the store counts them.
     pub(crate) commits_per_s: Option<f64>,
-    /// As SQLite's VFS counts them.
+    /// As SQLite's VFS counts them, or the server.
     pub(crate) fsyncs_per_s: Option<f64>,
     pub(crate) fsyncs_per_commit: Option<f64>,
     pub(crate) fsyncs_per_step: Option<f64>,
@@ -84,10 +84,12 @@ fn figures(samples: &[Sample], limit: Option<&[f64]>) -> Figures {
         wall_ms: of(wall_ms),
         steps_per_s: of(rate),
         commits_per_s: per_s("transactions"),
-        fsyncs_per_s: per_s("fsyncs"),
+        fsyncs_per_s: median(
+            samples.iter().filter_map(|sample| Some(fsyncs(sample)? / sample.report.wall_s)),
+        ),
         fsyncs_per_commit: median(samples.iter().filter_map(fsyncs_per_commit)),
         fsyncs_per_step: median(samples.iter().filter_map(fsyncs_per_step)),
-        cpu_us_per_step: of(|sample| sample.report.cpu_s * 1e6 / steps(sample).max(1) as f64),
+        cpu_us_per_step: of(|sample| cpu_s(sample) * 1e6 / steps(sample).max(1) as f64),
         p50_ms: of(|sample| sample.report.p50_ms),
         p99_ms: of(|sample| sample.report.p99_ms),
         peak_mb: of(|sample| sample.report.client_peak_rss as f64 / 1e6),
@@ -116,13 +118,22 @@ fn extra(sample: &Sample, name: &str) -> Option<f64> {
     sample.report.extra_u64(name).map(|number| number as f64)
 }
 
+fn fsyncs(sample: &Sample) -> Option<f64> {
+    sample.server.map(|used| used.fsyncs as f64).or_else(|| extra(sample, "fsyncs"))
+}
+
+/// Of client and server.
+fn cpu_s(sample: &Sample) -> f64 {
+    sample.report.cpu_s + sample.server.map_or(0.0, |used| used.cpu_s)
+}
+
 fn fsyncs_per_commit(sample: &Sample) -> Option<f64> {
     let commits = extra(sample, "transactions").filter(|commits| *commits > 0.0)?;
-    Some(extra(sample, "fsyncs")? / commits)
+    Some(fsyncs(sample)? / commits)
 }
 
 fn fsyncs_per_step(sample: &Sample) -> Option<f64> {
-    Some(extra(sample, "fsyncs")? / steps(sample).max(1) as f64)
+    Some(fsyncs(sample)? / steps(sample).max(1) as f64)
 }
 
 fn disk_per_step(sample: &Sample) -> Option<f64> {
@@ -152,7 +163,10 @@ pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::cases, *};
+    use super::{
+        super::{cases, servers::Used},
+        *,
+    };
     use crate::report::Report;
     use serde_json::json;
 
@@ -166,7 +180,15 @@ mod tests {
             extra: extra.as_object().unwrap().clone(),
             ..Report::default()
         };
-        Sample { report, restart_s: None, disk_bytes: Some(steps * 400) }
+        Sample { report, restart_s: None, disk_bytes: Some(steps * 400), server: None }
+    }
+
+    #[test]
+    fn what_a_server_used_counts() {
+        let mut sample = sample(1.0, 100, 0);
+        sample.server = Some(Used { fsyncs: 50, cpu_s: 0.3, disk_bytes: 0 });
+        let figures = figures(&[sample], None);
+        assert_eq!((figures.fsyncs_per_step, figures.cpu_us_per_step), (Some(0.5), 4000.0));
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub(super) fn bars(rows: &[Row]) -> String {
 
 /// W3 counts items and W4 copies bytes: their rates would be compared with what they aren't.
 fn is_shown(row: &Row) -> bool {
-    row.is_limit() || ["w1", "w2", "long"].iter().any(|id| row.id.starts_with(id))
+    row.is_limit() || ["w1", "w2", "long", "fleet"].iter().any(|id| row.id.starts_with(id))
 }
 
 fn head(height: f64) -> String {
@@ -38,7 +38,7 @@ fn head(height: f64) -> String {
          height=\"{height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
          <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n\
          <text x=\"10\" y=\"20\" font-size=\"14\" font-weight=\"bold\">Steps per second, logarithmic: \
-         Hapax (blue) and the limits of the same disk and SQLite (grey)</text>\n"
+         Hapax (blue) and the limits of the same disk and databases (grey)</text>\n"
     )
 }
 

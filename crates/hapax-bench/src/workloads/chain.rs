@@ -10,7 +10,7 @@ use crate::{
 use futures::{StreamExt, TryStreamExt, stream};
 use hapax::{Flow, prelude::*};
 use serde::{Deserialize, Serialize};
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 const STEP: Node = Node::new("step");
 
@@ -60,6 +60,9 @@ pub(super) async fn many_runs(
     let graph = chain(Graph::new(name, 1, STEP).node(STEP, counted_step));
     let flow = engine.register(graph, tally.clone()).await?;
     let (store, before) = (engine.store(), engine.store().stats());
+    if let Some(at_ns) = drive.begin_at_ns {
+        tokio::time::sleep(Duration::from_nanos(at_ns.saturating_sub(clock::unix_ns()))).await;
+    }
     let meter = Meter::begin(tally.clone());
     // A database is used by several processes one after the other: the id keeps their runs apart.
     let process = std::process::id();

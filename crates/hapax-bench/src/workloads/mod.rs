@@ -27,6 +27,9 @@ pub(crate) fn run(drive: &Drive) -> Result<()> {
         Workload::LimitFsync { count } => limits::fsync(&drive.store, *count),
         Workload::LimitRows { commits, rows } => limits::rows(&drive.store, *commits, *rows),
         Workload::LimitSteps { commits, steps } => limits::steps(&drive.store, *commits, *steps),
+        Workload::LimitInserts { commits, connections } => {
+            limits::inserts(&drive.store, *commits, *connections)
+        }
         workload => runtime(drive.threads)?.block_on(run_on_engine(drive, workload)),
     }
 }
@@ -46,9 +49,10 @@ async fn run_on_engine(drive: &Drive, workload: &Workload) -> Result<()> {
         Workload::Writes { runs, each } => journal::calls(drive, EffectKind::Write, (*runs, 1, *each)).await,
         Workload::Replay { steps } => journal::replay(drive, *steps).await,
         Workload::Timers { runs, seconds } => journal::timers(drive, *runs, *seconds).await,
-        Workload::LimitFsync { .. } | Workload::LimitRows { .. } | Workload::LimitSteps { .. } => {
-            unreachable!("limits need no engine")
-        }
+        Workload::LimitFsync { .. }
+        | Workload::LimitRows { .. }
+        | Workload::LimitSteps { .. }
+        | Workload::LimitInserts { .. } => unreachable!("limits need no engine"),
     }
 }
 
@@ -61,7 +65,10 @@ fn runtime(threads: Option<usize>) -> std::io::Result<Runtime> {
 }
 
 async fn open(drive: &Drive) -> Result<Engine> {
-    let options = Options::default().durability(drive.durability).run_budget(BUDGET).node_timeout(BUDGET);
+    let mut options = Options::default().durability(drive.durability).run_budget(BUDGET).node_timeout(BUDGET);
+    if let Some(lease_ms) = drive.lease_ms {
+        options = options.lease_ttl(Duration::from_millis(lease_ms));
+    }
     Ok(Engine::builder().options(options).open(&drive.store).await?)
 }
 

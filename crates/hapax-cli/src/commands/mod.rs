@@ -22,8 +22,10 @@ mod retry;
 mod show;
 mod signal;
 mod tail;
+pub(crate) mod worker;
+mod workers;
 
-use crate::{demo::Demo, failure::Failure, output::Output, session::Session};
+use crate::{demo::Demo, failure::Failure, output::Output, session::Session, signals::EndRequests};
 use clap::Subcommand;
 use hapax::core::{error::code, json::Json};
 
@@ -57,6 +59,8 @@ pub(crate) enum Online {
     Resolve(resolve::Resolve),
     Outbox(outbox::Outbox),
     Relay(relay::Relay),
+    Worker(worker::Worker),
+    Workers(workers::Workers),
     Gc(gc::Gc),
     Doctor(doctor::Doctor),
 }
@@ -71,7 +75,23 @@ pub(crate) enum Offline {
 }
 
 impl Online {
-    pub(crate) async fn run(self, session: &Session<'_>) -> Result<(), Failure> {
+    /// Runs it until it is done, or somebody asks for its end. A worker hears that itself: it has something to hand over.
+    pub(crate) async fn run_until(
+        self,
+        session: &Session<'_>,
+        requests: &mut EndRequests,
+    ) -> Result<(), Failure> {
+        if let Online::Worker(command) = self {
+            return command.run(session, requests).await;
+        }
+        let interrupted = self.interrupted();
+        tokio::select! {
+            outcome = self.run(session) => outcome,
+            () = requests.next() => Err(interrupted),
+        }
+    }
+
+    async fn run(self, session: &Session<'_>) -> Result<(), Failure> {
         match self {
             Online::List(command) => command.run(session).await,
             Online::Show(command) => command.run(session).await,
@@ -88,13 +108,15 @@ impl Online {
             Online::Resolve(command) => command.run(session).await,
             Online::Outbox(command) => command.run(session).await,
             Online::Relay(command) => command.run(session).await,
+            Online::Worker(_) => unreachable!("it hears requests to end by itself"),
+            Online::Workers(command) => command.run(session).await,
             Online::Gc(command) => command.run(session).await,
             Online::Doctor(command) => command.run(session).await,
         }
     }
 
     /// What is said when the user has had enough of it.
-    pub(crate) fn interrupted(&self) -> Failure {
+    fn interrupted(&self) -> Failure {
         let failure = Failure::coded(code::INTERRUPTED, "interrupted; nothing is lost");
         match self {
             Online::Resume(_) | Online::Retry(_) => failure.cured_by("`resume` goes on with it"),

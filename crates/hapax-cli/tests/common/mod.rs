@@ -159,6 +159,14 @@ impl Shop {
         handle
     }
 
+    /// The shop's graph on an engine that looks for no work.
+    pub(crate) async fn reopened(&self) -> Flow<Order, Arc<World>> {
+        let options = Options::default().finds_work(false);
+        let url = format!("sqlite:{}", self.path().display());
+        let engine = Engine::builder().options(options).open(&url).await.unwrap();
+        engine.register(shop(), self.world.clone()).await.unwrap()
+    }
+
     /// The stock binary on this store.
     pub(crate) fn hapax(&self, args: &[&str]) -> Said {
         said(self.command(args))

@@ -9,13 +9,14 @@ use hapax::{
         checkpoint::Checkpoint,
         commit::{Epoch, Write, Written},
         frontier::WorkItem,
-        id::RunKey,
+        id::{Namespace, RunKey},
         journal::JournalRow,
         mailbox::{Letter, NewLetter, Posted},
     },
     store::{
-        Answer, BoxFuture, Claimant, Created, GcPolicy, GcReport, Lease, ListFilter, Loaded, NewRun, Pace,
-        ReadyFilter, Renewal, RunRecord, Store, StoreError, StoreStats, Ticket, outbox::Outbox,
+        Answer, BoxFuture, Claimant, Created, Fleet, GcPolicy, GcReport, Lease, ListFilter, Loaded, NewRun,
+        Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreError, StoreStats, Ticket,
+        outbox::Outbox,
     },
 };
 use std::{
@@ -142,8 +143,11 @@ impl Store for Observed {
     fn letter(&self, run: RunKey, subject: Arc<str>, after: u64) -> Answer<'_, Option<Letter>> {
         self.inner.letter(run, subject, after)
     }
-    fn next_wake(&self, filter: ReadyFilter) -> Answer<'_, Option<i64>> {
-        self.inner.next_wake(filter)
+    fn outlook(&self, filter: ReadyFilter) -> Answer<'_, Outlook> {
+        self.inner.outlook(filter)
+    }
+    fn fleet(&self, namespace: Namespace) -> Answer<'_, Fleet> {
+        self.inner.fleet(namespace)
     }
     fn settle(&self, write: Arc<Write>) -> Answer<'_, Written> {
         self.inner.settle(write)

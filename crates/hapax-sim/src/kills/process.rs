@@ -1,5 +1,6 @@
 //! Child processes that can't outlive their test: killed and waited for, by their own id, when dropped.
 
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use std::{
     ffi::OsStr,
     io::{self, BufReader},
@@ -32,6 +33,32 @@ impl Process {
     /// SIGKILL, at once. One that has ended already stays as it is.
     pub fn kill(&self) {
         self.child().kill().expect("our own child can be killed");
+    }
+
+    /// Asks it to end, as a service manager does: SIGTERM.
+    pub fn terminate(&self) {
+        self.signal(Signal::TERM);
+    }
+
+    /// Freezes it, and answers when it stands still: SIGSTOP.
+    pub fn freeze(&self) {
+        self.signal(Signal::STOP);
+        let stopped =
+            waitpid(Some(self.pid()), WaitOptions::UNTRACED).expect("our own child can be waited for");
+        assert!(stopped.is_some_and(|(_, status)| status.stopped()), "it ended instead");
+    }
+
+    /// Lets it go on: SIGCONT.
+    pub fn thaw(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).expect("our own child can be signalled");
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.child())
     }
 
     /// Waits for its end.

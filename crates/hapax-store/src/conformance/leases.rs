@@ -6,11 +6,11 @@ use super::{
 };
 use crate::{
     error::StoreError,
-    store::{Lease, Renewal},
+    store::{Fleet, Holding, Lease, Outlook, ReadyFilter, Renewal},
 };
 use hapax_core::{
     commit::{PausedBy, Status, WaitsOn, Write},
-    id::RunKey,
+    id::{Namespace, RunKey},
 };
 use std::time::Duration;
 
@@ -136,4 +136,51 @@ pub async fn of_many_concurrent_claims_one_wins(fixture: Fixture) {
         });
     }
     assert_eq!(racers.join_all().await.into_iter().sum::<usize>(), 2);
+}
+
+/// Before it is claimed, and no longer; of a holder that is dead, once its lease is over.
+pub async fn what_can_be_claimed_is_in_the_outlook(fixture: Fixture) {
+    let store = &fixture.store;
+    assert_eq!(store.outlook(all()).await.unwrap(), Outlook::default());
+    Sample::run("new").create(store).await;
+    assert!(store.outlook(all()).await.unwrap().ready);
+    assert!(store.outlook(all()).await.unwrap().ready, "asking takes nothing");
+    assert_eq!(ready(store, "a", 10).await.len(), 1);
+    assert!(!store.outlook(all()).await.unwrap().ready, "it is held");
+    store.request_cancel(key("new")).await.unwrap();
+    assert!(!store.outlook(all()).await.unwrap().ready, "its holder cancels it");
+    Sample::run("left").claimed_by("dead", Duration::from_millis(20)).hold(store).await;
+    while !store.outlook(all()).await.unwrap().ready {
+        tokio::task::yield_now().await;
+    }
+    let claimed = ready(store, "b", 10).await;
+    assert_eq!((claimed.len(), claimed[0].0.clone(), claimed[0].1.taken_over), (1, key("left"), true));
+    assert!(!store.outlook(all()).await.unwrap().ready);
+}
+
+/// By name, with what waits for a worker; the finished, the parked and those of other tenants don't count.
+pub async fn what_each_worker_holds_is_told(fixture: Fixture) {
+    let store = &fixture.store;
+    assert_eq!(store.fleet(Namespace::default()).await.unwrap(), Fleet::default());
+    for (run, owner) in [("r1", "b"), ("r2", "a"), ("r3", "b")] {
+        Sample::run(run).claimed_by(owner, LONG).hold(store).await;
+    }
+    Sample::run("done").hold(store).await.finish().await;
+    let mut parked = Sample::run("parked").hold(store).await;
+    parked.write(Write::Status(parked.status(Status::Waiting { on: WaitsOn::Signal }, true))).await.unwrap();
+    Sample::run("waits").create(store).await;
+    Sample::run("left").claimed_by("dead", Duration::ZERO).hold(store).await;
+    let fleet = store.fleet(Namespace::default()).await.unwrap();
+    let holders: Vec<_> =
+        fleet.holders.iter().map(|held| (held.owner.as_str(), held.runs, held.epoch)).collect();
+    assert_eq!(holders, [("a", 1, 1), ("b", 2, 1), ("dead", 1, 1)]);
+    let alive = |holding: &Holding| !holding.lease_left.is_zero() && holding.lease_left <= LONG;
+    assert_eq!(fleet.holders.iter().map(alive).collect::<Vec<_>>(), [true, true, false]);
+    assert_eq!(fleet.waiting, 2, "a new run, and that of a dead worker");
+    assert_eq!(store.fleet(Namespace::new("another").unwrap()).await.unwrap(), Fleet::default());
+}
+
+fn all() -> ReadyFilter {
+    let graphs = vec![("sample".into(), shape("sample"))];
+    ReadyFilter { namespace: Namespace::default(), graphs, limit: 10 }
 }

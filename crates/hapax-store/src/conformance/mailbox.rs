@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     error::StoreError,
-    store::{GcPolicy, ListFilter, ReadyFilter, Store},
+    store::{GcPolicy, ListFilter, Outlook, ReadyFilter, Store},
 };
 use hapax_core::{
     commit::{Append, Status, StatusChange, WaitsOn, Wake, Write, Written},
@@ -161,13 +161,15 @@ pub async fn a_parked_run_is_ready_when_its_time_comes(fixture: Fixture) {
         graphs: vec![(graph.into(), shape(graph))],
         limit: 10,
     };
-    assert_eq!(store.next_wake(filter("another")).await.unwrap(), None);
-    assert_eq!(store.next_wake(filter("sample")).await.unwrap(), Some(0));
+    assert_eq!(store.outlook(filter("another")).await.unwrap(), Outlook::default());
+    let outlook = store.outlook(filter("sample")).await.unwrap();
+    assert!(outlook.ready && outlook.next.is_some(), "{outlook:?}");
     let claimed = ready(store, "b", 10).await;
     let names: Vec<_> = claimed.iter().map(|(key, _)| key.run.as_str()).collect();
     assert_eq!(names.len(), 2, "{names:?}");
     assert!(!names.contains(&"late"));
-    assert_eq!(store.next_wake(filter("sample")).await.unwrap(), Some(far));
+    let outlook = store.outlook(filter("sample")).await.unwrap();
+    assert!(!outlook.ready && outlook.next.is_some_and(|next| !next.is_zero()), "{outlook:?}");
     assert_eq!(status(store, &key("due")).await, Status::Running);
     // Its timer is gone, so a claim that is lost with its process must leave it ready.
     let running = ListFilter { statuses: vec!["running".into()], ..ListFilter::default() };

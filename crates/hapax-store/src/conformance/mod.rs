@@ -236,6 +236,8 @@ macro_rules! store_conformance {
                 ready_runs_are_claimed_oldest_first_and_once,
                 a_run_that_is_not_runnable_is_not_claimed,
                 of_many_concurrent_claims_one_wins,
+                what_can_be_claimed_is_in_the_outlook,
+                what_each_worker_holds_is_told,
             }
             cancel {
                 a_cancel_is_durable_and_its_holder_sees_it,

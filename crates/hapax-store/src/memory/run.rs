@@ -32,7 +32,7 @@ pub(super) struct Run {
     pub(super) record: RunRecord,
     /// Counts the runs of the store: two of them may be created in one microsecond.
     pub(super) number: u64,
-    lease_until_us: i64,
+    pub(super) lease_until_us: i64,
     keys: HashMap<StepKey, u64>,
     pub(super) checkpoints: BTreeMap<u64, Arc<Checkpoint>>,
     journal: BTreeMap<u64, JournalRow>,
@@ -109,6 +109,16 @@ impl Run {
                 left_ms: (self.lease_until_us - now_us).unsigned_abs().div_ceil(1000),
             }),
             _ => Ok(()),
+        }
+    }
+
+    /// Since when a run that may be claimed could have gone on.
+    pub(super) fn ready_since(&self) -> i64 {
+        let record = &self.record;
+        match (&record.owner, record.wake.at_us) {
+            (Some(_), _) => self.lease_until_us,
+            (None, Some(at)) if !record.status.is_runnable() && !record.cancel_requested => at,
+            _ => record.updated_at_us,
         }
     }
 

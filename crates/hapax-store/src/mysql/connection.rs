@@ -17,11 +17,13 @@ use crate::{
         chain::Chain,
         pool::{Connect, Pooled},
         sql::{Cell, Done, Fault, Row, Session, Value},
+        tls::{self, Mode},
     },
     store::BoxFuture,
 };
 use hapax_core::{error::code, limits::MAX_STATE_BYTES};
-use mysql_async::{Conn, Opts, Statement, prelude::Queryable};
+use mysql_async::{Conn, DriverError, Error, Opts, OptsBuilder, SslOpts, Statement, prelude::Queryable};
+use rustls::CertificateError;
 use std::{
     collections::HashMap,
     sync::{
@@ -43,6 +45,7 @@ const NOW: &str = "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)";
 /// What every session of a store shares.
 pub(super) struct Server {
     pub(super) address: Opts,
+    pub(super) mode: Mode,
     pub(super) options: MySqlOptions,
     /// The server's address, without its password.
     pub(super) what: String,
@@ -55,6 +58,21 @@ impl Connect for Arc<Server> {
     }
 }
 
+/// Opens sessions that are only asked: each question is a transaction of its own, without a COMMIT to be sent after it.
+pub(super) struct Asking(pub(super) Arc<Server>);
+
+impl Connect for Asking {
+    fn connect(&self) -> BoxFuture<'_, Result<Box<dyn Pooled>, StoreError>> {
+        Box::pin(async move {
+            let mut session = MySession::open(&self.0).await?;
+            let set = session.conn.query_drop("SET SESSION autocommit = 1").await;
+            set.map_err(|error| cannot_connect(&self.0.what, &self.0.address, &error))?;
+            session.only_asks = true;
+            Ok(Box::new(session) as Box<dyn Pooled>)
+        })
+    }
+}
+
 /// A session.
 pub(super) struct MySession {
     conn: Conn,
@@ -63,6 +81,8 @@ pub(super) struct MySession {
     standing: Standing,
     /// Bytes that the values of one statement may have.
     room: usize,
+    /// What is asked is over with its answer.
+    only_asks: bool,
 }
 
 /// Where a session stands.
@@ -78,8 +98,8 @@ enum Standing {
 
 impl MySession {
     pub(super) async fn open(server: &Arc<Server>) -> Result<Self, StoreError> {
-        let refuse = |error| cannot_connect(&server.what, &error);
-        let conn = match tokio::time::timeout(CONNECT, Conn::new(server.address.clone())).await {
+        let refuse = |error| cannot_connect(&server.what, &server.address, &error);
+        let conn = match tokio::time::timeout(CONNECT, connect(server)).await {
             Ok(conn) => conn.map_err(refuse)?,
             Err(_) => {
                 let why = "it doesn't answer: check that the server runs, and its address";
@@ -87,7 +107,8 @@ impl MySession {
             }
         };
         let (standing, statements) = (Standing::Idle, HashMap::new());
-        let mut session = Self { conn, server: server.clone(), statements, standing, room: 0 };
+        let mut session =
+            Self { conn, server: server.clone(), statements, standing, room: 0, only_asks: false };
         session.set_up().await.map_err(refuse)?;
         Ok(session)
     }
@@ -99,7 +120,7 @@ impl MySession {
              sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', \
              innodb_lock_wait_timeout = 5, lock_wait_timeout = 60, wait_timeout = 600 \
              /*M! , max_statement_time = 60, idle_transaction_timeout = 60 */",
-            self.server.options.isolation.words()
+            self.server.options.shared.isolation.words()
         );
         self.server.round_trips.fetch_add(2, Ordering::Relaxed);
         self.conn.query_drop(settings).await?;
@@ -136,7 +157,7 @@ impl MySession {
         }
         let Some(why) = found.loses_commits() else { return Ok(()) };
         let why = format!("it may lose what it has committed: {why}");
-        if self.server.options.allow_unsafe {
+        if self.server.options.shared.allow_unsafe {
             tracing::warn!(store = %what, "{why}");
             return Ok(());
         }
@@ -150,12 +171,12 @@ impl MySession {
 
     /// A table as it is named here.
     pub(super) fn table(&self, name: &str) -> String {
-        name.replace("hapax_", &self.server.options.prefix)
+        name.replace("hapax_", &self.server.options.shared.prefix)
     }
 
     /// What names our tables among all of the server.
     pub(super) fn place(&self) -> String {
-        format!("{} {}", self.server.address.db_name().unwrap_or_default(), self.server.options.prefix)
+        format!("{} {}", self.server.address.db_name().unwrap_or_default(), self.server.options.shared.prefix)
     }
 
     /// Sends a text of ours, whose tables are named as configured; where the session stands afterwards.
@@ -199,7 +220,10 @@ impl MySession {
                 self.conn.close(statement).await.map_err(fault)?;
             }
         }
-        let translated = sql.replace("{now}", NOW).replace("hapax_", &self.server.options.prefix);
+        let translated = sql
+            .replace("{now}", NOW)
+            .replace("{writable}", "@@GLOBAL.read_only IN ('0', 'OFF')")
+            .replace("hapax_", &self.server.options.shared.prefix);
         let answer = self.conn.prep(translated).await;
         let statement = self.answered(standing, answer).map_err(fault)?;
         self.statements.insert(sql.into(), statement.clone());
@@ -216,10 +240,11 @@ impl MySession {
         let before = self.sends()?;
         let bound: Vec<mysql_async::Value> = values.iter().map(bind).collect();
         let answer = self.conn.exec::<mysql_async::Row, _, _>(&statement, bound).await;
-        let rows = self.answered(Standing::InTransaction, answer).map_err(fault)?;
+        let after = if self.only_asks { Standing::Idle } else { Standing::InTransaction };
+        let rows = self.answered(after, answer).map_err(fault)?;
         let there_already = self.conn.last_insert_id().is_some_and(|id| id != 0);
         let changed = if there_already { 0 } else { self.conn.affected_rows() };
-        if before == Standing::Idle {
+        if before == Standing::Idle && !self.only_asks {
             self.text("COMMIT", TextEnd::Idle).await?;
         }
         Ok(Answer { rows, changed })
@@ -340,6 +365,42 @@ impl Pooled for MySession {
             }
         })
     }
+}
+
+/// Connects, encrypted as the address demands.
+async fn connect(server: &Server) -> mysql_async::Result<Conn> {
+    let refused = match Conn::new(server.address.clone()).await {
+        Err(error) => error,
+        connected => return connected,
+    };
+    let opts = OptsBuilder::from_opts(server.address.clone());
+    match server.mode {
+        Mode::Prefer if matches!(refused, Error::Driver(DriverError::NoClientSslFlagFromServer)) => {
+            Conn::new(opts.ssl_opts(None::<SslOpts>)).await
+        }
+        Mode::VerifyCa => match name_on_certificate(&refused) {
+            Some(name) => {
+                let ssl = server.address.ssl_opts().cloned().unwrap_or_default();
+                Conn::new(opts.ssl_opts(ssl.with_danger_tls_hostname_override(Some(name)))).await
+            }
+            None => Err(refused),
+        },
+        _ => Err(refused),
+    }
+}
+
+/// A name on a certificate that is refused for its name alone. The driver can't leave the name out of its check, so a
+/// server whose name doesn't matter is asked for by one that it has.
+fn name_on_certificate(error: &Error) -> Option<String> {
+    let rustls::Error::InvalidCertificate(CertificateError::NotValidForNameContext { presented, .. }) =
+        tls::cause(error)?
+    else {
+        return None;
+    };
+    // Each is written as `DnsName("…")` or `IpAddress(…)`.
+    let name =
+        |one: &String| Some(one.split_once('(')?.1.strip_suffix(')')?.trim_matches('"').replace('*', "any"));
+    presented.iter().find_map(name)
 }
 
 /// What a value takes in a packet, at the most.

@@ -1,17 +1,19 @@
 //! From MySQL's and MariaDB's errors to ours, by number and never by text.
 
+use super::WORDS;
 use crate::{
     error::StoreError,
     server::{
         error::{all_runs, reported},
         sql::Fault,
+        tls,
     },
 };
 use hapax_core::{
     error::{Code, code},
     id::Namespace,
 };
-use mysql_async::{Error, ServerError};
+use mysql_async::{DriverError, Error, Opts, ServerError};
 
 /// An error of a statement.
 pub(super) fn fault(error: Error) -> Fault {
@@ -57,11 +59,27 @@ pub(super) fn refused(what: &str, why: impl Into<String>, code: Code) -> StoreEr
 }
 
 /// An error while a session is opened.
-pub(super) fn cannot_connect(what: &str, error: &Error) -> StoreError {
+pub(super) fn cannot_connect(what: &str, address: &Opts, error: &Error) -> StoreError {
+    let (user, database) = (address.user().unwrap_or_default(), address.db_name().unwrap_or_default());
     match error {
+        Error::Server(said) if said.code == 1044 => {
+            let cure =
+                format!("GRANT CREATE, SELECT, INSERT, UPDATE, DELETE ON `{database}`.* TO '{user}'@'%'");
+            refused(what, format!("{said}: {cure}"), code::CANNOT_OPEN)
+        }
+        Error::Server(said) if said.code == 1049 => {
+            let cure = format!("create the database first: CREATE DATABASE `{database}`");
+            refused(what, format!("{said}: {cure}"), code::CANNOT_OPEN)
+        }
         // Too many sessions, or a server that starts or stops: later it may work.
         Error::Server(said) => refusal(what, said).unwrap_or_else(|| StoreError::Retry(said.clone().into())),
+        Error::Driver(DriverError::NoClientSslFlagFromServer) => {
+            refused(what, WORDS.not_there(), code::CANNOT_OPEN)
+        }
         error => {
+            if let Some(cause) = tls::cause(error) {
+                return refused(what, WORDS.refusal(cause), code::CANNOT_OPEN);
+            }
             let why = format!("{}: check that the server runs, and its address", deepest(error));
             refused(what, why, code::CANNOT_OPEN)
         }
@@ -78,12 +96,19 @@ pub(super) fn at_open(what: &str, fault: Fault) -> StoreError {
     refusal.unwrap_or_else(|| reported(fault.before_commit(), &all_runs(&Namespace::default())))
 }
 
+/// Whether the user lacks a right.
+pub(super) fn is_denied(fault: &Fault) -> bool {
+    let Fault::Nothing(source) = fault else { return false };
+    source.downcast_ref::<ServerError>().is_some_and(|said| matches!(said.code, 1044 | 1142 | 1143))
+}
+
 /// What the server has against us for good, with the cure.
 fn refusal(what: &str, said: &ServerError) -> Option<StoreError> {
     let cure = match said.code {
         1045 | 1698 => "check user and password",
-        1049 => "create the database first: CREATE DATABASE …",
-        1044 | 1142 | 1143 | 1227 => "grant this user the rights: GRANT ALL ON database.* TO user",
+        1044 | 1142 | 1143 | 1227 => {
+            "grant this user the rights: GRANT CREATE, SELECT, INSERT, UPDATE, DELETE ON database.* TO user"
+        }
         1130 => "create the user for this host as well: CREATE USER user@host",
         1064 | 1193 => "upgrade the server: it must be MySQL 8.0.1, MariaDB 10.6 or newer",
         1290 | 1836 => return Some(refused(what, format!("{said}: name the primary"), code::READ_ONLY)),

@@ -46,8 +46,9 @@ impl Settings {
     }
 
     pub(super) fn is_too_old(&self) -> bool {
-        let mut numbers =
-            self.version().split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
+        // Some put a number in front, for replicas that don't expect one of two digits.
+        let version = self.version().trim_start_matches("5.5.5-");
+        let mut numbers = version.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
         let version: [u64; 3] = std::array::from_fn(|_| numbers.next().unwrap_or(0));
         let is_mariadb = self.version().to_ascii_lowercase().contains("mariadb");
         version < if is_mariadb { OLDEST_MARIADB } else { OLDEST_MYSQL }
@@ -162,9 +163,14 @@ mod tests {
     #[test]
     fn servers_without_skip_locked_are_too_old() {
         for (version, is_too_old) in [
+            ("5.5.5-10.5.29-MariaDB-1:10.5.29+maria~ubu2004", true),
+            ("5.5.5-10.6.22-MariaDB-log", false),
             ("5.7.44-log", true),
+            ("5.7.12-aurora", true),
             ("8.0.0", true),
             ("8.0.1", false),
+            ("8.0.36-28-Percona", false),
+            ("8.0.30-Vitess", false),
             ("8.4.3", false),
             ("9.1.0", false),
             ("10.5.29-MariaDB", true),

@@ -25,13 +25,16 @@ use crate::{
     server::{
         OnServer, ServerStore,
         address::{check_prefix, hidden},
+        options::{Options, shared_options},
         pool::Sessions,
+        tls::{self, Mode, Tls, Words},
     },
 };
-use connection::{MySession, Server};
+use connection::{Asking, MySession, Server};
 use error::refused;
 use hapax_core::error::code;
-use mysql_async::{Opts, OptsBuilder};
+use mysql_async::{Opts, OptsBuilder, SslOpts};
+use rustls::crypto::CryptoProvider;
 use std::{
     sync::{
         Arc,
@@ -45,80 +48,33 @@ pub use crate::server::Isolation;
 /// A connection on which nothing was said for so long is asked whether the other side is still there.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
 
+/// Encryption in the words of MySQL's clients.
+const WORDS: Words = Words {
+    mode: "ssl-mode",
+    root: "ssl-ca",
+    modes: &[
+        ("DISABLED", Mode::Disable),
+        ("PREFERRED", Mode::Prefer),
+        ("REQUIRED", Mode::Require),
+        ("VERIFY_CA", Mode::VerifyCa),
+        ("VERIFY_IDENTITY", Mode::VerifyFull),
+    ],
+    turn_on: "ssl_cert and ssl_key",
+};
+
 /// How a server is used.
 ///
 /// ```
 /// use hapax_store::mysql::{Isolation, MySqlOptions};
 /// let options = MySqlOptions::default().prefix("workflows_").isolation(Isolation::Serializable);
 /// ```
-#[derive(Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct MySqlOptions {
-    prefix: String,
-    sessions: usize,
-    isolation: Isolation,
-    allow_unsafe: bool,
-    codec: Codec,
-}
-
-impl Default for MySqlOptions {
-    fn default() -> Self {
-        Self {
-            prefix: "hapax_".into(),
-            sessions: 16,
-            isolation: Isolation::default(),
-            allow_unsafe: false,
-            codec: Codec::default(),
-        }
-    }
+    shared: Options,
 }
 
 impl MySqlOptions {
-    /// What the names of the tables begin with; `hapax_` by default. Letters, digits and `_`.
-    #[must_use]
-    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
-        self.prefix = prefix.into();
-        self
-    }
-
-    /// Sessions at the most; 16 by default.
-    #[must_use]
-    pub fn sessions(mut self, most: usize) -> Self {
-        self.sessions = most.max(1);
-        self
-    }
-
-    /// What transactions see of each other.
-    #[must_use]
-    pub fn isolation(mut self, isolation: Isolation) -> Self {
-        self.isolation = isolation;
-        self
-    }
-
-    /// Warns about a server that may lose what it has committed, and uses it nevertheless.
-    #[must_use]
-    pub fn allow_unsafe(mut self, allow: bool) -> Self {
-        self.allow_unsafe = allow;
-        self
-    }
-
-    /// Encrypts, or otherwise changes, what is stored of states, frontiers, journal entries and messages.
-    #[must_use]
-    pub fn payload_codec(mut self, codec: Arc<dyn PayloadCodec>) -> Self {
-        self.codec = Codec(Some(codec));
-        self
-    }
-}
-
-impl std::fmt::Debug for MySqlOptions {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("MySqlOptions")
-            .field("prefix", &self.prefix)
-            .field("sessions", &self.sessions)
-            .field("isolation", &self.isolation)
-            .field("allow_unsafe", &self.allow_unsafe)
-            .field("payload_codec", &self.codec.0.is_some())
-            .finish()
-    }
+    shared_options!();
 }
 
 /// Runs in MySQL or MariaDB.
@@ -156,15 +112,16 @@ impl MySqlStore {
     pub async fn open(url: &str, options: MySqlOptions) -> Result<Arc<Self>, StoreError> {
         let what = hidden(url);
         let bad = |why: String| refused(&what, why, code::BAD_URL);
-        check_prefix(&options.prefix).map_err(bad)?;
-        let address = address(url).map_err(bad)?;
-        let (sessions, codec) = (options.sessions, options.codec.clone());
-        let server = Arc::new(Server { address, options, what, round_trips: AtomicU64::new(0) });
+        check_prefix(&options.shared.prefix).map_err(bad)?;
+        let (address, mode) = address(url).map_err(bad)?;
+        let (sessions, codec) = (options.shared.sessions, options.shared.codec.clone());
+        let server = Arc::new(Server { address, mode, options, what, round_trips: AtomicU64::new(0) });
         let mut first = MySession::open(&server).await?;
         first.check().await?;
         schema::migrate(&mut first, &server.what).await?;
         let sessions = Sessions::new(Arc::new(server.clone()), sessions);
-        let store = ServerStore::new(sessions, codec, Arc::new(health::facts));
+        let asking = Sessions::new(Arc::new(Asking(server.clone())), 1);
+        let store = ServerStore::new(sessions, asking, codec, Arc::new(health::facts));
         Ok(Arc::new(Self { store, server }))
     }
 
@@ -181,15 +138,31 @@ impl MySqlStore {
 }
 
 /// The parts of an address, with what every session of ours asks of its connection.
-fn address(url: &str) -> Result<Opts, String> {
-    let opts = Opts::from_url(url).map_err(|error| error.to_string())?;
+fn address(url: &str) -> Result<(Opts, Mode), String> {
+    let (url, tls) = tls::take(url, &WORDS)?;
+    let opts = Opts::from_url(&url).map_err(|error| error.to_string())?;
     if opts.db_name().is_none_or(str::is_empty) {
         return Err("it names no database: mysql://user:password@host:3306/database".into());
     }
     let keep_alive = opts.tcp_keepalive().unwrap_or(KEEP_ALIVE);
     // An update answers how many rows it met. Statements are kept by the session, which counts what it sends.
     let opts = OptsBuilder::from_opts(opts).client_found_rows(true).stmt_cache_size(0).prefer_socket(false);
-    Ok(opts.tcp_keepalive(Some(keep_alive)).into())
+    let opts = opts.tcp_keepalive(Some(keep_alive)).ssl_opts(encryption(&tls));
+    Ok((opts.into(), tls.mode))
+}
+
+fn encryption(tls: &Tls) -> Option<SslOpts> {
+    if tls.mode == Mode::Disable {
+        return None;
+    }
+    if CryptoProvider::get_default().is_none() {
+        // The driver takes the process's own; another thread may have been faster.
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    }
+    let anyone = matches!(tls.mode, Mode::Prefer | Mode::Require);
+    let roots = tls.root.iter().map(|pem| pem.clone().into()).collect();
+    let opts = SslOpts::default().with_root_certs(roots).with_disable_built_in_roots(tls.root.is_some());
+    Some(opts.with_danger_accept_invalid_certs(anyone))
 }
 
 impl std::fmt::Debug for MySqlStore {

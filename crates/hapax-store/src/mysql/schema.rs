@@ -6,13 +6,18 @@
 
 use super::{
     connection::{MySession, TextEnd},
-    error::{at_open, refused},
+    error::{at_open, is_denied, refused},
 };
 use crate::{
     error::StoreError,
-    server::sql::{Fault, Session, Value, one, places, values},
+    server::{
+        RIGHTS, TABLES, rights_missing,
+        sql::{Fault, Session, Value, one, places, values},
+        tables_missing,
+    },
 };
 use hapax_core::error::code;
+use std::collections::BTreeMap;
 
 /// Each entry brings a database from the version that is its index to the next one. Entries are never changed, only
 /// added; each may run again where it has run before.
@@ -104,39 +109,37 @@ CREATE TABLE IF NOT EXISTS hapax_tags (
 const SCHEMA: &str = "CREATE TABLE IF NOT EXISTS hapax_schema (version BIGINT PRIMARY KEY, program VARBINARY(255) NOT NULL) \
      ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4";
 
-/// All tables.
-const TABLES: [&str; 10] = [
-    "hapax_runs",
-    "hapax_keys",
-    "hapax_checkpoints",
-    "hapax_frontier",
-    "hapax_journal",
-    "hapax_outbox",
-    "hapax_channels",
-    "hapax_letters",
-    "hapax_tags",
-    "hapax_schema",
-];
-
 /// How long another process may migrate, in seconds.
 const PATIENCE: i64 = 50;
 
 /// Brings the database to our version.
 pub(super) async fn migrate(session: &mut MySession, what: &str) -> Result<(), StoreError> {
+    let found = match version(session).await {
+        // Tables that may not be read are there.
+        Err(fault) if is_denied(&fault) => return Err(rights_or(session, what, fault).await),
+        found => found.map_err(|fault| at_open(what, fault))?,
+    };
+    check(what, found.as_ref())?;
+    if found.is_none_or(|(version, _)| version < ours())
+        && let Err(fault) = make(session, what).await?
+    {
+        return Err(may_not_create(session, what, fault).await);
+    }
+    demand_innodb(session, what).await?;
+    demand_rights(session, what).await
+}
+
+/// Makes the tables, behind the lock.
+async fn make(session: &mut MySession, what: &str) -> Result<Result<(), Fault>, StoreError> {
     let about = |fault| at_open(what, fault);
+    lock(session).await.map_err(about)?;
+    // Another process may have been faster, or newer.
     let found = version(session).await.map_err(about)?;
     check(what, found.as_ref())?;
-    if found.is_none_or(|(version, _)| version < ours()) {
-        lock(session).await.map_err(about)?;
-        // Another process may have been faster, or newer.
-        let found = version(session).await.map_err(about)?;
-        check(what, found.as_ref())?;
-        let applied = apply(session, found.map_or(0, |(version, _)| version)).await;
-        // The lock of a session that can't give it back ends with the session.
-        let unlocked = session.rows("SELECT RELEASE_LOCK(?)", values![lock_name(session).as_str()]).await;
-        applied.and(unlocked.map(drop)).map_err(about)?;
-    }
-    demand_innodb(session, what).await
+    let applied = apply(session, found.map_or(0, |(version, _)| version)).await;
+    // The lock of a session that can't give it back ends with the session.
+    let unlocked = session.rows("SELECT RELEASE_LOCK(?)", values![lock_name(session).as_str()]).await;
+    Ok(applied.and(unlocked.map(drop)))
 }
 
 fn check(what: &str, found: Option<&(i64, String)>) -> Result<(), StoreError> {
@@ -182,20 +185,117 @@ async fn apply(session: &mut MySession, from: i64) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Refuses tables that forget nothing when a transaction is undone.
+/// Refuses a database that has lost tables, and tables that forget nothing when a transaction is undone.
 async fn demand_innodb(session: &mut MySession, what: &str) -> Result<(), StoreError> {
     let about = |fault| at_open(what, fault);
     let tables = TABLES.map(|table| session.table(table));
     let names: Vec<Value<'_>> = tables.iter().map(|table| Value::from(table.as_str())).collect();
     let sql = format!(
-        "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() \
-         AND ENGINE <> 'InnoDB' AND TABLE_NAME IN {}",
+        "SELECT TABLE_NAME, ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME IN {}",
         places(names.len())
     );
-    let Some(row) = one(session, &sql, &names).await.map_err(about)? else { return Ok(()) };
-    let table = row.text(0).map_err(about)?;
+    let mut engines = BTreeMap::new();
+    for row in session.rows(&sql, &names).await.map_err(about)? {
+        let engine = row.maybe_text(1).map_err(about)?.unwrap_or_default().to_owned();
+        engines.insert(row.text(0).map_err(about)?.to_owned(), engine);
+    }
+    // A table that the user may do nothing with isn't shown, so it is the rights that are missing.
+    let missing: Vec<String> = tables.iter().filter(|table| !engines.contains_key(*table)).cloned().collect();
+    if !missing.is_empty() {
+        demand_rights(session, what).await?;
+        return Err(refused(what, tables_missing(&missing), code::CANNOT_OPEN));
+    }
+    let Some((table, _)) = engines.iter().find(|(_, engine)| *engine != "InnoDB") else { return Ok(()) };
     let why = format!("its table {table} has no transactions: ALTER TABLE {table} ENGINE=InnoDB");
     Err(refused(what, why, code::CANNOT_OPEN))
+}
+
+/// What is done with a table, without doing it. A statement that is only explained needs the same rights: no list of
+/// grants tells of roles and patterns.
+fn probe(table: &str, right: &str) -> String {
+    match right {
+        "INSERT" => format!("EXPLAIN INSERT INTO {table} () VALUES ()"),
+        "UPDATE" => format!("EXPLAIN UPDATE {table} SET namespace = '' WHERE 1 = 0"),
+        "DELETE" => format!("EXPLAIN DELETE FROM {table} WHERE 1 = 0"),
+        _ => format!("EXPLAIN SELECT * FROM {table}"),
+    }
+}
+
+/// Refuses a user who may not do with the tables what is done with them; of the program's own only reading is.
+async fn demand_rights(session: &mut MySession, what: &str) -> Result<(), StoreError> {
+    let about = |fault| at_open(what, fault);
+    let each = TABLES.iter().flat_map(|table| RIGHTS.map(|right| (*table, right)));
+    let all: Vec<_> = each.chain([("hapax_schema", RIGHTS[0])]).collect();
+    let together: Vec<String> = all.iter().map(|(table, right)| probe(table, right)).collect();
+    let mut missing: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    match session.text(&together.join("; "), TextEnd::InTransaction).await {
+        // A table that is gone is another's to report.
+        Err(fault) if is_denied(&fault) || matches!(fault, Fault::Damage(..)) => {}
+        explained => {
+            explained.map_err(about)?;
+            return session.rollback().await.map_err(about);
+        }
+    }
+    for (table, right) in all {
+        let explained = session.text(&probe(table, right), TextEnd::InTransaction).await;
+        if explained.is_err_and(|fault| is_denied(&fault)) {
+            missing.entry(table).or_default().push(right);
+        }
+    }
+    session.rollback().await.map_err(about)?;
+    let mut grants = vec![];
+    for (table, rights) in missing {
+        let table = session.table(table);
+        grants.push(grant(session, &rights.join(", "), &format!("`{table}`")).await.map_err(about)?);
+    }
+    if grants.is_empty() { Ok(()) } else { Err(refused(what, rights_missing(&grants), code::CANNOT_OPEN)) }
+}
+
+/// The statement that grants this user rights on what is in the database.
+async fn grant(session: &mut MySession, rights: &str, on: &str) -> Result<String, Fault> {
+    let row = one(session, "SELECT CURRENT_USER(), DATABASE()", values![]).await?;
+    let row = row.ok_or_else(|| Fault::damage("the server names no user"))?;
+    let (user, host) = row.text(0)?.rsplit_once('@').unwrap_or((row.text(0)?, "%"));
+    Ok(format!("GRANT {rights} ON `{}`.{on} TO '{user}'@'{host}'", row.text(1)?))
+}
+
+/// Tables that may not even be read: which rights are missing, or what the server said.
+async fn rights_or(session: &mut MySession, what: &str, fault: Fault) -> StoreError {
+    // The statement that was refused has begun a transaction.
+    let undone = session.rollback().await;
+    match undone.map_err(|fault| at_open(what, fault)) {
+        Ok(()) => demand_rights(session, what).await.err().unwrap_or_else(|| at_open(what, fault)),
+        Err(error) => error,
+    }
+}
+
+/// A table with which a user may do nothing looks as if it weren't there. Where another of ours is, they are all there.
+async fn demand_those_seen(session: &mut MySession, what: &str) -> Result<(), StoreError> {
+    let table = session.table("hapax_runs");
+    match is_there(session, &table).await.map_err(|fault| at_open(what, fault))? {
+        true => demand_rights(session, what).await,
+        false => Ok(()),
+    }
+}
+
+async fn is_there(session: &mut MySession, table: &str) -> Result<bool, Fault> {
+    let sql = "SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = ?";
+    Ok(one(session, sql, values![table]).await?.is_some())
+}
+
+/// Why the tables can't be made.
+async fn may_not_create(session: &mut MySession, what: &str, fault: Fault) -> StoreError {
+    if !is_denied(&fault) {
+        return at_open(what, fault);
+    }
+    if let Err(error) = demand_those_seen(session, what).await {
+        return error;
+    }
+    let rights = format!("CREATE, {}", RIGHTS.join(", "));
+    match grant(session, &rights, "*").await {
+        Ok(grant) => refused(what, rights_missing(&[grant]), code::CANNOT_OPEN),
+        Err(fault) => at_open(what, fault),
+    }
 }
 
 /// The version of this program's tables.
@@ -206,8 +306,7 @@ const fn ours() -> i64 {
 /// The version of the database's tables, and the program that made them; `None` while they are being made.
 async fn version(session: &mut MySession) -> Result<Option<(i64, String)>, Fault> {
     let table = session.table("hapax_schema");
-    let sql = "SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = ?";
-    if one(session, sql, values![table.as_str()]).await?.is_none() {
+    if !is_there(session, &table).await? {
         return Ok(None);
     }
     let sql = "SELECT version, program FROM hapax_schema ORDER BY version DESC LIMIT 1";

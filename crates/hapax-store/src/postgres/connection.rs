@@ -5,16 +5,17 @@
 use super::{
     PostgresOptions,
     commit::{self, Needs},
-    error::{cannot_connect, fault, refused},
+    error::{cannot_connect, ends_session, fault, refused},
+    listen,
 };
 use crate::{
     error::StoreError,
     server::{
         chain::Chain,
         pool::{Connect, Pooled},
-        sql::{Cell, Done, Fault, Row, Session, Value},
+        sql::{Cell, Done, Fault, Row, Session, Value, values},
     },
-    store::BoxFuture,
+    store::{BoxFuture, Hint},
 };
 use hapax_core::error::code;
 use std::{
@@ -25,20 +26,26 @@ use std::{
     },
     time::Duration,
 };
+use tokio::sync::mpsc;
 use tokio_postgres::{
-    AsyncMessage, Client, Config, Connection, NoTls, SimpleQueryMessage, Socket, Statement,
+    AsyncMessage, Client, Config, Connection, SimpleQueryMessage, Socket, Statement,
     tls::TlsStream,
     types::{ToSql, Type},
 };
+use tokio_postgres_rustls::MakeRustlsConnect;
 
 /// Statements that are kept prepared at the most.
 const STATEMENTS: usize = 256;
 /// The first version with all that is relied on.
 const OLDEST: i64 = 130_000;
 
+/// Who is told what is said on a channel.
+pub(super) type Heard = mpsc::UnboundedSender<String>;
+
 /// What every session of a store shares.
 pub(super) struct Server {
     pub(super) config: Config,
+    pub(super) tls: MakeRustlsConnect,
     pub(super) options: PostgresOptions,
     /// The server's address, without its password.
     pub(super) what: String,
@@ -47,7 +54,7 @@ pub(super) struct Server {
 
 impl Connect for Arc<Server> {
     fn connect(&self) -> BoxFuture<'_, Result<Box<dyn Pooled>, StoreError>> {
-        Box::pin(async move { Ok(Box::new(PgSession::open(self).await?) as Box<dyn Pooled>) })
+        Box::pin(async move { Ok(Box::new(PgSession::open(self, None).await?) as Box<dyn Pooled>) })
     }
 }
 
@@ -75,11 +82,14 @@ enum Standing {
 }
 
 impl PgSession {
-    pub(super) async fn open(server: &Arc<Server>) -> Result<Self, StoreError> {
-        let connected = server.config.connect(NoTls).await;
-        let (client, connection) = connected.map_err(|error| cannot_connect(&server.what, &error))?;
+    /// Opens a session; `heard` is told what is said on the channels that it [listens](Self::listen) to, and dropped when
+    /// the session ends.
+    pub(super) async fn open(server: &Arc<Server>, heard: Option<Heard>) -> Result<Self, StoreError> {
+        let connected = server.config.connect(server.tls.clone()).await;
+        let (client, connection) =
+            connected.map_err(|error| cannot_connect(&server.what, &server.config, &error))?;
         let warned = Arc::<AtomicBool>::default();
-        tokio::spawn(drive(connection, warned.clone()));
+        tokio::spawn(drive(connection, warned.clone(), heard));
         let session = Self {
             client,
             server: server.clone(),
@@ -93,32 +103,49 @@ impl PgSession {
     }
 
     async fn set_up(&self) -> Result<(), StoreError> {
-        let PostgresOptions { schema, isolation, .. } = &self.server.options;
+        let PostgresOptions { schema, shared } = &self.server.options;
         let quoted = schema.replace('"', "\"\"");
         let settings = format!(
             "SET application_name = 'hapax'; SET search_path = \"{quoted}\"; SET lock_timeout = '5s'; \
              SET statement_timeout = '60s'; SET idle_in_transaction_session_timeout = '60s'; \
              SET client_min_messages = 'warning'; SET enable_seqscan = off; SET plan_cache_mode = 'force_generic_plan'; \
              SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {}",
-            isolation.words()
+            shared.isolation.words()
         );
-        let refuse = |error| cannot_connect(&self.server.what, &error);
+        let refuse = |error| cannot_connect(&self.server.what, &self.server.config, &error);
         self.client.batch_execute(&settings).await.map_err(refuse)
+    }
+
+    /// Hears what other stores with the same tables say.
+    pub(super) async fn listen(&self) -> Result<(), StoreError> {
+        self.server.round_trips.fetch_add(1, Ordering::Relaxed);
+        let listened = self.client.batch_execute(&format!("LISTEN {}", self.channel())).await;
+        listened.map_err(|error| cannot_connect(&self.server.what, &self.server.config, &error))
+    }
+
+    fn channel(&self) -> String {
+        let PostgresOptions { schema, shared } = &self.server.options;
+        listen::channel(schema, &shared.prefix)
     }
 
     /// Refuses a server that is too old, takes no writes, or may lose what it has committed.
     pub(super) async fn check(&self) -> Result<(), StoreError> {
         let what = &self.server.what;
         let ask = "SELECT current_setting('server_version_num'), pg_is_in_recovery(), current_setting('fsync'), \
-                   current_setting('full_page_writes'), current_setting('synchronous_commit')";
-        let answer = self.client.simple_query(ask).await.map_err(|error| cannot_connect(what, &error))?;
+                   current_setting('full_page_writes'), current_setting('synchronous_commit'), \
+                   current_setting('server_version')";
+        let answer = self
+            .client
+            .simple_query(ask)
+            .await
+            .map_err(|error| cannot_connect(what, &self.server.config, &error))?;
         let row = answer.iter().find_map(|message| match message {
             SimpleQueryMessage::Row(row) => Some(row),
             _ => None,
         });
         let said = |column| row.and_then(|row| row.get(column)).unwrap_or_default();
-        if said(0).parse::<i64>().is_ok_and(|version| version < OLDEST) {
-            let why = "it is older than PostgreSQL 13: upgrade the server";
+        if is_too_old(said(0)) {
+            let why = format!("it is {}, older than PostgreSQL 13: upgrade the server", said(5));
             return Err(refused(what, why, code::CANNOT_OPEN));
         }
         if said(1) == "t" {
@@ -137,7 +164,7 @@ impl PgSession {
             return Ok(());
         }
         let why = format!("it may lose what it has committed ({}): turn it on", unsafe_settings.join(", "));
-        if self.server.options.allow_unsafe {
+        if self.server.options.shared.allow_unsafe {
             tracing::warn!(store = %what, "{why}");
             return Ok(());
         }
@@ -148,13 +175,13 @@ impl PgSession {
     pub(super) async fn script(&mut self, sql: &str) -> Result<(), Fault> {
         self.start().await?;
         self.server.round_trips.fetch_add(1, Ordering::Relaxed);
-        let renamed = sql.replace("hapax_", &self.server.options.prefix);
+        let renamed = sql.replace("hapax_", &self.server.options.shared.prefix);
         self.client.batch_execute(&renamed).await.map_err(fault)
     }
 
     /// A table as it is named here.
     pub(super) fn table(&self, name: &str) -> String {
-        name.replace("hapax_", &self.server.options.prefix)
+        name.replace("hapax_", &self.server.options.shared.prefix)
     }
 
     /// The schema of the tables.
@@ -184,7 +211,7 @@ impl PgSession {
                 Value::Blob(_) => Type::BYTEA,
             })
             .collect();
-        let translated = translate(sql, &self.server.options.prefix);
+        let translated = translate(sql, &self.server.options.shared.prefix);
         let statement = self.client.prepare_typed(&translated, &types).await.map_err(fault)?;
         if self.statements.len() >= STATEMENTS {
             self.statements.clear();
@@ -203,10 +230,11 @@ impl PgSession {
             // Both are sent before either is answered.
             let (begun, rows) =
                 futures::join!(self.client.batch_execute(begin), self.client.query(&statement, &bound));
-            begun.map_err(fault)?;
-            return rows.map_err(fault);
+            begun.map_err(|error| self.failed(error))?;
+            return rows.map_err(|error| self.failed(error));
         }
-        self.client.query(&statement, &bound).await.map_err(fault)
+        let rows = self.client.query(&statement, &bound).await;
+        rows.map_err(|error| self.failed(error))
     }
 
     async fn change(&mut self, sql: &str, values: &[Value<'_>]) -> Result<u64, Fault> {
@@ -217,10 +245,32 @@ impl PgSession {
             self.standing = Standing::InTransaction;
             let (begun, changed) =
                 futures::join!(self.client.batch_execute(begin), self.client.execute(&statement, &bound));
-            begun.map_err(fault)?;
-            return changed.map_err(fault);
+            begun.map_err(|error| self.failed(error))?;
+            return changed.map_err(|error| self.failed(error));
         }
-        self.client.execute(&statement, &bound).await.map_err(fault)
+        let changed = self.client.execute(&statement, &bound).await;
+        changed.map_err(|error| self.failed(error))
+    }
+
+    /// A session that is of no more use is never lent again.
+    fn failed(&mut self, error: tokio_postgres::Error) -> Fault {
+        if ends_session(&error) {
+            self.standing = Standing::Spent;
+        }
+        fault(error)
+    }
+
+    /// A transaction begins with the next statement.
+    fn begins(&mut self, sql: &'static str) -> Result<(), Fault> {
+        match self.standing {
+            Standing::Idle | Standing::Begins(_) => {
+                self.standing = Standing::Begins(sql);
+                Ok(())
+            }
+            Standing::InTransaction | Standing::Spent => {
+                Err(Fault::Nothing("the session can't begin a transaction".into()))
+            }
+        }
     }
 
     /// A commit that the server warned about may not be where it should be.
@@ -240,21 +290,31 @@ impl PgSession {
         self.warned.store(false, Ordering::SeqCst);
         self.standing = Standing::Spent;
         self.server.round_trips.fetch_add(1, Ordering::Relaxed);
-        self.client.batch_execute("COMMIT").await.map_err(|error| match fault(error) {
+        match self.client.batch_execute("COMMIT").await.map_err(fault) {
+            Ok(()) => {}
             // A deferred check or a serialization failure: nothing was committed.
-            fault @ (Fault::Again(_) | Fault::Duplicate(_)) => fault,
-            Fault::Nothing(source) | Fault::Full(source) | Fault::Lost(source) => Fault::Lost(source),
-            fault => Fault::Lost(format!("{fault:?}").into()),
-        })?;
+            Err(fault @ (Fault::Again(_) | Fault::Duplicate(_))) => {
+                self.standing = Standing::Idle;
+                return Err(fault);
+            }
+            Err(Fault::Nothing(source) | Fault::Full(source) | Fault::Lost(source)) => {
+                return Err(Fault::Lost(source));
+            }
+            Err(fault) => return Err(Fault::Lost(format!("{fault:?}").into())),
+        }
         self.standing = Standing::Idle;
         self.unless_warned()
     }
 
     async fn roll_back(&mut self) -> Result<(), Fault> {
-        if self.standing == Standing::InTransaction {
-            self.standing = Standing::Spent;
-            self.server.round_trips.fetch_add(1, Ordering::Relaxed);
-            self.client.batch_execute("ROLLBACK").await.map_err(fault)?;
+        match self.standing {
+            Standing::InTransaction => {
+                self.standing = Standing::Spent;
+                self.server.round_trips.fetch_add(1, Ordering::Relaxed);
+                self.client.batch_execute("ROLLBACK").await.map_err(fault)?;
+            }
+            Standing::Idle | Standing::Begins(_) => {}
+            Standing::Spent => return Err(Fault::Nothing("the session is spent".into())),
         }
         self.standing = Standing::Idle;
         Ok(())
@@ -265,7 +325,7 @@ impl PgSession {
         let statement = match self.chains.get(&needs) {
             Some(statement) => statement.clone(),
             None => {
-                let sql = commit::sql(needs).replace("hapax_", &self.server.options.prefix);
+                let sql = commit::sql(needs).replace("hapax_", &self.server.options.shared.prefix);
                 let statement =
                     self.client.prepare(&sql).await.map_err(|error| fault(error).before_commit())?;
                 self.chains.insert(needs, statement.clone());
@@ -277,10 +337,11 @@ impl PgSession {
         // Until the answer is here, nothing is known.
         self.standing = Standing::Spent;
         let rows = commit::run(&self.client, &statement, needs, chains).await;
-        let rows = rows.map_err(fault).inspect_err(|fault| {
-            if !matches!(fault, Fault::Lost(_)) {
+        let rows = rows.map_err(|error| {
+            if !ends_session(&error) {
                 self.standing = Standing::Idle;
             }
+            fault(error)
         })?;
         self.standing = Standing::Idle;
         self.unless_warned()?;
@@ -305,13 +366,12 @@ impl Session for PgSession {
     }
 
     fn begin(&mut self) -> Done<'_, ()> {
-        self.standing = Standing::Begins("BEGIN");
-        Box::pin(std::future::ready(Ok(())))
+        Box::pin(std::future::ready(self.begins("BEGIN")))
     }
 
     fn begin_reading(&mut self) -> Done<'_, ()> {
-        self.standing = Standing::Begins("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY");
-        Box::pin(std::future::ready(Ok(())))
+        let begun = self.begins("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY");
+        Box::pin(std::future::ready(begun))
     }
 
     fn commit(&mut self) -> Done<'_, ()> {
@@ -328,6 +388,18 @@ impl Session for PgSession {
 
     fn unless_there(&self) -> &'static str {
         " ON CONFLICT DO NOTHING"
+    }
+
+    fn tell<'a>(&'a mut self, hints: &'a [Hint]) -> Done<'a, ()> {
+        Box::pin(async move {
+            let channel = self.channel();
+            let mut said: Vec<String> = hints.iter().map(listen::write).collect();
+            said.dedup();
+            for hint in said {
+                self.change("SELECT pg_notify(?, ?)", values![channel.as_str(), hint.as_str()]).await?;
+            }
+            Ok(())
+        })
     }
 }
 
@@ -348,7 +420,7 @@ impl Pooled for PgSession {
 }
 
 /// Moves bytes between client and server until either is gone; notes warnings.
-async fn drive<T>(mut connection: Connection<Socket, T>, warned: Arc<AtomicBool>)
+async fn drive<T>(mut connection: Connection<Socket, T>, warned: Arc<AtomicBool>, heard: Option<Heard>)
 where
     T: TlsStream + Unpin + Send,
 {
@@ -357,6 +429,9 @@ where
             Some(Ok(AsyncMessage::Notice(notice))) => {
                 tracing::warn!(message = notice.message(), code = notice.code().code(), "PostgreSQL warns");
                 warned.store(true, Ordering::SeqCst);
+            }
+            Some(Ok(AsyncMessage::Notification(said))) => {
+                let _ = heard.as_ref().map(|heard| heard.send(said.payload().to_owned()));
             }
             Some(Ok(_)) => {}
             Some(Err(error)) => {
@@ -368,9 +443,17 @@ where
     }
 }
 
+/// Whether a version, as the server numbers it, lacks what is relied on. What a vendor calls it is another matter.
+fn is_too_old(number: &str) -> bool {
+    number.parse::<i64>().map_or(true, |number| number < OLDEST)
+}
+
 /// A statement in PostgreSQL's words.
 fn translate(sql: &str, prefix: &str) -> String {
-    let named = sql.replace("hapax_", prefix).replace("{now}", commit::NOW);
+    let named = sql
+        .replace("hapax_", prefix)
+        .replace("{now}", commit::NOW)
+        .replace("{writable}", "NOT pg_is_in_recovery()");
     let mut parts = named.split('?');
     let mut translated = parts.next().unwrap_or_default().to_owned();
     for (number, part) in parts.enumerate() {
@@ -403,4 +486,27 @@ fn row(row: &tokio_postgres::Row) -> Result<Row, Fault> {
         cell.map(|cell| cell.unwrap_or(Cell::Null)).map_err(fault)
     };
     Ok(Row(row.columns().iter().enumerate().map(cell).collect::<Result<_, _>>()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `server_version_num` of PostgreSQL and of those who build on it.
+    #[test]
+    fn versions_before_13_are_too_old() {
+        for (version, number, too_old) in [
+            ("8.0.2 (Redshift)", "80002", true),
+            ("9.6.24", "90624", true),
+            ("10.23", "100023", true),
+            ("12.22 (Debian 12.22-1.pgdg120+1)", "120022", true),
+            ("13.0", "130000", false),
+            ("13.16-google", "130016", false),
+            ("15.18 (Debian 15.18-0+deb12u1)", "150018", false),
+            ("18beta1", "180000", false),
+            ("no PostgreSQL at all", "", true),
+        ] {
+            assert_eq!(is_too_old(number), too_old, "{version}");
+        }
+    }
 }

@@ -1,8 +1,12 @@
 //! From PostgreSQL's errors to ours, by SQLSTATE and never by text.
 
-use crate::{error::StoreError, server::sql::Fault};
+use super::WORDS;
+use crate::{
+    error::StoreError,
+    server::{sql::Fault, tls},
+};
 use hapax_core::error::{Code, code};
-use tokio_postgres::{Error, error::SqlState};
+use tokio_postgres::{Config, Error, error::SqlState};
 
 /// An error of a statement.
 pub(super) fn fault(error: Error) -> Fault {
@@ -31,6 +35,17 @@ pub(super) fn fault(error: Error) -> Fault {
     }
 }
 
+/// Whether the session is of no more use: it is closed, or its server takes no more writes.
+pub(super) fn ends_session(error: &Error) -> bool {
+    match error.code() {
+        None => true,
+        Some(state) => {
+            *state == SqlState::READ_ONLY_SQL_TRANSACTION
+                || ["57P", "08"].iter().any(|class| state.code().starts_with(class))
+        }
+    }
+}
+
 /// What the server says, with its code.
 fn told(error: &Error) -> String {
     match error.as_db_error() {
@@ -45,20 +60,36 @@ pub(super) fn refused(what: &str, why: impl Into<String>, code: Code) -> StoreEr
 }
 
 /// An error while a session is opened.
-pub(super) fn cannot_connect(what: &str, error: &Error) -> StoreError {
+pub(super) fn cannot_connect(what: &str, config: &Config, error: &Error) -> StoreError {
+    if let Some(cause) = tls::cause(error) {
+        return refused(what, WORDS.refusal(cause), code::CANNOT_OPEN);
+    }
+    // The driver has no other sign for it than its words.
+    if error.code().is_none() && deepest(error) == "server does not support TLS" {
+        return refused(what, WORDS.not_there(), code::CANNOT_OPEN);
+    }
+    let user = quoted(config.get_user().unwrap_or_default());
+    let database = config.get_dbname().map_or_else(|| user.clone(), quoted);
     let cure = match error.code().map(SqlState::code) {
-        Some("28P01" | "28000") => "check user and password, and the server's pg_hba.conf",
-        Some("3D000") => "create the database first: CREATE DATABASE …",
-        Some("42501") => "grant this user the right to connect: GRANT CONNECT ON DATABASE … TO …",
+        Some("28P01" | "28000") => "check user and password, and the server's pg_hba.conf".to_owned(),
+        Some("3D000") => format!("create the database first: CREATE DATABASE {database}"),
+        Some("42501") => format!("let this user connect: GRANT CONNECT ON DATABASE {database} TO {user}"),
+        // A setting that it doesn't know.
+        Some("42704") => "upgrade the server: it must be PostgreSQL 13 or newer".to_owned(),
         // Too many sessions, or a server that starts or stops: later it may work.
         Some("53300" | "57P03" | "57P01") => return StoreError::Retry(told(error).into()),
-        _ => "check that the server runs, and its address",
+        _ => "check that the server runs, and its address".to_owned(),
     };
     refused(what, format!("{}: {cure}", deepest(error)), code::CANNOT_OPEN)
 }
 
+/// A name as it stands in a statement.
+fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
 /// What lies behind an error of the connection.
-fn deepest(error: &Error) -> String {
+pub(super) fn deepest(error: &Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(deeper) = cause.source() {
         cause = deeper;

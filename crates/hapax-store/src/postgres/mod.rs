@@ -5,8 +5,9 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `connection`, `schema`, `error` | a session and what it demands of its server; the tables; SQLSTATEs |
+//! | `connection`, `tls`, `schema`, `error` | a session and what it demands of its server; its encryption; the tables; SQLSTATEs |
 //! | `commit` | the one statement |
+//! | `listen` | what other processes say |
 //!
 //! What is done in other transactions, and how runs share them, is in `server`, with MySQL.
 
@@ -14,7 +15,9 @@ mod commit;
 mod connection;
 mod error;
 mod health;
+mod listen;
 mod schema;
+mod tls;
 
 use crate::{
     codec::{Codec, PayloadCodec},
@@ -22,12 +25,16 @@ use crate::{
     server::{
         OnServer, ServerStore,
         address::{check_prefix, hidden},
+        options::{Options, shared_options},
         pool::Sessions,
+        tls::{Mode, Words, take},
     },
+    store::Hint,
 };
 use connection::{PgSession, Server};
-use error::refused;
+use error::{deepest, refused};
 use hapax_core::error::code;
+use listen::Listening;
 use std::{
     sync::{
         Arc,
@@ -35,12 +42,32 @@ use std::{
     },
     time::Duration,
 };
-use tokio_postgres::Config;
+use tokio::sync::broadcast;
+use tokio_postgres::{Config, config::SslMode};
+use tokio_postgres_rustls::MakeRustlsConnect;
 
 pub use crate::server::Isolation;
 
 /// How long a connection may take.
 const CONNECT: Duration = Duration::from_secs(10);
+
+/// A connection on which nothing was said, or confirmed, for so long is asked whether the other side is still there.
+const KEEP_ALIVE: Duration = Duration::from_secs(60);
+
+/// Encryption in libpq's words. Its `allow` encrypts only when the server insists; here it does so whenever it can.
+const WORDS: Words = Words {
+    mode: "sslmode",
+    root: "sslrootcert",
+    modes: &[
+        ("disable", Mode::Disable),
+        ("prefer", Mode::Prefer),
+        ("allow", Mode::Prefer),
+        ("require", Mode::Require),
+        ("verify-ca", Mode::VerifyCa),
+        ("verify-full", Mode::VerifyFull),
+    ],
+    turn_on: "ssl = on",
+};
 
 /// How a server is used.
 ///
@@ -48,26 +75,15 @@ const CONNECT: Duration = Duration::from_secs(10);
 /// use hapax_store::postgres::{Isolation, PostgresOptions};
 /// let options = PostgresOptions::default().schema("workflows").isolation(Isolation::Serializable);
 /// ```
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct PostgresOptions {
     schema: String,
-    prefix: String,
-    sessions: usize,
-    isolation: Isolation,
-    allow_unsafe: bool,
-    codec: Codec,
+    shared: Options,
 }
 
 impl Default for PostgresOptions {
     fn default() -> Self {
-        Self {
-            schema: "public".into(),
-            prefix: "hapax_".into(),
-            sessions: 16,
-            isolation: Isolation::default(),
-            allow_unsafe: false,
-            codec: Codec::default(),
-        }
+        Self { schema: "public".into(), shared: Options::default() }
     }
 }
 
@@ -79,53 +95,7 @@ impl PostgresOptions {
         self
     }
 
-    /// What the names of the tables begin with; `hapax_` by default. Letters, digits and `_`.
-    #[must_use]
-    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
-        self.prefix = prefix.into();
-        self
-    }
-
-    /// Sessions at the most; 16 by default.
-    #[must_use]
-    pub fn sessions(mut self, most: usize) -> Self {
-        self.sessions = most.max(1);
-        self
-    }
-
-    /// What transactions see of each other.
-    #[must_use]
-    pub fn isolation(mut self, isolation: Isolation) -> Self {
-        self.isolation = isolation;
-        self
-    }
-
-    /// Warns about a server that may lose what it has committed, and uses it nevertheless.
-    #[must_use]
-    pub fn allow_unsafe(mut self, allow: bool) -> Self {
-        self.allow_unsafe = allow;
-        self
-    }
-
-    /// Encrypts, or otherwise changes, what is stored of states, frontiers, journal entries and messages.
-    #[must_use]
-    pub fn payload_codec(mut self, codec: Arc<dyn PayloadCodec>) -> Self {
-        self.codec = Codec(Some(codec));
-        self
-    }
-}
-
-impl std::fmt::Debug for PostgresOptions {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PostgresOptions")
-            .field("schema", &self.schema)
-            .field("prefix", &self.prefix)
-            .field("sessions", &self.sessions)
-            .field("isolation", &self.isolation)
-            .field("allow_unsafe", &self.allow_unsafe)
-            .field("payload_codec", &self.codec.0.is_some())
-            .finish()
-    }
+    shared_options!();
 }
 
 /// Runs in PostgreSQL.
@@ -152,6 +122,7 @@ impl std::fmt::Debug for PostgresOptions {
 pub struct PostgresStore {
     store: ServerStore,
     server: Arc<Server>,
+    listening: Listening,
 }
 
 impl PostgresStore {
@@ -161,21 +132,22 @@ impl PostgresStore {
     /// lose what it has committed.
     pub async fn open(url: &str, options: PostgresOptions) -> Result<Arc<Self>, StoreError> {
         let bad = |why: String| refused(&hidden(url), why, code::BAD_URL);
-        let mut config: Config =
-            url.parse().map_err(|error: tokio_postgres::Error| bad(error.to_string()))?;
-        if config.get_connect_timeout().is_none() {
-            config.connect_timeout(CONNECT);
-        }
-        check_prefix(&options.prefix).map_err(bad)?;
-        let (sessions, codec) = (options.sessions, options.codec.clone());
-        let server =
-            Arc::new(Server { config, options, what: hidden(url), round_trips: Arc::<AtomicU64>::default() });
-        let mut first = PgSession::open(&server).await?;
+        check_prefix(&options.shared.prefix).map_err(bad)?;
+        let (config, tls) = address(url).map_err(bad)?;
+        let (sessions, codec) = (options.shared.sessions, options.shared.codec.clone());
+        let server = Arc::new(Server {
+            config,
+            tls,
+            options,
+            what: hidden(url),
+            round_trips: Arc::<AtomicU64>::default(),
+        });
+        let mut first = PgSession::open(&server, None).await?;
         first.check().await?;
         schema::migrate(&mut first, &server.what).await?;
         let sessions = Sessions::new(Arc::new(server.clone()), sessions);
-        let store = ServerStore::new(sessions, codec, Arc::new(health::facts));
-        Ok(Arc::new(Self { store, server }))
+        let store = ServerStore::new(sessions.clone(), sessions, codec, Arc::new(health::facts));
+        Ok(Arc::new(Self { store, server, listening: Listening::default() }))
     }
 
     /// How many round trips to the server this store has made.
@@ -190,6 +162,27 @@ impl PostgresStore {
     }
 }
 
+/// The parts of an address, and how its sessions are encrypted.
+fn address(url: &str) -> Result<(Config, MakeRustlsConnect), String> {
+    let (url, encryption) = take(url, &WORDS)?;
+    let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| deepest(&error))?;
+    if config.get_connect_timeout().is_none() {
+        config.connect_timeout(CONNECT);
+    }
+    if config.get_keepalives_idle() == Config::new().get_keepalives_idle() {
+        config.keepalives_idle(KEEP_ALIVE);
+    }
+    if config.get_tcp_user_timeout().is_none() {
+        config.tcp_user_timeout(KEEP_ALIVE);
+    }
+    config.ssl_mode(match encryption.mode {
+        Mode::Disable => SslMode::Disable,
+        Mode::Prefer => SslMode::Prefer,
+        Mode::Require | Mode::VerifyCa | Mode::VerifyFull => SslMode::Require,
+    });
+    Ok((config, tls::connector(&encryption)?))
+}
+
 impl std::fmt::Debug for PostgresStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("PostgresStore").field("server", &self.server.what).finish_non_exhaustive()
@@ -199,5 +192,13 @@ impl std::fmt::Debug for PostgresStore {
 impl OnServer for PostgresStore {
     fn server(&self) -> &ServerStore {
         &self.store
+    }
+
+    fn hear(&self) -> Option<broadcast::Receiver<Hint>> {
+        Some(self.listening.hear(&self.server))
+    }
+
+    fn stop_hearing(&self) {
+        self.listening.stop();
     }
 }

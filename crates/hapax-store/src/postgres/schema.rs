@@ -7,8 +7,11 @@ use super::{connection::PgSession, error::refused};
 use crate::{
     error::StoreError,
     server::{
+        RIGHTS, TABLES,
         error::{all_runs, reported},
-        sql::{Fault, Session, one, values},
+        rights_missing,
+        sql::{Fault, Row, Session, one, values},
+        tables_missing,
     },
 };
 use hapax_core::{error::code, id::Namespace};
@@ -103,12 +106,20 @@ const LOCK: i64 = 0x68_61_70_61_78;
 /// Brings the database to our version.
 pub(super) async fn migrate(session: &mut PgSession, what: &str) -> Result<(), StoreError> {
     let about = |fault: Fault| reported(fault.before_commit(), &all_runs(&Namespace::default()));
-    if let Some(found) = version(session).await.map_err(about)? {
+    let lacking = |grants: Vec<String>| match &*grants {
+        [] => Ok(()),
+        grants => Err(refused(what, rights_missing(grants), code::CANNOT_OPEN)),
+    };
+    lacking(missing_for_schema(session, "USAGE").await.map_err(about)?)?;
+    if has_tables(session).await.map_err(about)? {
+        lacking(missing_for_tables(session).await.map_err(about)?)?;
+        let found = version(session).await.map_err(about)?;
         check(what, &found)?;
         if found.0 == ours() {
-            return Ok(());
+            return demand_tables(session, what).await;
         }
     }
+    lacking(missing_for_schema(session, "CREATE").await.map_err(about)?)?;
     session.begin().await.map_err(about)?;
     let applied = apply(session).await.map_err(about);
     match applied {
@@ -136,7 +147,7 @@ fn check(what: &str, (version, program): &(i64, String)) -> Result<(), StoreErro
 
 async fn apply(session: &mut PgSession) -> Result<(), Fault> {
     session.rows("SELECT 1 FROM pg_advisory_xact_lock(?)", values![LOCK]).await?;
-    let from = version(session).await?.map_or(0, |(version, _)| version);
+    let from = if has_tables(session).await? { version(session).await?.0 } else { 0 };
     if from == 0 {
         session
             .script("CREATE TABLE hapax_schema (version BIGINT PRIMARY KEY, program TEXT NOT NULL)")
@@ -154,24 +165,70 @@ async fn apply(session: &mut PgSession) -> Result<(), Fault> {
 }
 
 /// The version of this program's tables.
-pub(super) const fn ours() -> i64 {
+const fn ours() -> i64 {
     MIGRATIONS.len() as i64
 }
 
-/// The version of the database's tables, and the program that made them.
-pub(super) async fn version(session: &mut PgSession) -> Result<Option<(i64, String)>, Fault> {
+/// Whether somebody has made the tables.
+async fn has_tables(session: &mut PgSession) -> Result<bool, Fault> {
     let (table, schema) = (session.table("hapax_schema"), session.schema());
     // Read from the catalogue's own rows: a name that was looked up before is cached, also that it wasn't there.
     let sql = "SELECT 1 FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace \
                WHERE c.relname = ? AND n.nspname = ?";
-    let there = one(session, sql, values![table.as_str(), schema.as_str()]).await?;
-    if there.is_none() {
-        return Ok(None);
-    }
+    Ok(one(session, sql, values![table.as_str(), schema.as_str()]).await?.is_some())
+}
+
+/// The version of the database's tables, and the program that made them.
+async fn version(session: &mut PgSession) -> Result<(i64, String), Fault> {
     let sql = "SELECT version, program FROM hapax_schema ORDER BY version DESC LIMIT 1";
-    let row =
-        one(session, sql, values![]).await?.ok_or_else(|| Fault::damage("its schema version is missing"))?;
-    Ok(Some((row.int(0)?, row.text(1)?.to_owned())))
+    let row = one(session, sql, values![]).await?;
+    let row = row.ok_or_else(|| Fault::damage("its schema version is missing"))?;
+    Ok((row.int(0)?, row.text(1)?.to_owned()))
+}
+
+/// Refuses a database that has lost tables.
+async fn demand_tables(session: &mut PgSession, what: &str) -> Result<(), StoreError> {
+    let about = |fault: Fault| reported(fault.before_commit(), &all_runs(&Namespace::default()));
+    let (names, schema) = (TABLES.map(|table| session.table(table)), session.schema());
+    let sql = "SELECT t.name FROM unnest(string_to_array(?, ' ')) AS t(name) WHERE NOT EXISTS \
+               (SELECT 1 FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace \
+               WHERE c.relname = t.name AND n.nspname = ?)";
+    let rows = session.rows(sql, values![names.join(" ").as_str(), schema.as_str()]).await.map_err(about)?;
+    let missing = texts(&rows).map_err(about)?;
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(refused(what, tables_missing(&missing), code::CANNOT_OPEN))
+}
+
+/// The statements that would grant what is done with the tables and isn't allowed; of the program's own only reading is.
+async fn missing_for_tables(session: &mut PgSession) -> Result<Vec<String>, Fault> {
+    let (own, schema) = (session.table("hapax_schema"), session.schema());
+    let names =
+        [&TABLES.map(|table| session.table(table))[..], std::slice::from_ref(&own)].concat().join(" ");
+    let sql = "SELECT format('GRANT %s ON %I.%I TO %I', string_agg(r.word, ', ' ORDER BY r.n), n.nspname, c.relname, \
+               current_user) FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace \
+               CROSS JOIN unnest(string_to_array(?, ' ')) WITH ORDINALITY AS r(word, n) \
+               WHERE n.nspname = ? AND c.relname = ANY (string_to_array(?, ' ')) AND (c.relname <> ? OR r.n = 1) \
+               AND NOT has_table_privilege(c.oid, r.word) GROUP BY n.nspname, c.relname ORDER BY c.relname";
+    let rights = RIGHTS.join(" ");
+    let values = values![rights.as_str(), schema.as_str(), names.as_str(), own.as_str()];
+    texts(&session.rows(sql, values).await?)
+}
+
+/// The statements that would grant a right on the schema that is missing, or make the schema.
+async fn missing_for_schema(session: &mut PgSession, right: &str) -> Result<Vec<String>, Fault> {
+    let schema = session.schema();
+    let sql = "SELECT CASE WHEN n.oid IS NULL THEN format('CREATE SCHEMA %I AUTHORIZATION %I', s.name, current_user) \
+               ELSE format('GRANT %s ON SCHEMA %I TO %I', s.word, s.name, current_user) END \
+               FROM (SELECT ?::text AS name, ?::text AS word) AS s \
+               LEFT JOIN pg_catalog.pg_namespace AS n ON n.nspname = s.name \
+               WHERE n.oid IS NULL OR NOT has_schema_privilege(n.oid, s.word)";
+    texts(&session.rows(sql, values![schema.as_str(), right]).await?)
+}
+
+fn texts(rows: &[Row]) -> Result<Vec<String>, Fault> {
+    rows.iter().map(|row| Ok(row.text(0)?.to_owned())).collect()
 }
 
 fn program_name() -> String {

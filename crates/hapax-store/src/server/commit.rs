@@ -7,12 +7,14 @@
 use super::{
     error::{Halt, Outcome},
     journal, mailbox, outbox,
-    sql::{Fault, place_rows, values},
+    sql::{Fault, Row, place_rows, values},
     writer::Tx,
 };
 use crate::{
     error::StoreError,
+    judge::{self, Answer, Head, Judgement},
     prepare::{CheckpointParts, Parts, Prepared, StepParts},
+    store::Hint,
 };
 use hapax_core::{
     canary,
@@ -86,17 +88,6 @@ pub(super) async fn settle_duplicate(tx: &mut Tx<'_>, write: &Write) -> Outcome<
     Err(Halt::Settle(same_or_conflict(tx, commit, step).await?))
 }
 
-/// What every refusal is judged by: the run's row.
-pub(super) struct Head {
-    epoch: Epoch,
-    pub(super) next_seq: u64,
-    pub(super) cancel_requested: bool,
-    step: u64,
-    pub(super) digest: Digest,
-    status_json: String,
-    owned: bool,
-}
-
 /// Locks and reads the run's row for a write of this epoch; the error when it isn't its holder any more.
 pub(super) async fn head(
     tx: &mut Tx<'_>,
@@ -110,28 +101,25 @@ pub(super) async fn head(
             values![run.namespace.as_str(), run.run.as_str()],
         )
         .await?;
-    let Some(row) = row else { return Ok(Err(StoreError::Fenced { run: run.clone(), owner: None })) };
-    let head = Head {
-        epoch: Epoch { counter: row.count(0)?, nonce: u128::from_be_bytes(row.bytes(1)?) },
-        next_seq: row.count(2)?,
-        cancel_requested: row.flag(3)?,
-        step: row.count(4)?,
-        digest: Digest(row.bytes(5)?),
-        status_json: row.text(6)?.to_owned(),
-        owned: row.maybe_text(7)?.is_some(),
+    let read = |row: Row| {
+        Ok::<_, Fault>(Head {
+            epoch: Epoch { counter: row.count(0)?, nonce: u128::from_be_bytes(row.bytes(1)?) },
+            next_seq: row.count(2)?,
+            cancel_requested: row.flag(3)?,
+            step: row.count(4)?,
+            digest: Digest(row.bytes(5)?),
+            status_json: row.text(6)?.to_owned(),
+            owned: row.maybe_text(7)?.is_some(),
+        })
     };
-    Ok(if head.epoch == epoch || canary::on("fence") {
-        Ok(head)
-    } else {
-        Err(StoreError::Fenced { run: run.clone(), owner: Some(head.epoch) })
-    })
+    Ok(judge::held(run, epoch, row.map(read).transpose()?))
 }
 
 async fn step(tx: &mut Tx<'_>, commit: &StepCommit, parts: &StepParts) -> Outcome<Written> {
     if !fence(tx, commit).await? {
         let refusal = step_refusal(tx, commit).await?;
         // Every demand of the fence is looked into, so an unexplained refusal is one of the server's own.
-        return Err(Halt::Settle(refusal.unwrap_or_else(|| Err(out_of_order()))));
+        return Err(Halt::Settle(refusal.unwrap_or_else(|| Err(judge::write_missing()))));
     }
     insert_step(tx, commit, parts).await?;
     if let Some(shape) = &commit.fresh {
@@ -195,61 +183,27 @@ async fn fence(tx: &mut Tx<'_>, commit: &StepCommit) -> Result<bool, Fault> {
 }
 
 /// Why a step's fence refused; `None`: it wouldn't.
-async fn step_refusal(
-    tx: &mut Tx<'_>,
-    commit: &StepCommit,
-) -> Result<Option<Result<Written, StoreError>>, Fault> {
+async fn step_refusal(tx: &mut Tx<'_>, commit: &StepCommit) -> Result<Option<Answer>, Fault> {
     let head = match head(tx, &commit.run, commit.epoch).await? {
         Ok(head) => head,
         Err(fenced) => return Ok(Some(Err(fenced))),
     };
-    if head.step > commit.follows {
-        return same_or_conflict(tx, commit, commit.follows + 1).await.map(Some);
-    }
-    if head.step == commit.follows && head.digest != commit.base {
-        let (run, step) = (commit.run.clone(), commit.follows);
-        return Ok(Some(Err(StoreError::Conflict { run, step, stored: head.digest, ours: commit.base })));
-    }
-    if head.step < commit.follows || head.next_seq < commit.first_seq {
-        return Ok(Some(Err(out_of_order())));
-    }
-    // Rows that nobody else can have written: another execution of the same epoch.
-    if head.next_seq > commit.first_seq {
-        let (run, step, ours) = (commit.run.clone(), commit.checkpoint.step, commit.checkpoint.digest);
-        return Ok(Some(Err(StoreError::Conflict { run, step, stored: head.digest, ours })));
-    }
-    if commit.ends && head.cancel_requested {
-        return Ok(Some(Err(StoreError::CancelRequested { run: commit.run.clone() })));
-    }
-    Ok(None)
+    Ok(match judge::step(&head, commit) {
+        Judgement::Taken(step) => Some(same_or_conflict(tx, commit, step).await?),
+        judgement => judgement.answer(),
+    })
 }
 
 /// The step is there: is it this very one?
-async fn same_or_conflict(
-    tx: &mut Tx<'_>,
-    commit: &StepCommit,
-    step: u64,
-) -> Result<Result<Written, StoreError>, Fault> {
+async fn same_or_conflict(tx: &mut Tx<'_>, commit: &StepCommit, step: u64) -> Result<Answer, Fault> {
     let stored = tx
         .one(
             "SELECT digest FROM hapax_checkpoints WHERE namespace = ? AND run_id = ? AND step_id = ?",
             values![commit.run.namespace.as_str(), commit.run.run.as_str(), step],
         )
         .await?;
-    let stored = match stored {
-        Some(row) => Digest(row.bytes(0)?),
-        None => commit.base,
-    };
-    let ours = commit.checkpoint.digest;
-    Ok(if stored == ours {
-        Ok(Written::AlreadyCommitted)
-    } else {
-        Err(StoreError::Conflict { run: commit.run.clone(), step, stored, ours })
-    })
-}
-
-fn out_of_order() -> StoreError {
-    StoreError::Retry("an earlier write of the run is missing".into())
+    let stored = stored.map(|row| row.bytes(0).map(Digest)).transpose()?;
+    Ok(judge::same_step(commit, step, stored))
 }
 
 async fn insert_step(tx: &mut Tx<'_>, commit: &StepCommit, parts: &StepParts) -> Result<(), Fault> {
@@ -348,6 +302,9 @@ async fn status(tx: &mut Tx<'_>, change: &StatusChange, json: &str) -> Outcome<W
         )
         .await?;
     if met == 1 {
+        if change.release && change.status.is_runnable() {
+            tx.hints.push(Hint::Ready(change.run.namespace.clone()));
+        }
         mailbox::wake_at_once(tx, change).await?;
         if change.status.is_final() {
             ended(tx, &change.run, &change.status).await?;
@@ -355,21 +312,14 @@ async fn status(tx: &mut Tx<'_>, change: &StatusChange, json: &str) -> Outcome<W
         return Ok(Written::Committed);
     }
     let refusal = status_refusal(tx, change).await?;
-    Err(Halt::Settle(refusal.unwrap_or_else(|| Err(out_of_order()))))
+    Err(Halt::Settle(refusal.unwrap_or_else(|| Err(judge::write_missing()))))
 }
 
 /// Why a change of status was refused; `None`: it wouldn't be.
-async fn status_refusal(
-    tx: &mut Tx<'_>,
-    change: &StatusChange,
-) -> Result<Option<Result<Written, StoreError>>, Fault> {
-    let head = match head(tx, &change.run, change.epoch).await? {
-        Ok(head) => head,
-        Err(fenced) => return Ok(Some(Err(fenced))),
-    };
-    if head.status_json == change.status.to_json().as_str() && !(change.release && head.owned) {
-        return Ok(Some(Ok(Written::AlreadyCommitted)));
-    }
-    let overtakes_a_cancel = head.cancel_requested && matches!(change.status, Status::Failed { .. });
-    Ok(overtakes_a_cancel.then(|| Err(StoreError::CancelRequested { run: change.run.clone() })))
+async fn status_refusal(tx: &mut Tx<'_>, change: &StatusChange) -> Result<Option<Answer>, Fault> {
+    let head = head(tx, &change.run, change.epoch).await?;
+    Ok(match head {
+        Ok(head) => judge::status(&head, change).answer(),
+        Err(fenced) => Some(Err(fenced)),
+    })
 }

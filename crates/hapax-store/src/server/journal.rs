@@ -9,7 +9,12 @@ use super::{
     sql::{Fault, GROUP_BYTES, Row, Session, Value, groups, place_rows, values},
     writer::Tx,
 };
-use crate::{check::row_digest, codec::Codec, error::StoreError, prepare::row_sum, store::RunRecord};
+use crate::{
+    codec::Codec,
+    judge::{self, Answer, Judgement},
+    prepare::row_sum,
+    store::RunRecord,
+};
 use hapax_core::{
     commit::{Append, Written},
     id::RunKey,
@@ -49,51 +54,25 @@ pub(super) async fn append(tx: &mut Tx<'_>, append: &Append, entries: &[Vec<u8>]
         .await?;
     if met == 0 {
         let refusal = append_refusal(tx, append).await?;
-        return Err(Halt::Settle(refusal.unwrap_or_else(|| Err(missing()))));
+        return Err(Halt::Settle(refusal.unwrap_or_else(|| Err(judge::row_missing()))));
     }
     insert(tx, &append.run, append.first_seq, &append.rows, entries).await?;
     Ok(Written::Committed)
 }
 
 /// Why an append was refused; `None`: it wouldn't be.
-pub(super) async fn append_refusal(
-    tx: &mut Tx<'_>,
-    append: &Append,
-) -> Result<Option<Result<Written, StoreError>>, Fault> {
+pub(super) async fn append_refusal(tx: &mut Tx<'_>, append: &Append) -> Result<Option<Answer>, Fault> {
     let head = match head(tx, &append.run, append.epoch).await? {
         Ok(head) => head,
         Err(fenced) => return Ok(Some(Err(fenced))),
     };
-    if append.unless_cancelled && head.cancel_requested {
-        return Ok(Some(Err(StoreError::CancelRequested { run: append.run.clone() })));
-    }
-    if head.next_seq == append.first_seq {
-        let builds_on_it = append.rows.first().is_none_or(|row| row.base == head.digest);
-        return Ok((!builds_on_it).then(|| Err(missing())));
-    }
-    if head.next_seq < append.first_seq + append.rows.len().max(1) as u64 {
-        return Ok(Some(Err(missing())));
-    }
-    same_or_conflict(tx, append).await.map(Some)
-}
-
-fn missing() -> StoreError {
-    StoreError::Retry("an earlier row of the journal is missing".into())
-}
-
-/// The numbers are taken: by these very rows?
-async fn same_or_conflict(tx: &mut Tx<'_>, append: &Append) -> Result<Result<Written, StoreError>, Fault> {
-    let stored = read(tx.session, tx.codec, &append.run, append.first_seq, append.rows.len()).await?;
-    for (ours, seq) in append.rows.iter().zip(append.first_seq..) {
-        let ours = JournalRow { seq, ..ours.clone() };
-        let stored = stored.iter().find(|row| row.seq == seq);
-        if stored != Some(&ours) {
-            let (step, stored) = stored.map_or((ours.step, ours.base), |row| (row.step, row_digest(row)));
-            let run = append.run.clone();
-            return Ok(Err(StoreError::Conflict { run, step, stored, ours: row_digest(&ours) }));
+    Ok(match judge::append(&head, append) {
+        Judgement::Taken(seq) => {
+            let stored = read(tx.session, tx.codec, &append.run, seq, append.rows.len()).await?;
+            Some(judge::same_rows(append, &stored))
         }
-    }
-    Ok(Ok(Written::AlreadyCommitted))
+        judgement => judgement.answer(),
+    })
 }
 
 /// Writes rows whose numbers the fence has taken.

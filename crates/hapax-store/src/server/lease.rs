@@ -5,13 +5,13 @@
 
 use super::{
     error::Outcome,
-    sql::{Fault, Row, Session, Value, place_rows, places, values},
+    sql::{Fault, Row, Session, Value, one, place_rows, places, values},
     writer::Tx,
 };
 use crate::{
-    clock::{micros, now_us},
+    clock::{micros, micros_left, now_us},
     error::StoreError,
-    store::{Claimant, Lease, ReadyFilter, Renewal},
+    store::{Claimant, Fleet, Holding, Lease, Outlook, ReadyFilter, Renewal},
 };
 use hapax_core::{
     canary,
@@ -24,6 +24,7 @@ use std::{
         Mutex, PoisonError,
         atomic::{AtomicI64, Ordering},
     },
+    time::Duration,
 };
 
 /// Leases that are renewed by one statement at the most.
@@ -32,12 +33,35 @@ const RENEWED: usize = 500;
 /// How often it is looked whether leases reach further than they can, in microseconds.
 const LOOK: i64 = 5_000_000;
 
+/// Leases that reach further than they can. What is never ready needn't be looked at, though it be most of the table.
+const OVERLONG: &str = "ready_at IS NOT NULL AND owner IS NOT NULL AND lease_until > {now} + lease_ttl";
+
+/// Within which those who wait for one moment come.
+const SPREAD: Duration = Duration::from_millis(20);
+
 /// When leases that reach further than they can were first seen: the server's clock was set back since.
 #[derive(Default)]
 pub(super) struct Overlong {
     seen: Mutex<HashMap<RunKey, (i64, i64)>>,
-    /// When it was looked for them last.
-    looked: AtomicI64,
+    /// When it was looked for them last, by a claim and by a question.
+    claimed: Looked,
+    asked: Looked,
+}
+
+/// When something was last looked for.
+#[derive(Default)]
+struct Looked(AtomicI64);
+
+impl Looked {
+    /// Whether it is time to look again.
+    fn is_due(&self) -> bool {
+        let (now, looked) = (now_us(), self.0.load(Ordering::Relaxed));
+        let due = (now - looked).abs() >= LOOK;
+        if due {
+            self.0.store(now, Ordering::Relaxed);
+        }
+        due
+    }
 }
 
 /// A run's lease, as its row has it.
@@ -53,16 +77,6 @@ impl Overlong {
         held.owner.as_ref()?;
         let left = self.left_by_clock(key, held, now);
         (left > 0).then_some(left)
-    }
-
-    /// Whether it is time to look for such leases again.
-    fn is_due(&self) -> bool {
-        let (now, looked) = (now_us(), self.looked.load(Ordering::Relaxed));
-        let due = (now - looked).abs() >= LOOK;
-        if due {
-            self.looked.store(now, Ordering::Relaxed);
-        }
-        due
     }
 
     fn left_by_clock(&self, key: &RunKey, held: &Held, now: i64) -> i64 {
@@ -187,10 +201,8 @@ pub(super) async fn claim_ready(
         return Ok(vec![]);
     }
     let mut rows = candidates(tx, filter, "ready_at <= {now}").await?;
-    if rows.is_empty() && overlong.is_due() {
-        // What is never ready needn't be looked at, though it be most of the table.
-        let which = "ready_at IS NOT NULL AND owner IS NOT NULL AND lease_until > {now} + lease_ttl";
-        rows = candidates(tx, filter, which).await?;
+    if rows.is_empty() && overlong.claimed.is_due() {
+        rows = candidates(tx, filter, OVERLONG).await?;
     }
     let mut ready = vec![];
     for row in &rows {
@@ -228,18 +240,81 @@ fn of_graphs(filter: &ReadyFilter) -> Vec<Value<'_>> {
     all
 }
 
-/// When the next parked run is to be woken.
-pub(super) async fn next_wake(session: &mut dyn Session, filter: &ReadyFilter) -> Result<Option<i64>, Fault> {
+/// Whether something is ready, and when the next run will be: parked until then, or with a lease that ends then. One
+/// question, with one look into the index for each graph; the server says in it that it still takes writes.
+pub(super) async fn outlook(
+    session: &mut dyn Session,
+    overlong: &Overlong,
+    filter: &ReadyFilter,
+) -> Result<Outlook, Fault> {
     if filter.graphs.is_empty() {
-        return Ok(None);
+        return Ok(Outlook::default());
+    }
+    let mut looks = vec!["ready_at <= {now}", "ready_at > {now}"];
+    if overlong.asked.is_due() {
+        looks.push(OVERLONG);
+    }
+    let (mut parts, mut all) = (vec![], vec![]);
+    for (look, which) in looks.iter().enumerate() {
+        for (graph, fingerprint) in &filter.graphs {
+            parts.push(format!(
+                "SELECT * FROM (SELECT {look} AS look, ready_at - {{now}} AS left_us FROM hapax_runs WHERE namespace = ? \
+                 AND graph = ? AND fingerprint = ? AND {which} ORDER BY ready_at, created_at, run_id LIMIT 1) AS part{}",
+                parts.len()
+            ));
+            all.extend_from_slice(values![filter.namespace.as_str(), &**graph, &fingerprint.0]);
+        }
     }
     let sql = format!(
-        "SELECT min(wake_at) FROM hapax_runs WHERE namespace = ? AND (graph, fingerprint) IN ({}) \
-         AND wake_at IS NOT NULL",
-        place_rows(filter.graphs.len(), 2)
+        "SELECT -1 AS look, CASE WHEN {{writable}} THEN 1 ELSE 0 END AS left_us UNION ALL {}",
+        parts.join(" UNION ALL ")
     );
-    let row = super::sql::one(session, &sql, &of_graphs(filter)).await?;
-    row.map_or(Ok(None), |row| row.maybe_int(0))
+    read_outlook(&session.rows(&sql, &all).await?)
+}
+
+fn read_outlook(rows: &[Row]) -> Result<Outlook, Fault> {
+    let mut outlook = Outlook::default();
+    for row in rows {
+        let left = row.int(1)?;
+        match row.int(0)? {
+            -1 if left == 0 => return Err(Fault::Lost("the server takes no writes any more".into())),
+            -1 => {}
+            1 => {
+                let next = micros_left(left, 0).saturating_add(spread());
+                outlook.next = outlook.next.into_iter().chain([next]).min();
+            }
+            _ => outlook.ready = true,
+        }
+    }
+    Ok(outlook)
+}
+
+/// Many workers that wait for one moment come one after the other.
+fn spread() -> Duration {
+    let drawn = uuid::Uuid::new_v4().as_u128() as u64;
+    SPREAD.mul_f64(drawn as f64 / u64::MAX as f64)
+}
+
+/// Who holds runs, and what could go on.
+pub(super) async fn fleet(session: &mut dyn Session, namespace: &Namespace) -> Result<Fleet, Fault> {
+    let sql = "SELECT owner, count(*), min(lease_until) - {now}, max(epoch) FROM hapax_runs \
+               WHERE namespace = ? AND owner IS NOT NULL GROUP BY owner ORDER BY owner";
+    let mut fleet = Fleet::default();
+    for row in session.rows(sql, values![namespace.as_str()]).await? {
+        fleet.holders.push(Holding {
+            owner: row.text(0)?.to_owned(),
+            runs: row.count(1)?,
+            lease_left: micros_left(row.int(2)?, 0),
+            epoch: row.count(3)?,
+        });
+    }
+    let sql =
+        "SELECT count(*), {now} - min(ready_at) FROM hapax_runs WHERE namespace = ? AND ready_at <= {now}";
+    if let Some(row) = one(session, sql, values![namespace.as_str()]).await? {
+        fleet.waiting = row.count(0)?;
+        fleet.lag = micros_left(row.maybe_int(1)?.unwrap_or(0), 0);
+    }
+    Ok(fleet)
 }
 
 /// Prolongs leases.

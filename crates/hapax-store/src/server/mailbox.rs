@@ -9,7 +9,7 @@ use super::{
     sql::{Fault, Row, Session, one, values},
     writer::Tx,
 };
-use crate::{check::end_letter, codec::Codec, error::StoreError};
+use crate::{check::end_letter, codec::Codec, error::StoreError, store::Hint};
 use hapax_core::{
     commit::{Status, StatusChange},
     id::{RunId, RunKey},
@@ -17,6 +17,9 @@ use hapax_core::{
     mailbox::{Letter, NewLetter, Posted},
 };
 use std::{collections::BTreeSet, sync::Arc};
+
+/// Children whose holders are told at once of their cancel; those of others find out by themselves.
+const TOLD: usize = 100;
 
 /// Puts a letter into a run's mailbox and wakes the run if it waits for it.
 pub(super) async fn post(
@@ -87,6 +90,22 @@ pub(super) async fn over(tx: &mut Tx<'_>, run: &RunKey, status: &Status) -> Outc
             values![namespace, id],
         )
         .await?;
+        tell_children(tx, run).await?;
+    }
+    Ok(())
+}
+
+/// Tells those who hold children of a run, or could take them up, that they are to be cancelled.
+async fn tell_children(tx: &mut Tx<'_>, run: &RunKey) -> Result<(), Fault> {
+    let sql = "SELECT run_id, owner FROM hapax_runs WHERE namespace = ? AND parent = ? AND cancel_requested = 1 \
+               AND status NOT IN ('succeeded', 'failed', 'cancelled') LIMIT ?";
+    let rows = tx.rows(sql, values![run.namespace.as_str(), run.run.as_str(), TOLD]).await?;
+    for row in &rows {
+        let child = RunKey { namespace: run.namespace.clone(), run: RunId::new(row.text(0)?)? };
+        tx.hints.push(match row.maybe_text(1)? {
+            Some(_) => Hint::Cancel(child),
+            None => Hint::Ready(run.namespace.clone()),
+        });
     }
     Ok(())
 }
@@ -100,6 +119,7 @@ async fn wake(tx: &mut Tx<'_>, run: &RunKey) -> Result<(), Fault> {
         values![Status::Pending.to_json().as_str(), run.namespace.as_str(), run.run.as_str()],
     )
     .await?;
+    tx.hints.push(Hint::Ready(run.namespace.clone()));
     Ok(())
 }
 

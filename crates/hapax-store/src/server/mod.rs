@@ -5,7 +5,7 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `sql`, `pool`, `address` | what is known of a server: sessions, values, rows, faults; its address |
+//! | `sql`, `pool`, `address`, `tls`, `options` | what is known of a server: sessions, values, rows, faults; its address; encryption |
 //! | `chain`, `writer` | writes that follow each other, and the lanes on which those of many runs share a transaction |
 //! | `commit`, `journal`, `lease`, `mailbox`, `outbox`, `runs` | what is done in a transaction |
 //! | `read` | what is read, checked against its digests |
@@ -17,11 +17,13 @@ pub(crate) mod error;
 mod journal;
 mod lease;
 mod mailbox;
+pub(crate) mod options;
 mod outbox;
 pub(crate) mod pool;
 mod read;
 pub(crate) mod runs;
 pub(crate) mod sql;
+pub(crate) mod tls;
 mod writer;
 
 use crate::{
@@ -31,8 +33,8 @@ use crate::{
     outbox::Outbox,
     prepare,
     store::{
-        Answer, BoxFuture, Claimant, Created, Fact, GcPolicy, GcReport, Lease, ListFilter, Loaded, NewRun,
-        Pace, ReadyFilter, Renewal, RunRecord, Store, StoreStats, Ticket,
+        Answer, BoxFuture, Claimant, Created, Fact, Fleet, GcPolicy, GcReport, Hint, Lease, ListFilter,
+        Loaded, NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreStats, Ticket,
     },
 };
 use error::{all_runs, reported};
@@ -45,12 +47,39 @@ use hapax_core::{
     mailbox::{Letter, NewLetter, Posted},
 };
 use lease::Overlong;
-use pool::Sessions;
+use pool::{Lent, Sessions};
 use std::sync::Arc;
+use tokio::sync::broadcast;
 use writer::{Lanes, Shared};
 
 /// Lanes on which writes travel: on more of them fewer runs share a transaction.
 const LANES: usize = 4;
+
+/// The tables of the runs. Beside them `hapax_schema` says which program made them.
+pub(crate) const TABLES: [&str; 9] = [
+    "hapax_runs",
+    "hapax_keys",
+    "hapax_checkpoints",
+    "hapax_frontier",
+    "hapax_journal",
+    "hapax_outbox",
+    "hapax_channels",
+    "hapax_letters",
+    "hapax_tags",
+];
+
+/// What is done with each of them.
+pub(crate) const RIGHTS: [&str; 4] = ["SELECT", "INSERT", "UPDATE", "DELETE"];
+
+/// What is said of tables that aren't there, beside others that are.
+pub(crate) fn tables_missing(missing: &[String]) -> String {
+    format!("its tables {} are gone: restore them from a backup", missing.join(", "))
+}
+
+/// What is said of rights that are missing, with the statements that grant them.
+pub(crate) fn rights_missing(grants: &[String]) -> String {
+    format!("this user lacks rights: {}", grants.join("; "))
+}
 
 /// What a transaction sees of others. Hapax is right under each: it rests on compare-and-set and unique keys.
 ///
@@ -126,6 +155,8 @@ macro_rules! ask {
 /// Runs in a database server.
 pub(crate) struct ServerStore {
     sessions: Sessions,
+    /// Those on which a single question needs no transaction.
+    asking: Sessions,
     lanes: Lanes,
     overlong: Overlong,
     encoders: Arc<Encoders>,
@@ -135,10 +166,10 @@ pub(crate) struct ServerStore {
 }
 
 impl ServerStore {
-    pub(crate) fn new(sessions: Sessions, codec: Codec, health: Health) -> Self {
+    pub(crate) fn new(sessions: Sessions, asking: Sessions, codec: Codec, health: Health) -> Self {
         let (encoders, shared) = (Arc::new(Encoders::new(codec.clone())), Arc::<Shared>::default());
         let lanes = Lanes::start(LANES, &sessions, &codec, &encoders, &shared);
-        Self { sessions, lanes, overlong: Overlong::default(), encoders, codec, shared, health }
+        Self { sessions, asking, lanes, overlong: Overlong::default(), encoders, codec, shared, health }
     }
 
     async fn create_run(&self, run: NewRun) -> Result<Created, StoreError> {
@@ -165,6 +196,16 @@ impl ServerStore {
         self.lanes.write(prepared, room)
     }
 
+    async fn look_out(&self, filter: ReadyFilter) -> Result<Outlook, StoreError> {
+        let mut lent = self.asking.lend().await?;
+        let outlook = lease::outlook(&mut **lent, &self.overlong, &filter).await;
+        outlook.map_err(|fault| {
+            // Whatever it is, the next one is asked on a session that was looked at: a primary may have become a standby.
+            drop(Lent::take(lent));
+            reported(fault.before_commit(), &all_runs(&filter.namespace))
+        })
+    }
+
     async fn settle_write(&self, write: Arc<Write>) -> Result<Written, StoreError> {
         // Without the lock of the run's row nothing is known.
         let unknown = |error| match error {
@@ -180,6 +221,14 @@ impl ServerStore {
 /// A store whose runs live in a server: it is that server's store under another name.
 pub(crate) trait OnServer: Send + Sync + 'static {
     fn server(&self) -> &ServerStore;
+
+    /// Listens to what other processes say, where they can.
+    fn hear(&self) -> Option<broadcast::Receiver<Hint>> {
+        None
+    }
+
+    /// Listens no more.
+    fn stop_hearing(&self) {}
 }
 
 impl<T: OnServer> Store for T {
@@ -210,8 +259,9 @@ impl<T: OnServer> Store for T {
 
     fn cancels(&self, owner: Arc<str>) -> Answer<'_, Vec<RunKey>> {
         Box::pin(async move {
-            let about = all_runs(&Namespace::default());
-            ask!(self.server(), &about, |session| lease::cancels(session, &owner))
+            let mut lent = self.server().asking.lend().await?;
+            let runs = lease::cancels(&mut **lent, &owner).await;
+            runs.map_err(|fault| reported(fault.before_commit(), &all_runs(&Namespace::default())))
         })
     }
 
@@ -316,10 +366,19 @@ impl<T: OnServer> Store for T {
         })
     }
 
-    fn next_wake(&self, filter: ReadyFilter) -> Answer<'_, Option<i64>> {
+    fn outlook(&self, filter: ReadyFilter) -> Answer<'_, Outlook> {
+        Box::pin(self.server().look_out(filter))
+    }
+
+    fn hints(&self) -> Option<broadcast::Receiver<Hint>> {
+        self.hear()
+    }
+
+    fn fleet(&self, namespace: Namespace) -> Answer<'_, Fleet> {
         Box::pin(async move {
-            let about = all_runs(&filter.namespace);
-            ask!(self.server(), &about, |session| lease::next_wake(session, &filter))
+            let about = all_runs(&namespace);
+            let fleet = look!(self.server(), &about, |session| lease::fleet(session, &namespace));
+            fleet.map_err(|fault| reported(fault.before_commit(), &about))
         })
     }
 
@@ -353,6 +412,8 @@ impl<T: OnServer> Store for T {
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             self.server().lanes.close().await;
+            self.stop_hearing();
+            self.server().asking.close();
             self.server().sessions.close();
         })
     }

@@ -4,11 +4,12 @@
 
 use super::sql::{Fault, Session};
 use crate::{error::StoreError, store::BoxFuture};
-use deadpool::managed::{self, Metrics, RecycleError, RecycleResult};
+use deadpool::managed::{self, Metrics, QueueMode, RecycleError, RecycleResult};
 use std::{sync::Arc, time::Duration};
 
-/// A session that rested for longer is asked whether its server still takes writes.
-const RESTED: Duration = Duration::from_secs(1);
+/// A session that rested for longer is asked whether its server still takes writes. Idle workers come more often than that,
+/// and ask for it themselves.
+const RESTED: Duration = Duration::from_secs(2);
 
 /// How sessions come to be and are looked at.
 pub(crate) trait Connect: Send + Sync + 'static {
@@ -55,7 +56,9 @@ impl managed::Manager for Manager {
 
 impl Sessions {
     pub(crate) fn new(connect: Arc<dyn Connect>, most: usize) -> Self {
-        let pool = managed::Pool::builder(Manager(connect)).max_size(most).build();
+        // The one that was used last is lent first, so that few of them have rested.
+        let pool =
+            managed::Pool::builder(Manager(connect)).max_size(most).queue_mode(QueueMode::Lifo).build();
         Self(pool.expect("a pool without timeouts needs no runtime"))
     }
 

@@ -15,7 +15,7 @@ use crate::{
     clock::micros,
     error::StoreError,
     prepare::{CheckpointParts, pack},
-    store::{Created, GcPolicy, GcReport, Lease, ListFilter, NewRun, RunRecord},
+    store::{Created, GcPolicy, GcReport, Hint, Lease, ListFilter, NewRun, RunRecord},
 };
 use hapax_core::{
     commit::{Epoch, Status},
@@ -60,6 +60,9 @@ pub(super) async fn create(
             values![new.key.namespace.as_str(), key.as_str(), value.as_str(), new.key.run.as_str()],
         )
         .await?;
+    }
+    if lease.is_none() {
+        tx.hints.push(Hint::Ready(new.key.namespace.clone()));
     }
     Ok(Created::New(lease))
 }
@@ -186,6 +189,10 @@ pub(super) async fn request_cancel(tx: &mut Tx<'_>, key: &RunKey) -> Outcome<()>
         values![key.namespace.as_str(), key.run.as_str()],
     )
     .await?;
+    tx.hints.push(match record.owner {
+        Some(_) => Hint::Cancel(key.clone()),
+        None => Hint::Ready(key.namespace.clone()),
+    });
     Ok(())
 }
 
@@ -204,6 +211,7 @@ pub(super) async fn retry(tx: &mut Tx<'_>, key: &RunKey) -> Outcome<()> {
     let (seq, base, step) = (record.next_seq, record.digest, record.step);
     let row = JournalRow { seq, base, step, path_hash: PathHash::ROOT, entry: Entry::Retried };
     let entry = pack(&row.entry, tx.codec).map_err(StoreError::Retry)?;
+    tx.hints.push(Hint::Ready(key.namespace.clone()));
     Ok(journal::insert(tx, key, seq, &[row], &[entry]).await?)
 }
 

@@ -1,9 +1,13 @@
 //! What the shared code knows of a database server: sessions, values, rows, and what can go wrong.
 //!
 //! Invariant: statements are written once, in words that all servers understand. A [`Session`] puts its own for what
-//! differs: `?` for a value, `{now}` for the server's clock in microseconds, `hapax_` for the configured tables.
+//! differs: `?` for a value, `{now}` for the server's clock in microseconds, `{writable}` for whether it takes writes,
+//! `hapax_` for the configured tables.
 
-use crate::{error::Source, store::BoxFuture};
+use crate::{
+    error::Source,
+    store::{BoxFuture, Hint},
+};
 use hapax_core::id::InvalidId;
 
 /// What became of a statement that failed.
@@ -254,6 +258,11 @@ pub(crate) trait Session: Send {
 
     /// How "insert unless it is there" ends here: after `INSERT INTO … VALUES (…)`.
     fn unless_there(&self) -> &'static str;
+
+    /// Tells all who listen. A server that can't do so says nothing.
+    fn tell<'a>(&'a mut self, _: &'a [Hint]) -> Done<'a, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
 }
 
 /// At most one row.

@@ -14,7 +14,7 @@ use crate::{
     codec::{Codec, Encoders},
     error::StoreError,
     prepare::Prepared,
-    store::{StoreStats, Ticket},
+    store::{Hint, StoreStats, Ticket},
 };
 use hapax_core::{
     commit::{Write, Written},
@@ -47,6 +47,9 @@ const SMALLEST: u32 = 8 * 1024;
 pub(crate) struct Tx<'s> {
     pub(crate) session: &'s mut dyn Session,
     pub(crate) codec: &'s Codec,
+    /// What others are told once it is committed: afterwards, since a transaction that tells keeps all others that do from
+    /// committing beside it.
+    pub(crate) hints: Vec<Hint>,
 }
 
 impl Tx<'_> {
@@ -73,9 +76,11 @@ macro_rules! transact {
             let outcome = match session.begin().await {
                 Err(fault) => Err(fault.before_commit()),
                 Ok(()) => {
-                    let $tx = &mut $crate::server::writer::Tx { session: &mut *session, codec: $codec };
+                    let $tx =
+                        &mut $crate::server::writer::Tx { session: &mut *session, codec: $codec, hints: vec![] };
                     let outcome = $work.await;
-                    $crate::server::writer::finish(session, outcome).await
+                    let hints = std::mem::take(&mut $tx.hints);
+                    $crate::server::writer::finish(session, outcome, &hints).await
                 }
             };
             match outcome {
@@ -92,13 +97,21 @@ macro_rules! transact {
 }
 pub(crate) use transact;
 
-/// Commits what was done, or undoes it.
+/// Commits what was done, and tells others of it; or undoes it.
 pub(crate) async fn finish<T>(
     session: &mut dyn Session,
     outcome: Outcome<T>,
+    hints: &[Hint],
 ) -> Result<Result<T, StoreError>, Fault> {
     match outcome {
-        Ok(value) => session.commit().await.map(|()| Ok(value)),
+        Ok(value) => {
+            session.commit().await?;
+            if !hints.is_empty() {
+                // They are only hints: whoever misses one finds out by itself.
+                let _ = session.tell(hints).await;
+            }
+            Ok(Ok(value))
+        }
         Err(halt) => {
             // A session that can't even roll back is closed, which does the same.
             let _ = session.rollback().await;

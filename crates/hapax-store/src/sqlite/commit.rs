@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     error::StoreError,
+    judge::{self, Answer, Head, Judgement},
     prepare::{CheckpointParts, Parts, Prepared, StepParts},
 };
 use hapax_core::{
@@ -82,17 +83,6 @@ pub(super) fn settle(tx: &Tx<'_>, write: &Write) -> Outcome<Written> {
     Err(Halt::Settle(refusal.unwrap_or_else(|| Err(StoreError::Retry("it is not there".into())))))
 }
 
-/// What every refusal is judged by: the run's row.
-pub(super) struct Head {
-    pub(super) epoch: Epoch,
-    pub(super) next_seq: u64,
-    pub(super) cancel_requested: bool,
-    step: u64,
-    pub(super) digest: Digest,
-    status_json: String,
-    owned: bool,
-}
-
 /// Reads the run's row for a write of this epoch; the error when it isn't its holder any more.
 pub(super) fn head(tx: &Tx<'_>, run: &RunKey, epoch: Epoch) -> rusqlite::Result<Result<Head, StoreError>> {
     let head = tx.one(
@@ -114,17 +104,14 @@ pub(super) fn head(tx: &Tx<'_>, run: &RunKey, epoch: Epoch) -> rusqlite::Result<
             })
         },
     )?;
-    Ok(match head {
-        Some(head) if head.epoch == epoch || canary::on("fence") => Ok(head),
-        other => Err(StoreError::Fenced { run: run.clone(), owner: other.map(|head| head.epoch) }),
-    })
+    Ok(judge::held(run, epoch, head))
 }
 
 fn step(tx: &Tx<'_>, commit: &StepCommit, parts: &StepParts) -> Outcome<Written> {
     if !fence(tx, commit)? {
         let refusal = step_refusal(tx, commit)?;
         // Every demand of the fence is looked into, so an unexplained refusal is one of SQLite's own.
-        return Err(Halt::Settle(refusal.unwrap_or_else(|| Err(out_of_order()))));
+        return Err(Halt::Settle(refusal.unwrap_or_else(|| Err(judge::write_missing()))));
     }
     match insert_step(tx, commit, parts) {
         Err(error) if is_duplicate(&error) => Err(Halt::Settle(duplicate(tx, commit)?)),
@@ -198,63 +185,35 @@ fn fence(tx: &Tx<'_>, commit: &StepCommit) -> rusqlite::Result<bool> {
 }
 
 /// Why a step's fence refused; `None`: it wouldn't.
-fn step_refusal(tx: &Tx<'_>, commit: &StepCommit) -> rusqlite::Result<Option<Result<Written, StoreError>>> {
+fn step_refusal(tx: &Tx<'_>, commit: &StepCommit) -> rusqlite::Result<Option<Answer>> {
     let head = match head(tx, &commit.run, commit.epoch)? {
         Ok(head) => head,
         Err(fenced) => return Ok(Some(Err(fenced))),
     };
-    if head.step > commit.follows {
-        return same_or_conflict(tx, commit, commit.follows + 1).map(Some);
-    }
-    if head.step == commit.follows && head.digest != commit.base {
-        let (run, step) = (commit.run.clone(), commit.follows);
-        return Ok(Some(Err(StoreError::Conflict { run, step, stored: head.digest, ours: commit.base })));
-    }
-    if head.step < commit.follows || head.next_seq < commit.first_seq {
-        return Ok(Some(Err(out_of_order())));
-    }
-    // Rows that nobody else can have written: another execution of the same epoch.
-    if head.next_seq > commit.first_seq {
-        let (run, step, ours) = (commit.run.clone(), commit.checkpoint.step, commit.checkpoint.digest);
-        return Ok(Some(Err(StoreError::Conflict { run, step, stored: head.digest, ours })));
-    }
-    if commit.ends && head.cancel_requested {
-        return Ok(Some(Err(StoreError::CancelRequested { run: commit.run.clone() })));
-    }
-    Ok(None)
+    Ok(match judge::step(&head, commit) {
+        Judgement::Taken(step) => Some(same_or_conflict(tx, commit, step)?),
+        judgement => judgement.answer(),
+    })
 }
 
 /// The step is there: is it this very one?
-fn same_or_conflict(
-    tx: &Tx<'_>,
-    commit: &StepCommit,
-    step: u64,
-) -> rusqlite::Result<Result<Written, StoreError>> {
+fn same_or_conflict(tx: &Tx<'_>, commit: &StepCommit, step: u64) -> rusqlite::Result<Answer> {
     let stored = tx.one(
         "SELECT digest FROM hapax_checkpoints WHERE namespace = ?1 AND run_id = ?2 AND step_id = ?3",
         params![commit.run.namespace.as_str(), commit.run.run.as_str(), step.cast_signed()],
         |row| row.get(0).map(Digest),
     )?;
-    let (stored, ours) = (stored.unwrap_or(commit.base), commit.checkpoint.digest);
-    Ok(if stored == ours {
-        Ok(Written::AlreadyCommitted)
-    } else {
-        Err(StoreError::Conflict { run: commit.run.clone(), step, stored, ours })
-    })
+    Ok(judge::same_step(commit, step, stored))
 }
 
 /// A primary key was taken although the fence let us pass: by this very step, or by another of the same key.
-fn duplicate(tx: &Tx<'_>, commit: &StepCommit) -> rusqlite::Result<Result<Written, StoreError>> {
+fn duplicate(tx: &Tx<'_>, commit: &StepCommit) -> rusqlite::Result<Answer> {
     let holder = tx.one(
         "SELECT step_id FROM hapax_keys WHERE namespace = ?1 AND run_id = ?2 AND key = ?3",
         params![commit.run.namespace.as_str(), commit.run.run.as_str(), commit.checkpoint.key.0],
         |row| row.get::<_, i64>(0).map(i64::cast_unsigned),
     )?;
     same_or_conflict(tx, commit, holder.unwrap_or(commit.checkpoint.step))
-}
-
-fn out_of_order() -> StoreError {
-    StoreError::Retry("an earlier write of the run is missing".into())
 }
 
 fn insert_step(tx: &Tx<'_>, commit: &StepCommit, parts: &StepParts) -> rusqlite::Result<()> {
@@ -348,21 +307,13 @@ fn status(tx: &Tx<'_>, change: &StatusChange, json: &str) -> Outcome<Written> {
         return Ok(Written::Committed);
     }
     let refusal = status_refusal(tx, change)?;
-    Err(Halt::Settle(refusal.unwrap_or_else(|| Err(out_of_order()))))
+    Err(Halt::Settle(refusal.unwrap_or_else(|| Err(judge::write_missing()))))
 }
 
 /// Why a change of status was refused; `None`: it wouldn't be.
-fn status_refusal(
-    tx: &Tx<'_>,
-    change: &StatusChange,
-) -> rusqlite::Result<Option<Result<Written, StoreError>>> {
-    let head = match head(tx, &change.run, change.epoch)? {
-        Ok(head) => head,
-        Err(fenced) => return Ok(Some(Err(fenced))),
-    };
-    if head.status_json == change.status.to_json().as_str() && !(change.release && head.owned) {
-        return Ok(Some(Ok(Written::AlreadyCommitted)));
-    }
-    let overtakes_a_cancel = head.cancel_requested && matches!(change.status, Status::Failed { .. });
-    Ok(overtakes_a_cancel.then(|| Err(StoreError::CancelRequested { run: change.run.clone() })))
+fn status_refusal(tx: &Tx<'_>, change: &StatusChange) -> rusqlite::Result<Option<Answer>> {
+    Ok(match head(tx, &change.run, change.epoch)? {
+        Ok(head) => judge::status(&head, change).answer(),
+        Err(fenced) => Some(Err(fenced)),
+    })
 }

@@ -8,7 +8,12 @@ use super::{
     mailbox,
     writer::{Halt, Outcome, Tx},
 };
-use crate::{check::row_digest, codec::Codec, error::StoreError, prepare::row_sum, store::RunRecord};
+use crate::{
+    codec::Codec,
+    judge::{self, Answer, Judgement},
+    prepare::row_sum,
+    store::RunRecord,
+};
 use hapax_core::{
     commit::{Append, Written},
     id::RunKey,
@@ -41,51 +46,25 @@ pub(super) fn append(tx: &Tx<'_>, append: &Append, entries: &[Vec<u8>]) -> Outco
     )?;
     if changed == 0 {
         let refusal = append_refusal(tx, append)?;
-        return Err(Halt::Settle(refusal.unwrap_or_else(|| Err(missing()))));
+        return Err(Halt::Settle(refusal.unwrap_or_else(|| Err(judge::row_missing()))));
     }
     insert(tx, &append.run, append.first_seq, &append.rows, entries)?;
     Ok(Written::Committed)
 }
 
 /// Why an append was refused; `None`: it wouldn't be.
-pub(super) fn append_refusal(
-    tx: &Tx<'_>,
-    append: &Append,
-) -> rusqlite::Result<Option<Result<Written, StoreError>>> {
+pub(super) fn append_refusal(tx: &Tx<'_>, append: &Append) -> rusqlite::Result<Option<Answer>> {
     let head = match head(tx, &append.run, append.epoch)? {
         Ok(head) => head,
         Err(fenced) => return Ok(Some(Err(fenced))),
     };
-    if append.unless_cancelled && head.cancel_requested {
-        return Ok(Some(Err(StoreError::CancelRequested { run: append.run.clone() })));
-    }
-    if head.next_seq == append.first_seq {
-        let builds_on_it = append.rows.first().is_none_or(|row| row.base == head.digest);
-        return Ok((!builds_on_it).then(|| Err(missing())));
-    }
-    if head.next_seq < append.first_seq + append.rows.len().max(1) as u64 {
-        return Ok(Some(Err(missing())));
-    }
-    same_or_conflict(tx, append).map(Some)
-}
-
-fn missing() -> StoreError {
-    StoreError::Retry("an earlier row of the journal is missing".into())
-}
-
-/// The numbers are taken: by these very rows?
-fn same_or_conflict(tx: &Tx<'_>, append: &Append) -> rusqlite::Result<Result<Written, StoreError>> {
-    let stored = read(tx.connection, tx.codec, &append.run, append.first_seq, append.rows.len())?;
-    for (ours, seq) in append.rows.iter().zip(append.first_seq..) {
-        let ours = JournalRow { seq, ..ours.clone() };
-        let stored = stored.iter().find(|row| row.seq == seq);
-        if stored != Some(&ours) {
-            let (step, stored) = stored.map_or((ours.step, ours.base), |row| (row.step, row_digest(row)));
-            let run = append.run.clone();
-            return Ok(Err(StoreError::Conflict { run, step, stored, ours: row_digest(&ours) }));
+    Ok(match judge::append(&head, append) {
+        Judgement::Taken(seq) => {
+            let stored = read(tx.connection, tx.codec, &append.run, seq, append.rows.len())?;
+            Some(judge::same_rows(append, &stored))
         }
-    }
-    Ok(Ok(Written::AlreadyCommitted))
+        judgement => judgement.answer(),
+    })
 }
 
 /// Writes rows whose numbers the fence has taken.

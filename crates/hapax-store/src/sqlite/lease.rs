@@ -9,8 +9,9 @@ use super::{
     writer::{Halt, Outcome, Tx},
 };
 use crate::{
+    clock::micros_left,
     error::StoreError,
-    store::{Claimant, Lease, ReadyFilter, Renewal},
+    store::{Claimant, Fleet, Holding, Lease, Outlook, ReadyFilter, Renewal},
 };
 use hapax_core::{
     canary,
@@ -219,19 +220,61 @@ fn due(
     Ok(due)
 }
 
-/// When the next parked run is to be woken.
-pub(super) fn next_wake(connection: &Connection, filter: &ReadyFilter) -> rusqlite::Result<Option<i64>> {
-    let mut next: Option<i64> = None;
+/// Whether something is ready, and when the next parked run is to be woken.
+pub(super) fn outlook(
+    connection: &Connection,
+    leases: &Leases,
+    filter: &ReadyFilter,
+    now: i64,
+) -> rusqlite::Result<Outlook> {
+    let first = ReadyFilter { limit: 1, ..filter.clone() };
+    let ready = !ready(connection, leases, &first, now)?.is_empty();
+    let mut next: Option<Duration> = None;
     for (graph, fingerprint) in &filter.graphs {
         let mut statement = connection.prepare_cached(
             "SELECT min(wake_at) FROM hapax_runs WHERE namespace = ?1 AND graph = ?2 AND fingerprint = ?3 \
-             AND wake_at IS NOT NULL",
+             AND wake_at > ?4",
         )?;
-        let at: Option<i64> = statement
-            .query_row(params![filter.namespace.as_str(), &**graph, fingerprint.0], |row| row.get(0))?;
-        next = next.into_iter().chain(at).min();
+        let values = params![filter.namespace.as_str(), &**graph, fingerprint.0, now];
+        let at: Option<i64> = statement.query_row(values, |row| row.get(0))?;
+        next = next.into_iter().chain(at.map(|at| micros_left(at, now))).min();
     }
-    Ok(next)
+    Ok(Outlook { ready, next })
+}
+
+/// Who holds runs, and what could go on.
+pub(super) fn fleet(
+    connection: &Connection,
+    leases: &Leases,
+    namespace: &Namespace,
+    now: i64,
+) -> rusqlite::Result<Fleet> {
+    let mut fleet = Fleet::default();
+    let mut statement = connection.prepare_cached(
+        "SELECT owner, count(*), min(lease_until), max(epoch), sum(lease_until <= ?2) FROM hapax_runs \
+         WHERE namespace = ?1 AND owner IS NOT NULL GROUP BY owner ORDER BY owner",
+    )?;
+    let mut rows = statement.query(params![namespace.as_str(), now])?;
+    while let Some(row) = rows.next()? {
+        let (owner, until): (String, i64) = (row.get(0)?, row.get(2)?);
+        let [runs, epoch, over] = [1, 3, 4].map(|column| row.get::<_, i64>(column).map(i64::cast_unsigned));
+        let (runs, dead) = (runs?, leases.locks.is_dead(&owner));
+        fleet.waiting += if dead { runs } else { over? };
+        fleet.lag = fleet.lag.max(micros_left(now, until));
+        let lease_left = if dead { Duration::ZERO } else { micros_left(until, now) };
+        fleet.holders.push(Holding { owner, runs, lease_left, epoch: epoch? });
+    }
+    let (unheld, since): (i64, Option<i64>) = connection.query_row(
+        "SELECT count(*), min(CASE WHEN wake_at <= ?2 THEN wake_at ELSE updated_at END) FROM hapax_runs \
+         WHERE namespace = ?1 AND owner IS NULL AND status NOT IN ('succeeded', 'failed', 'cancelled') \
+         AND (status IN ('pending', 'running') OR cancel_requested = 1 OR wake_at <= ?2 \
+         OR (status = 'paused' AND status_json LIKE '%\"backpressure\"%'))",
+        params![namespace.as_str(), now],
+        |row| Ok((row.get(0)?, row.get(1)?)),
+    )?;
+    fleet.waiting += unheld.cast_unsigned();
+    fleet.lag = fleet.lag.max(since.map_or(Duration::ZERO, |since| micros_left(now, since)));
+    Ok(fleet)
 }
 
 /// A row of [`ready`]: when its run was created, which it is, and who holds it.

@@ -32,8 +32,8 @@ use crate::{
     error::StoreError,
     outbox::Outbox,
     store::{
-        Answer, BoxFuture, Claimant, Created, Fact, GcPolicy, GcReport, Lease, ListFilter, Loaded, NewRun,
-        Pace, ReadyFilter, Renewal, RunRecord, Store, StoreStats, Ticket,
+        Answer, BoxFuture, Claimant, Created, Fact, Fleet, GcPolicy, GcReport, Lease, ListFilter, Loaded,
+        NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreStats, Ticket,
     },
 };
 use connection::{Place, Readers};
@@ -396,12 +396,23 @@ impl Store for SqliteStore {
         })
     }
 
-    fn next_wake(&self, filter: ReadyFilter) -> Answer<'_, Option<i64>> {
+    fn outlook(&self, filter: ReadyFilter) -> Answer<'_, Outlook> {
         Box::pin(async move {
+            let (leases, now) = (self.leases.clone(), self.clock.now_us());
             let read = move |connection: &_, _: &_, about: &_| {
-                lease::next_wake(connection, &filter).map_err(|error| unreadable(error, about))
+                lease::outlook(connection, &leases, &filter, now).map_err(|error| unreadable(error, about))
             };
             self.read(all_runs(&Namespace::default()), read).await
+        })
+    }
+
+    fn fleet(&self, namespace: Namespace) -> Answer<'_, Fleet> {
+        Box::pin(async move {
+            let (leases, now, about) = (self.leases.clone(), self.clock.now_us(), all_runs(&namespace));
+            let read = move |connection: &_, _: &_, about: &_| {
+                lease::fleet(connection, &leases, &namespace, now).map_err(|error| unreadable(error, about))
+            };
+            self.read(about, read).await
         })
     }
 

@@ -6,13 +6,14 @@ use hapax::{
         checkpoint::Checkpoint,
         commit::{Epoch, Write, Written},
         frontier::WorkItem,
-        id::RunKey,
+        id::{Namespace, RunKey},
         journal::JournalRow,
         mailbox::{Letter, NewLetter, Posted},
     },
     store::{
-        Answer, BoxFuture, Claimant, Clock, Created, GcPolicy, GcReport, Lease, ListFilter, Loaded, NewRun,
-        Pace, ReadyFilter, Renewal, RunRecord, Store, StoreError, StoreStats, Ticket, outbox::Outbox,
+        Answer, BoxFuture, Claimant, Clock, Created, Fleet, GcPolicy, GcReport, Lease, ListFilter, Loaded,
+        NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreError, StoreStats, Ticket,
+        outbox::Outbox,
     },
 };
 use std::{sync::Arc, time::Duration};
@@ -205,7 +206,8 @@ impl Store for Mortal {
         list(filter: ListFilter) -> Vec<RunRecord>;
         request_cancel(run: RunKey) -> ();
         letter(run: RunKey, subject: Arc<str>, after: u64) -> Option<Letter>;
-        next_wake(filter: ReadyFilter) -> Option<i64>;
+        outlook(filter: ReadyFilter) -> Outlook;
+        fleet(namespace: Namespace) -> Fleet;
         retry(run: RunKey) -> ();
         delete(run: RunKey) -> ();
         gc(policy: GcPolicy) -> GcReport;

@@ -1,8 +1,9 @@
-//! The limits: the same folder and the same SQLite with the same settings, without Hapax.
+//! The disk and SQLite alone.
 //!
 //! Invariant: the tables, the statements and the sizes of a step are the store's own; the test below compares
 //! them, so that a limit can't fall behind what it limits.
 
+use super::scattered;
 use crate::{
     Result, clock,
     meter::{Meter, Tally, extra},
@@ -194,18 +195,6 @@ impl BareSteps<'_> {
         (self.step, self.digest) = (next, digest);
         Ok(())
     }
-}
-
-/// 32 bytes as scattered as a hash, without the price of one.
-fn scattered(number: i64, salt: u64) -> [u8; 32] {
-    let mut mixed = number.cast_unsigned().wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (salt << 56);
-    let mut bytes = [0; 32];
-    for chunk in bytes.chunks_mut(8) {
-        mixed = (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed ^= mixed >> 32;
-        chunk.copy_from_slice(&mixed.to_be_bytes());
-    }
-    bytes
 }
 
 #[cfg(test)]

@@ -1,0 +1,132 @@
+//! `hapax worker`: takes up whatever runs there are, until it is asked to stop.
+
+use crate::{
+    failure::Failure,
+    output::clean,
+    session::Session,
+    signals::EndRequests,
+    view::{age, counted, parse_age},
+};
+use clap::Args;
+use hapax::{Event, Status, Worker as Crew, WorkerReport};
+use hapax_core::error::code;
+use serde::Serialize;
+use std::time::Duration;
+use tokio::sync::broadcast::{Receiver, error::RecvError};
+
+const AFTER_HELP: &str = "\
+Asked to stop, by SIGTERM or Ctrl-C, it takes no new run, lets the steps in flight commit, and gives all its runs back, so \
+that other workers go on with them at once. Any number of workers may share a store. How many runs a worker holds at a time is \
+an option of its engine.
+
+Examples:
+  hapax worker
+  hapax worker --drain 10s
+  hapax worker --json | jq -r 'select(.event == \"left\") | .run'";
+
+/// Take up runs of the registered graphs, until interrupted
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct Worker {
+    /// How long steps in flight may take when it stops: a number with s, m, h, d or w
+    #[arg(long, value_name = "AGE", default_value = "30s", value_parser = parse_age)]
+    drain: Duration,
+}
+
+/// What happens, one line each.
+#[derive(Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+enum Line<'a> {
+    Works { name: &'a str, graphs: Vec<String> },
+    Claimed { run: &'a str, step: u64, taken_over: bool },
+    Left { run: &'a str, status: &'static str },
+    Stopped { finished: u64, handed_over: u64, lost: u64 },
+}
+
+impl Worker {
+    pub(crate) async fn run(self, session: &Session<'_>, requests: &mut EndRequests) -> Result<(), Failure> {
+        let graphs: Vec<String> =
+            session.engine.graphs().iter().map(|graph| graph.name.to_string()).collect();
+        if graphs.is_empty() {
+            return Err(no_graphs(session));
+        }
+        let mut events = session.engine.events();
+        let crew = Crew::new(session.engine.clone()).drain_within(self.drain);
+        let name = crew.name().to_owned();
+        say(session, &Line::Works { name: &name, graphs })?;
+        session.out.remark(&format!("stops within {} when asked to", age(self.drain)));
+        let told = async {
+            tokio::select! {
+                () = requests.next() => Ok(()),
+                failed = tell(session, &mut events) => failed,
+            }
+        };
+        let mut told_well = Ok(());
+        let report = crew.run_until(async { told_well = told.await }).await;
+        told_well?;
+        while let Ok(event) = events.try_recv() {
+            tell_one(session, &event)?;
+        }
+        let WorkerReport { finished, handed_over, lost, .. } = report;
+        say(session, &Line::Stopped { finished, handed_over, lost })
+    }
+}
+
+/// Tells what happens, as long as anybody listens.
+async fn tell(session: &Session<'_>, events: &mut Receiver<Event>) -> Result<(), Failure> {
+    loop {
+        match events.recv().await {
+            Ok(event) => tell_one(session, &event)?,
+            Err(RecvError::Lagged(missed)) => {
+                session.out.remark(&format!("{} not shown", counted(missed, "event")));
+            }
+            Err(RecvError::Closed) => return Ok(()),
+        }
+    }
+}
+
+fn tell_one(session: &Session<'_>, event: &Event) -> Result<(), Failure> {
+    match event {
+        Event::RunClaimed { run, step, taken_over } => {
+            say(session, &Line::Claimed { run: run.run.as_str(), step: *step, taken_over: *taken_over })
+        }
+        Event::RunEnded { run, status } => {
+            say(session, &Line::Left { run: run.run.as_str(), status: standing(status) })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A run that leaves while it runs is somebody else's from now on.
+fn standing(status: &Status) -> &'static str {
+    match status {
+        Status::Running => "handed over",
+        status => status.word(),
+    }
+}
+
+fn say(session: &Session<'_>, line: &Line<'_>) -> Result<(), Failure> {
+    session.out.answer(line, || match line {
+        Line::Works { name, graphs } => format!("{} works on {}\n", clean(name), clean(&graphs.join(", "))),
+        Line::Claimed { run, step, taken_over } => {
+            let how = if *taken_over { ", taken over" } else { "" };
+            format!("claimed  {}  at step {step}{how}\n", clean(run))
+        }
+        Line::Left { run, status } => format!("left     {}  {status}\n", clean(run)),
+        Line::Stopped { finished, handed_over, lost } => {
+            let lost = if *lost > 0 { format!(", {lost} lost") } else { String::new() };
+            format!("stopped: {} finished, {handed_over} handed over{lost}\n", counted(*finished, "run"))
+        }
+    })
+}
+
+fn no_graphs(session: &Session<'_>) -> Failure {
+    let failure =
+        Failure::coded(code::NOT_REGISTERED, "this program holds no graph, so it can't work on any run");
+    if session.embedded {
+        return failure.cured_by("register the graphs before `hapax_cli::run`");
+    }
+    failure.cured_by(
+        "start the program that registers your graphs, or build these commands into it with `hapax_cli::run`",
+    )
+}

@@ -1,0 +1,11 @@
+//! What both servers must stand: bad input, encryption, missing rights, zombies, lost answers, full disks. On real ones.
+
+mod bad_input;
+mod both;
+mod faults;
+mod fence;
+mod full_disk;
+mod operations;
+mod raw;
+mod rights;
+mod tls;
