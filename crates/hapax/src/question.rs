@@ -3,7 +3,13 @@
 //! Invariant: a question is durable before the run is parked, and an answer is addressed to one question: what doesn't fit
 //! its schema is refused before it reaches the run, and what comes too late answers no other.
 
-use crate::{Engine, Error, effects::EffectFuture, error::EffectError, letters::only_letter, wait::Wait};
+use crate::{
+    Engine, Error,
+    effects::EffectFuture,
+    error::{EffectError, json},
+    letters::only_letter,
+    wait::Wait,
+};
 use hapax_core::{
     canary,
     error::{Code, Coded, code},
@@ -277,7 +283,7 @@ impl Engine {
         let Some((subject, question)) = asked.iter().find(|(_, question)| question.name == name) else {
             return Err(none(asked.into_iter().map(|(_, question)| question.name).collect()).into());
         };
-        let payload = Json::of(answer)?;
+        let payload = json("the answer", answer)?;
         let schema = question.schema.as_ref().and_then(|schema| schema.read::<serde_json::Value>().ok());
         if let Some(schema) = schema.filter(|_| !canary::on("answer_unchecked")) {
             let value = payload.read().unwrap_or(serde_json::Value::Null);
