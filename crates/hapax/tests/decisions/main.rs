@@ -72,7 +72,7 @@ async fn questions_of_one_name_are_answered_one_by_one() {
             Ok::<_, EffectError>(Board::delta().total(number?).log(why?))
         }
     );
-    let graph = Graph::new("g", 1, WORK).node(WORK, start).node(LEFT, ask.clone()).node(RIGHT, ask);
+    let graph = Graph::new("g", 1, WORK).node(WORK, start).node(LEFT, ask).node(RIGHT, ask);
     let run = engine.register(graph, ()).await.unwrap().start("run", Board::default()).await.unwrap();
     for left in (1..=4).rev() {
         lab.until("run", asks).await.unwrap();
