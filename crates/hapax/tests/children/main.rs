@@ -93,13 +93,16 @@ async fn a_cancelled_parent_takes_its_children_along() {
 /// Nobody looks for work by itself here: each cancel calls for the next.
 #[tokio::test]
 async fn a_cancel_goes_down_to_the_last_descendant_at_once() {
-    let engine = engine(Options::default().scan_interval(Duration::from_secs(3600)));
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", folder.path().join("runs.db").display());
+    let options = Options::default().scan_interval(Duration::from_secs(3600));
+    let engine = Engine::builder().options(options).open(&url).await.unwrap();
     let mut events = engine.events();
     let work = node!(
         [] | ctx | {
             let Some(left) = ctx.state().total.checked_sub(1) else { return ctx.signal("go").await };
-            let id = format!("{}+", ctx.run_id());
-            ctx.child(CHILD, &id, &Board { total: left, ..Board::default() }).await.map(|_| Board::delta())
+            let (id, state) = (format!("{}+", ctx.run_id()), Board { total: left, ..Board::default() });
+            ctx.child(CHILD, &id, &state).await.map(|_| Board::delta())
         }
     );
     let flow = engine.register(Graph::new("child", 1, WORK).node(WORK, work), ()).await.unwrap();
