@@ -277,7 +277,7 @@ pub struct Question {
     pub attempt: u32,
     /// The hash of question and schema.
     pub request: Digest,
-    /// What the answer is addressed to.
+    /// The name under which it is answered.
     pub name: String,
     /// What is asked.
     pub text: String,

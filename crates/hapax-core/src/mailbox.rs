@@ -3,8 +3,11 @@
 //! Invariant: a letter is taken by the journal row that says so, in the same transaction; until that row is durable the
 //! letter lies where it was.
 
-use crate::json::Json;
+use crate::{json::Json, key::DigestBuilder, order::PathHash};
 use std::sync::Arc;
+
+/// How the subjects of answers begin.
+const ANSWER: &str = "answer:";
 
 /// A letter as its sender hands it in.
 ///
@@ -80,13 +83,27 @@ pub fn resolution(key: &str) -> Arc<str> {
     format!("resolve:{key}").into()
 }
 
-/// The subject of a person's answer to a question.
+/// The subject of a person's answer to one question, by its place in the run: several questions may have one name.
 ///
 /// ```
-/// assert_eq!(&*hapax_core::mailbox::answer("refund"), "answer:refund");
+/// use hapax_core::{mailbox::{answer, is_answer}, order::PathHash};
+/// let left = answer(1, PathHash(7), "left", 0);
+/// assert!(is_answer(&left) && left != answer(1, PathHash(7), "right", 0));
 /// ```
-pub fn answer(question: &str) -> Arc<str> {
-    format!("answer:{question}").into()
+pub fn answer(step: u64, item: PathHash, scope: &str, index: u32) -> Arc<str> {
+    let mut place = DigestBuilder::new("hapax.answer.v1");
+    let place = place.u64(step).u64(item.0).text(scope).u64(index.into()).finish();
+    format!("{ANSWER}{place}").into()
+}
+
+/// Whether a subject is that of an answer.
+///
+/// ```
+/// use hapax_core::mailbox::{is_answer, signal};
+/// assert!(!is_answer(&signal("answer")));
+/// ```
+pub fn is_answer(subject: &str) -> bool {
+    subject.starts_with(ANSWER)
 }
 
 /// The subject of a child's end: its parent then looks how it ended.

@@ -143,7 +143,11 @@ impl EffectFuture<'_> {
         loop {
             match live.shared.store.create(new.clone()).await {
                 Ok(Created::New(_)) => break,
-                Ok(Created::Exists(found)) if found.input == new.input && found.parent == new.parent => break,
+                Ok(Created::Exists(found)) if found.parent != new.parent => {
+                    let (run, parent) = (new.key.clone(), self.attempt.item.run.run.clone());
+                    return Err(Error::NotOurChild { run, parent, of: found.parent });
+                }
+                Ok(Created::Exists(found)) if found.input == new.input => break,
                 Ok(Created::Exists(_)) => return Err(Error::RunExists { run: new.key.clone() }),
                 Err(error @ (StoreError::TooLarge { .. } | StoreError::Name(_))) => return Err(error.into()),
                 Err(error) => self.bear(live, error).await,

@@ -9,8 +9,8 @@ use crate::{
     stream::UnderWay,
 };
 use hapax_core::{
-    error::code,
-    id::{NodeId, RunId},
+    error::{Coded, code},
+    id::{NodeId, RunId, check_name},
     journal::{ASK, EffectKind, SLEEP, VERSION},
     limits, mailbox,
     order::{OrderKey, PathHash},
@@ -270,7 +270,9 @@ impl<S: State, A: Send + Sync + 'static> Ctx<S, A> {
     /// Waits for a signal, parked: see [`Engine::signal`](crate::Engine::signal). Signals of one name are taken in the
     /// order in which they came, each once; one that came before it was asked for isn't lost.
     pub async fn signal<T: DeserializeOwned>(&mut self, name: &str) -> Result<T, EffectError> {
-        self.seen("hapax.signal").letter(mailbox::signal(name)).await
+        let call = self.seen("hapax.signal");
+        check_name("signal", name).map_err(|error| call.error(error.code(), error.to_string(), false))?;
+        call.letter(mailbox::signal(name)).await
     }
 
     /// Sends a message, with the step's own commit: when the step is durable so is the message, and a relay delivers it

@@ -7,7 +7,8 @@ use hapax_core::{
     error::{Code, Coded, code},
     failure::{NodeFailure, clip},
     graph::GraphError,
-    id::{InvalidId, RunKey},
+    id::{InvalidId, RunId, RunKey},
+    json::Json,
     key::Digest,
     state::StateShape,
 };
@@ -38,6 +39,14 @@ pub enum Error {
     /// The initial state has no JSON form.
     #[error("the initial state cannot be written as JSON: {0}")]
     State(#[from] CanonicalError),
+    /// What a run was to be told has no JSON form.
+    #[error("{what} cannot be written as JSON: {source}")]
+    Value {
+        /// What it was.
+        what: &'static str,
+        /// Why.
+        source: CanonicalError,
+    },
     /// The stored state doesn't fit the program's type.
     #[error(transparent)]
     Shape(#[from] StateShape),
@@ -63,6 +72,19 @@ pub enum Error {
     RunExists {
         /// The run.
         run: RunKey,
+    },
+    /// The id that a child was to have is taken by a run that isn't this one's child.
+    #[error(
+        "run `{run}` exists already {}, so it can't be the child of `{parent}`; give the child an id that holds its parent's",
+        whose(of.as_ref())
+    )]
+    NotOurChild {
+        /// The run that was to be the child.
+        run: RunKey,
+        /// The run that asked for it.
+        parent: RunId,
+        /// The run whose child it is; `None`: it was started by itself.
+        of: Option<RunId>,
     },
     /// The run is over, so there is nothing to cancel.
     #[error("run `{run}` is {status} already")]
@@ -116,6 +138,15 @@ pub enum Error {
     },
 }
 
+fn whose(parent: Option<&RunId>) -> String {
+    parent.map_or_else(|| "as nobody's child".into(), |parent| format!("as the child of `{parent}`"))
+}
+
+/// Writes what a run is to be told.
+pub(crate) fn json<T: Serialize + ?Sized>(what: &'static str, value: &T) -> Result<Json, Error> {
+    Json::of(value).map_err(|source| Error::Value { what, source })
+}
+
 /// The addresses that this build understands.
 fn built_in() -> String {
     let stores = [
@@ -164,13 +195,13 @@ impl Coded for Error {
         match self {
             Error::Graph(e) => e.code(),
             Error::Id(e) => e.code(),
-            Error::State(e) => e.code(),
+            Error::State(e) | Error::Value { source: e, .. } => e.code(),
             Error::Shape(e) => e.code(),
             Error::Store(e) => e.code(),
             Error::Fork(e) => e.code(),
             Error::Failed { failure, .. } => known(&failure.code).unwrap_or(code::NODE_FAILED),
             Error::Cancelled { .. } => code::CANCELLED,
-            Error::RunExists { .. } => code::RUN_EXISTS,
+            Error::RunExists { .. } | Error::NotOurChild { .. } => code::RUN_EXISTS,
             Error::AlreadyFinished { .. } => code::ALREADY_FINISHED,
             Error::GraphMismatch { .. } => code::GRAPH_MISMATCH,
             Error::NotRegistered { .. } => code::NOT_REGISTERED,

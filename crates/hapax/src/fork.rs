@@ -5,7 +5,7 @@
 
 use crate::{
     Engine,
-    error::Error,
+    error::{Error, json},
     replay::{History, Source},
 };
 use hapax_core::{
@@ -71,7 +71,7 @@ impl Fork {
     /// Sets a field of the state, such as `tax` or `items.0.sku`, or `/items/0/sku` as a JSON pointer. What the step's
     /// items have recorded so far is left behind then, since they are about to see something else.
     pub fn set<T: Serialize + ?Sized>(mut self, path: &str, value: &T) -> Result<Self, Error> {
-        self.set.push((path.into(), Json::of(value)?));
+        self.set.push((path.into(), json("the value to set", value)?));
         Ok(self)
     }
 }

@@ -58,6 +58,7 @@ pub(crate) async fn hear_cancels(shared: Arc<Shared>) {
         tokio::select! {
             _ = ticks.tick() => {}
             () = of_cancel(&mut hints, &shared) => {}
+            () = shared.cancelled_one() => {}
             () = shared.over() => return,
         }
         if hints.is_none() && !shared.holding().is_empty() {

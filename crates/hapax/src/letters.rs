@@ -2,13 +2,12 @@
 //!
 //! Invariant: a letter is durable before its sender is answered, and arrives once, however often it is sent.
 
-use crate::{Engine, Error, effects::Resolution};
+use crate::{Engine, Error, effects::Resolution, error::json};
 use hapax_core::{
     canary,
     error::{Code, Coded, code},
     id::{RunKey, check_name},
     journal::Entry,
-    json::Json,
     mailbox::{self, NewLetter, Posted},
 };
 use hapax_store::StoreError;
@@ -111,7 +110,7 @@ impl Engine {
         payload: &T,
     ) -> Result<Posted, Error> {
         check_name("signal", name)?;
-        let payload = Json::of(payload)?;
+        let payload = json("the signal's payload", payload)?;
         self.post(run, NewLetter { id: id.into(), subject: mailbox::signal(name), payload }).await
     }
 
@@ -130,7 +129,7 @@ impl Engine {
         self.is_open()?;
         let key = self.key(run)?;
         let (subject, id) = self.find_in_doubt(&key, effect).await?;
-        let payload = Json::of(&resolution)?;
+        let payload = json("the resolution", &resolution)?;
         match self.post(run, NewLetter { id, subject, payload }).await? {
             Posted::New => Ok(()),
             // Somebody else has decided meanwhile.

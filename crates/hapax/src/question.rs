@@ -1,22 +1,27 @@
 //! Questions to people: asked once, answered in the form that was asked for, waited for without cost.
 //!
-//! Invariant: a question is durable before the run is parked, and an answer that doesn't fit its schema is refused before
-//! it reaches the run.
+//! Invariant: a question is durable before the run is parked, and an answer is addressed to one question: what doesn't fit
+//! its schema is refused before it reaches the run, and what comes too late answers no other.
 
-use crate::{Engine, Error, effects::EffectFuture, error::EffectError, letters::only_letter, wait::Wait};
+use crate::{
+    Engine, Error,
+    effects::EffectFuture,
+    error::{EffectError, json},
+    letters::only_letter,
+    wait::Wait,
+};
 use hapax_core::{
     canary,
     error::{Code, Coded, code},
     id::{RunKey, check_name},
     journal::{self, EffectOutcome, Entry},
     json::Json,
-    key::sha256,
     limits::MAX_PAYLOAD_BYTES,
     mailbox::{self, Letter, NewLetter, Posted},
 };
 use hapax_store::ListFilter;
 use serde::{Serialize, de::DeserializeOwned};
-use std::collections::HashSet;
+use std::sync::Arc;
 
 /// A question to a person, with the form of its answer.
 ///
@@ -98,7 +103,7 @@ impl Question {
 pub struct OpenQuestion {
     /// The run that asks.
     pub run: RunKey,
-    /// What the answer is addressed to.
+    /// The name under which it is answered.
     pub name: String,
     /// What is asked.
     pub text: String,
@@ -202,9 +207,9 @@ impl EffectFuture<'_> {
                 schema.as_ref().map(Json::of).transpose().map_err(|e| refuse(e.code(), e.to_string()))?;
             self.see_question(live, name, text, schema, &asked);
         }
-        let subject = mailbox::answer(name);
-        let busy = self.attempt.waits.busy();
         let item = &self.attempt.item;
+        let subject = mailbox::answer(item.step, item.path_hash, self.scope, self.index);
+        let busy = self.attempt.waits.busy();
         let read = async |letter: Letter| {
             let outcome = EffectOutcome::Ok { response: letter.payload };
             item.see([Entry::Took { letter: letter.number }, self.result(live, outcome.clone())]);
@@ -227,7 +232,7 @@ impl Engine {
         let parked = self.list(ListFilter { statuses, limit: usize::MAX, ..ListFilter::default() }).await?;
         let mut open = vec![];
         for record in parked.into_iter().rev() {
-            if record.wake.letters.iter().any(|subject| subject.starts_with("answer:")) {
+            if record.wake.letters.iter().any(|subject| mailbox::is_answer(subject)) {
                 open.extend(self.questions(&record.key).await?);
             }
         }
@@ -237,7 +242,7 @@ impl Engine {
     /// What a run asks.
     async fn questions(&self, run: &RunKey) -> Result<Vec<OpenQuestion>, Error> {
         let open = self.asked(run).await?;
-        let shown = |(_, question): (u64, journal::Question)| OpenQuestion {
+        let shown = |(_, question): (Arc<str>, journal::Question)| OpenQuestion {
             run: run.clone(),
             name: question.name,
             text: question.text,
@@ -247,30 +252,21 @@ impl Engine {
         Ok(open.into_iter().map(shown).collect())
     }
 
-    /// The questions of a run that wait for their answers, with the numbers of their rows.
-    async fn asked(&self, run: &RunKey) -> Result<Vec<(u64, journal::Question)>, Error> {
+    /// The questions of a run that wait for their answers, oldest first, with the subjects of those.
+    async fn asked(&self, run: &RunKey) -> Result<Vec<(Arc<str>, journal::Question)>, Error> {
         let loaded = self.shared.store.load(run.clone()).await?;
-        let answered: HashSet<_> = loaded
-            .journal
-            .iter()
-            .filter_map(|row| match &row.entry {
-                Entry::Result { scope, index, .. } => Some((row.path_hash, scope.clone(), *index)),
-                _ => None,
-            })
-            .collect();
-        let awaited = |q: &journal::Question| loaded.record.wake.letters.contains(&mailbox::answer(&q.name));
-        let open = loaded.journal.into_iter().filter_map(|row| match row.entry {
-            Entry::Question(asked)
-                if !answered.contains(&(row.path_hash, asked.scope.clone(), asked.index)) =>
-            {
-                Some((row.seq, asked))
+        let awaited = &loaded.record.wake.letters;
+        let asked = loaded.journal.into_iter().filter_map(|row| match row.entry {
+            Entry::Question(asked) => {
+                Some((mailbox::answer(row.step, row.path_hash, &asked.scope, asked.index), asked))
             }
             _ => None,
         });
-        Ok(open.filter(|(_, question)| awaited(question)).collect())
+        Ok(asked.filter(|(subject, _)| awaited.contains(subject)).collect())
     }
 
-    /// Answers a question of a run, by its name. Durable when it answers; the run goes on where its code is registered.
+    /// Answers a question of a run, by its name: of several that are open under it, the oldest. Durable when it answers;
+    /// the run goes on where its code is registered.
     pub async fn answer<T: Serialize + ?Sized>(
         &self,
         run: &str,
@@ -284,19 +280,19 @@ impl Engine {
         }
         let asked = self.asked(&key).await?;
         let none = |open| AnswerError::NoQuestion { run: key.clone(), name: name.into(), open };
-        let Some((seq, question)) = asked.iter().find(|(_, question)| question.name == name) else {
+        let Some((subject, question)) = asked.iter().find(|(_, question)| question.name == name) else {
             return Err(none(asked.into_iter().map(|(_, question)| question.name).collect()).into());
         };
-        let payload = Json::of(answer)?;
+        let payload = json("the answer", answer)?;
         let schema = question.schema.as_ref().and_then(|schema| schema.read::<serde_json::Value>().ok());
         if let Some(schema) = schema.filter(|_| !canary::on("answer_unchecked")) {
             let value = payload.read().unwrap_or(serde_json::Value::Null);
             let rejected = |why| AnswerError::Rejected { run: key.clone(), name: name.into(), why };
             fits(&schema, &value).map_err(rejected)?;
         }
-        // One letter for each question: of two who answer at once the second must not answer the next one.
-        let id = only_letter(format!("answer:{seq}:{}", sha256(name.as_bytes())));
-        match self.post(run, NewLetter { id, subject: mailbox::answer(name), payload }).await? {
+        // One letter for each question: of two who answer at once the second is told so.
+        let (id, subject) = (only_letter(subject.to_string()), subject.clone());
+        match self.post(run, NewLetter { id, subject, payload }).await? {
             Posted::New => Ok(()),
             Posted::Known => Err(none(vec![]).into()),
         }

@@ -364,7 +364,7 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
             let pause = retry.pause(self.record.failed_since_retry, &mut jitter);
             let error = self.unless_for_ever(error, pause);
             let failure = self.failure(&error, number);
-            let not_before_us = error.not_before_us(self.shared.clock.now_us());
+            let not_before_us = self.not_before_us(&error, pause);
             let entry = Entry::AttemptFailed { failure: failure.clone(), not_before_us };
             self.journal(&[entry]).await?;
             if !retry.allows(self.record.failed_since_retry, &error)
@@ -433,6 +433,15 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
         }
         let why = format!("{error}; the next attempt would come after more than a century");
         NodeError::coded(code::BAD_DURATION, why, false)
+    }
+
+    /// When the next attempt may begin, where the failure asks for a time. A clock that stands still is moved on only to
+    /// what the store knows of, so the policy's pause is recorded too.
+    fn not_before_us(&self, error: &NodeError, pause: Duration) -> Option<i64> {
+        let clock = &self.shared.clock;
+        let asked = error.not_before_us(clock.now_us());
+        let paused = clock.is_manual() && !pause.is_zero();
+        asked.max(paused.then(|| crate::clock::later(clock.now_us(), pause)))
     }
 
     async fn journal(&self, entries: &[Entry]) -> Result<(), Halt> {

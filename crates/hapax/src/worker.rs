@@ -112,6 +112,8 @@ pub(crate) struct Shared {
     /// Registered graphs by name; several shapes of one may live side by side.
     flows: Mutex<Vec<Registered>>,
     work: Notify,
+    /// A run was cancelled, and with it its children.
+    cancelled: Notify,
     /// Something was left in the store because there was no room for it.
     crowded: AtomicBool,
 }
@@ -179,6 +181,7 @@ impl Shared {
             given_up: Mutex::default(),
             flows: Mutex::default(),
             work: Notify::new(),
+            cancelled: Notify::new(),
             crowded: AtomicBool::new(false),
             options,
         })
@@ -254,6 +257,11 @@ impl Shared {
         self.work.notify_one();
     }
 
+    /// Resolves when a run was cancelled since the last time.
+    pub(crate) async fn cancelled_one(&self) {
+        self.cancelled.notified().await;
+    }
+
     /// Waits until what a run in this engine's hands has written so far is durable.
     pub(crate) async fn flushed(&self, run: &RunKey) {
         let gate = lock(&self.held).get(run).map(|held| held.gate.clone());
@@ -323,6 +331,7 @@ impl Shared {
     /// The run leaves this engine's hands.
     fn let_go(&self, run: &RunKey, sender: &watch::Sender<Option<End>>, end: End) {
         self.tally.count(&end);
+        let cancelled = matches!(end, End::Over(Status::Cancelled));
         if let End::Stopped(Some(error)) = &end {
             lock(&self.given_up).insert(run.clone(), error.clone());
         }
@@ -333,6 +342,11 @@ impl Shared {
         }
         drop(held);
         sender.send_replace(Some(end));
+        if cancelled {
+            // Its children are to be cancelled now: those that wait are taken up, those in our hands stopped.
+            self.look_for_work();
+            self.cancelled.notify_one();
+        }
     }
 
     /// Executes a claimed run as soon as there is room; parks it when there is none in time. The wait is the

@@ -301,6 +301,11 @@ impl Page<'_> {
     }
 }
 
+/// A call: its lane, unless that is the item's own, and its number there.
+fn call(scope: &str, index: u32) -> String {
+    if scope.is_empty() { format!("call {index}") } else { format!("call {scope}/{index}") }
+}
+
 /// A journal entry in words.
 fn told(entry: &Entry) -> String {
     match entry {
@@ -308,30 +313,31 @@ fn told(entry: &Entry) -> String {
             format!("attempt {} failed: {}", failure.attempt, failure.message)
         }
         Entry::Intent(intent) => {
-            let scope = if intent.scope.is_empty() { String::new() } else { format!("{}/", intent.scope) };
-            format!("call {scope}{} {} {}", intent.index, intent.name, intent.key)
+            format!("{} {} {}", call(&intent.scope, intent.index), intent.name, intent.key)
         }
-        Entry::Result { index, outcome: EffectOutcome::Ok { response }, .. } => {
-            format!("call {index} answered {}", response.as_str())
+        Entry::Result { scope, index, outcome: EffectOutcome::Ok { response }, .. } => {
+            format!("{} answered {}", call(scope, *index), response.as_str())
         }
-        Entry::Result { index, outcome: EffectOutcome::Err { code, message, .. }, .. } => {
-            format!("call {index} failed: {code} {message}")
+        Entry::Result { scope, index, outcome: EffectOutcome::Err { code, message, .. }, .. } => {
+            format!("{} failed: {code} {message}", call(scope, *index))
         }
         Entry::ItemDone { done: Done::Ok { delta, .. } } => format!("done, wrote {}", delta.as_str()),
         Entry::ItemDone { done: Done::Failed { failure } } => format!("given up: {}", failure.message),
         Entry::Seen(seen) => match &seen.outcome {
             EffectOutcome::Ok { response } => {
-                format!("call {} {} saw {}", seen.index, seen.name, response.as_str())
+                format!("{} {} saw {}", call(&seen.scope, seen.index), seen.name, response.as_str())
             }
             EffectOutcome::Err { code, message, .. } => {
-                format!("call {} {} failed: {code} {message}", seen.index, seen.name)
+                format!("{} {} failed: {code} {message}", call(&seen.scope, seen.index), seen.name)
             }
         },
         Entry::Question(question) => {
-            format!("call {} asks {}: {}", question.index, question.name, question.text)
+            format!("{} asks {}: {}", call(&question.scope, question.index), question.name, question.text)
         }
-        Entry::Awaits(awaits) => format!("call {} {} waits", awaits.index, awaits.name),
-        Entry::Timer(timer) => format!("call {} sleeps until {}", timer.index, time(timer.due_us)),
+        Entry::Awaits(awaits) => format!("{} {} waits", call(&awaits.scope, awaits.index), awaits.name),
+        Entry::Timer(timer) => {
+            format!("{} sleeps until {}", call(&timer.scope, timer.index), time(timer.due_us))
+        }
         Entry::Drew(drew) if drew.scope.is_empty() => {
             format!("drew {}", counted(drew.draws, "random number"))
         }
@@ -368,4 +374,22 @@ fn short(digest: &Digest) -> String {
 fn printable(json: &str) -> String {
     let escape = |c: char| if c.is_control() { format!("\\u{:04x}", u32::from(c)) } else { c.to_string() };
     json.chars().map(escape).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_told_with_its_lane() {
+        let result = |scope: &str| Entry::Result {
+            scope: scope.into(),
+            index: 0,
+            attempt: 1,
+            outcome: EffectOutcome::Ok { response: hapax_core::json::Json::null() },
+            at_us: 0,
+        };
+        assert_eq!(told(&result("")), "call 0 answered null");
+        assert_eq!(told(&result("left")), "call left/0 answered null");
+    }
 }

@@ -71,7 +71,9 @@ impl Failed {
             Failed::Status { status, excerpt, retry_after } => {
                 let message = format!("{what} answered {status}{excerpt}");
                 let error = NodeError::coded(code::HTTP_STATUS, message, passes(status, request));
-                return retry_after.into_iter().fold(error, NodeError::retry_after);
+                // A write at most once is in doubt now: it waits for a person, not for the other side.
+                let heeded = retry_after.filter(|_| request.kind_of_call() != EffectKind::WriteAtMostOnce);
+                return heeded.into_iter().fold(error, NodeError::retry_after);
             }
             Failed::TooLarge(limit) => {
                 (code::HTTP_TOO_LARGE, format!("{what}: the answer has more than {limit} bytes"), false)

@@ -212,6 +212,9 @@ impl Request {
 
     /// Takes this status as an answer too: it is recorded, and never asked for again.
     pub fn accept(mut self, status: u16) -> Self {
+        if !(100..=999).contains(&status) {
+            return self.wrong(format!("{status} is not the status of an answer"));
+        }
         self.accepted.push(status);
         self
     }
@@ -507,6 +510,7 @@ mod tests {
             (fine().key_header("x id"), "is not the name of a header"),
             (fine().header("Content-Length", "5"), "is set by the client"),
             (fine().header("transfer-encoding", "chunked"), "is set by the client"),
+            (fine().accept(99), "99 is not the status of an answer"),
             (fine().timeout(Duration::ZERO), "a timeout of 0ns"),
             (fine().timeout(Duration::MAX), "is not between nothing and an hour"),
             (fine().max_body(usize::MAX), "cannot be recorded"),

@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use hapax::{
-    Coded, StartOptions,
+    Coded, Question, StartOptions,
     core::{error::code, id::Namespace, limits::MAX_TAGS},
     prelude::*,
 };
@@ -63,6 +63,26 @@ fn bad_node_and_graph_names_are_refused_when_the_graph_is_checked() {
         let graph = Graph::<Board>::new(&name, 1, WORK).node(WORK, node!([] | ctx | {}));
         let error = graph.check().unwrap_err();
         assert!(error.to_string().starts_with("graph name"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn bad_signals_and_questions_are_refused_when_they_are_waited_for() {
+    let engine = engine(Options::default());
+    let work = node!(
+        [] | ctx | {
+            let name = bad_names()[ctx.state().total as usize].clone();
+            if ctx.state().word.is_some() {
+                return ctx.ask::<BoardDelta>(&name, Question::new("Well?")).await;
+            }
+            ctx.signal::<BoardDelta>(&name).await
+        }
+    );
+    let flow = engine.register(Graph::new("g", 1, WORK).node(WORK, work), ()).await.unwrap();
+    for (total, word) in (0..5).flat_map(|total| [(total, None), (total, Some("ask".to_owned()))]) {
+        let (run, board) = (format!("{total} {word:?}"), Board { total, word, ..Board::default() });
+        let error = flow.start(&run, board).await.unwrap().wait().await.unwrap_err();
+        assert_eq!(error.code(), code::INVALID_ID, "{run}: {error}");
     }
 }
 

@@ -95,6 +95,13 @@ async fn a_request_or_answer_without_a_json_form_fails_its_call() {
 }
 
 #[tokio::test]
+async fn a_signal_without_a_json_form_says_what_it_is() {
+    let error = engine(Options::default()).signal("run", "go", &f64::NAN).await.unwrap_err();
+    assert_eq!(error.code(), code::NOT_SERIALISABLE);
+    assert!(error.to_string().starts_with("the signal's payload cannot be written as JSON"), "{error}");
+}
+
+#[tokio::test]
 async fn a_stored_state_that_no_longer_fits_says_where() {
     let engine = engine(Options::default());
     let quiet_board = |_: crate::common::Ctx| std::future::ready(());

@@ -10,7 +10,7 @@ use hapax::{
     prelude::*,
     store::{ListFilter, Store},
 };
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 const WORK: Node = Node::new("work");
 const CHILD: Child<Board> = Child::new("child");
@@ -88,6 +88,30 @@ async fn a_cancelled_parent_takes_its_children_along() {
     run.cancel().await.unwrap();
     assert_eq!(run.wait().await.unwrap_err().code(), code::CANCELLED);
     assert_eq!(engine.wait("kid").await.unwrap(), Status::Cancelled);
+}
+
+/// Nobody looks for work by itself here: each cancel calls for the next.
+#[tokio::test]
+async fn a_cancel_goes_down_to_the_last_descendant_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", folder.path().join("runs.db").display());
+    let options = Options::default().scan_interval(Duration::from_secs(3600));
+    let engine = Engine::builder().options(options).open(&url).await.unwrap();
+    let mut events = engine.events();
+    let work = node!(
+        [] | ctx | {
+            let Some(left) = ctx.state().total.checked_sub(1) else { return ctx.signal("go").await };
+            let (id, state) = (format!("{}+", ctx.run_id()), Board { total: left, ..Board::default() });
+            ctx.child(CHILD, &id, &state).await.map(|_| Board::delta())
+        }
+    );
+    let flow = engine.register(Graph::new("child", 1, WORK).node(WORK, work), ()).await.unwrap();
+    let run = flow.start("run", Board { total: 20, ..Board::default() }).await.unwrap();
+    let last = format!("run{}", "+".repeat(20));
+    let left = |event: &Event, with: Status| matches!(event, Event::RunEnded { run, status } if run.run.as_str() == last && *status == with);
+    hear(&mut events, |event| left(event, Status::Waiting { on: WaitsOn::Signal })).await;
+    run.cancel().await.unwrap();
+    hear(&mut events, |event| left(event, Status::Cancelled)).await;
 }
 
 #[tokio::test]

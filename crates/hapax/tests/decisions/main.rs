@@ -9,12 +9,15 @@ use hapax::{
     Coded, EffectError, Error, Fork, NodePolicy, Options, Question, Resolution, Retry, Status,
     core::{commit::WaitsOn, error::code, json::Json},
     prelude::*,
+    store::{Clock, MemoryStore},
     testing::Lab,
 };
 use serde_json::json;
 use std::{sync::Arc, time::Duration};
 
 const WORK: Node = Node::new("work");
+const LEFT: Node = Node::new("left");
+const RIGHT: Node = Node::new("right");
 
 /// A policy with so many attempts and no pauses.
 fn attempts(count: u32) -> NodePolicy {
@@ -51,6 +54,83 @@ async fn a_name_that_is_asked_again_is_another_question() {
     assert_eq!(engine.answer("run", "q", &5).await.unwrap_err().code(), code::ANSWER_REJECTED);
     engine.answer("run", "q", "because").await.unwrap();
     assert_eq!(lab.finish(&run).await.unwrap().word.as_deref(), Some("because"));
+}
+
+/// Open questions of one name, in several items and lanes, are each judged by their own schema and answered once.
+#[tokio::test]
+async fn questions_of_one_name_are_answered_one_by_one() {
+    let lab = Lab::new();
+    let engine = lab.engine();
+    let start = node!([] | ctx | { Board::delta().fork([LEFT.with(()), RIGHT.with(())]) });
+    let ask = node!(
+        [] | ctx | {
+            let (mut one, mut two) = (ctx.scope("one"), ctx.scope("two"));
+            let (number, why) = tokio::join!(
+                one.ask::<u64>("q", Question::new("How many?").schema(json!({ "type": "integer" }))),
+                two.ask::<String>("q", Question::new("Why?").schema(json!({ "type": "string" }))),
+            );
+            Ok::<_, EffectError>(Board::delta().total(number?).log(why?))
+        }
+    );
+    let graph = Graph::new("g", 1, WORK).node(WORK, start).node(LEFT, ask).node(RIGHT, ask);
+    let run = engine.register(graph, ()).await.unwrap().start("run", Board::default()).await.unwrap();
+    for left in (1..=4).rev() {
+        lab.until("run", asks).await.unwrap();
+        let open = engine.inbox().await.unwrap();
+        assert_eq!(open.len(), left);
+        let (right, wrong) = if open[0].schema == Some(json!({ "type": "integer" })) {
+            (json!(3), json!("because"))
+        } else {
+            (json!("because"), json!(3))
+        };
+        assert_eq!(engine.answer("run", "q", &wrong).await.unwrap_err().code(), code::ANSWER_REJECTED);
+        engine.answer("run", "q", &right).await.unwrap();
+    }
+    let board = lab.finish(&run).await.unwrap();
+    assert_eq!((board.total, &board.log[..]), (6, &["because".to_owned(), "because".to_owned()][..]));
+    assert_eq!(engine.replay("run").await.unwrap().divergence, None);
+}
+
+/// An answer whose question has lost its race meanwhile doesn't answer the next question of that name.
+#[tokio::test]
+async fn an_answer_that_comes_too_late_answers_nothing_else() {
+    let clock = Clock::manual();
+    let store = MemoryStore::with_clock(clock.clone());
+    let engine = Engine::builder().options(Options::default().finds_work(false)).with_store(store);
+    let race = node!(
+        [] | ctx | {
+            let (mut left, mut right) = (ctx.scope("left"), ctx.scope("right"));
+            let agreed = Question::new("Refund a cent?").schema(json!({ "type": "boolean" }));
+            let word = tokio::select! {
+                biased;
+                slept = right.sleep(Duration::from_secs(60)) => slept.map(|()| "late".to_owned()),
+                agreed = left.ask::<bool>("q", agreed) => agreed.map(|agreed| agreed.to_string()),
+            };
+            Ok::<_, EffectError>(Board::delta().log(word?).goto(RIGHT))
+        }
+    );
+    let ask = node!(
+        [] | ctx | {
+            let many = Question::new("How many millions?").schema(json!({ "type": "integer" }));
+            Ok::<_, EffectError>(Board::delta().total(ctx.ask::<u64>("q", many).await?))
+        }
+    );
+    let flow = engine.register(Graph::new("g", 1, WORK).node(WORK, race).node(RIGHT, ask), ()).await.unwrap();
+    flow.start("run", Board::default()).await.unwrap();
+    let asked = async |text: &str| {
+        while engine.inbox().await.unwrap().iter().all(|question| question.text != text) {
+            tokio::task::yield_now().await;
+        }
+    };
+    asked("Refund a cent?").await;
+    engine.answer("run", "q", &true).await.unwrap();
+    clock.advance(Duration::from_secs(60));
+    engine.resume("run").await.unwrap();
+    asked("How many millions?").await;
+    engine.answer("run", "q", &0).await.unwrap();
+    engine.resume("run").await.unwrap();
+    let board = flow.attach("run").await.unwrap().wait().await.unwrap();
+    assert_eq!((board.total, &board.log[..]), (0, &["late".to_owned()][..]));
 }
 
 /// Two who decide at once about one doubt make one decision.

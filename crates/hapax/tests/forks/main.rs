@@ -4,7 +4,9 @@
 mod common;
 
 use common::*;
-use hapax::{Coded, Error, Fork, ForkError, Status, core::error::code, prelude::*, testing::Lab};
+use hapax::{
+    Child, Coded, EffectError, Error, Fork, ForkError, Status, core::error::code, prelude::*, testing::Lab,
+};
 use std::sync::{
     Arc,
     atomic::{AtomicBool, Ordering},
@@ -136,4 +138,52 @@ async fn a_failed_run_is_tried_again_in_its_fork() {
         matches!(lab.engine().status("run").await.unwrap(), Status::Failed { .. }),
         "the run itself stays"
     );
+}
+
+/// A parent whose child has a fixed id, or one that holds the parent's.
+async fn parents(engine: &Engine) -> hapax::Flow<Board> {
+    let kid = node!([] | ctx | { Board::delta().total(1u64) });
+    engine.register(Graph::new("child", 1, PAY).node(PAY, kid), ()).await.unwrap();
+    let add = node!([] | ctx | {});
+    let pay = node!(
+        [] | ctx | {
+            let id = if ctx.state().word.is_some() { format!("{}-kid", ctx.run_id()) } else { "kid".into() };
+            let kid = ctx.child(Child::<Board>::new("child"), &id, &Board::default()).await?;
+            Ok::<_, EffectError>(Board::delta().total(kid.total))
+        }
+    );
+    let graph = Graph::new("parent", 1, ADD).node(ADD, add).node(PAY, pay).edge(ADD, PAY);
+    engine.register(graph, ()).await.unwrap()
+}
+
+/// A child belongs to one parent: a fork from before it needs another id, one from behind its start the same.
+#[tokio::test]
+async fn a_fork_of_a_parent_says_why_it_cannot_have_the_child() {
+    let lab = Lab::new();
+    let flow = parents(lab.engine()).await;
+    for (run, word, steps) in [
+        ("fixed", None, [Err((code::RUN_EXISTS, "as the child of `fixed`")), Ok(1)]),
+        ("own", Some("own".to_owned()), [Ok(1), Err((code::REPLAY_MISMATCH, "request: expected"))]),
+    ] {
+        let board = Board { word, ..Board::default() };
+        lab.finish(&flow.start(run, board).await.unwrap()).await.unwrap();
+        for (step, expected) in (0..).zip(steps) {
+            let fork = lab.engine().fork(Fork::at(run, step)).await.unwrap();
+            let ended = lab.finish(&flow.attach(fork.run.as_str()).await.unwrap()).await;
+            match (ended, expected) {
+                (Ok(board), Ok(total)) => assert_eq!(board.total, total, "{fork}"),
+                (Err(error), Err((code, text))) => {
+                    assert!(
+                        failure(&error).code == code && error.to_string().contains(text),
+                        "{fork}: {error}"
+                    );
+                }
+                (ended, _) => panic!("{fork}: {ended:?}"),
+            }
+        }
+    }
+    // With a field set, what was recorded stays behind.
+    let fork = Fork::at("own", 1).named("set").set("word", "anew").unwrap();
+    let fork = lab.engine().fork(fork).await.unwrap();
+    lab.finish(&flow.attach(fork.run.as_str()).await.unwrap()).await.unwrap();
 }

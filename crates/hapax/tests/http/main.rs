@@ -220,7 +220,9 @@ async fn a_refused_connection_proves_that_nothing_was_sent() {
 #[tokio::test]
 async fn a_request_that_may_have_arrived_is_never_sent_twice_at_most_once() {
     let half = b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf".to_vec();
-    for reply in [Reply::Cut(vec![]), Reply::Cut(half), answer(503, &[], ""), Reply::Silence] {
+    // It is in doubt at once, whatever the other side asks for.
+    let later = answer(503, &[("retry-after", "3600")], "");
+    for reply in [Reply::Cut(vec![]), Reply::Cut(half), answer(503, &[], ""), later, Reply::Silence] {
         let server = Server::new(move |_, _| reply.clone());
         let url = server.url("/charges");
         let request =

@@ -123,6 +123,23 @@ async fn the_next_attempt_waits_as_long_as_the_failure_asks_for_and_the_run_is_p
     assert_eq!(diary.all(), ["1 after 0 s", "2 after 600 s"]);
 }
 
+#[tokio::test]
+async fn a_clock_that_skips_skips_the_policys_pauses_too() {
+    let (store, clock) = stopped_clock();
+    let (begun, diary) = (clock.now_us(), Diary::default());
+    let work = node!(
+        [clock, diary] | ctx | {
+            diary.note(((clock.now_us() - begun) / 3_600_000_000).to_string());
+            if ctx.attempt() < 3 { Err(NodeError::new("busy")) } else { Ok(()) }
+        }
+    );
+    let hourly = Retry::standard().attempts(3).backoff(|_| Duration::from_secs(3600));
+    let lab = Lab::on(store, Options::default().retry(hourly));
+    let flow = lab.engine().register(Graph::new("g", 1, WORK).node(WORK, work), ()).await.unwrap();
+    lab.finish(&flow.start("run", Board::default()).await.unwrap()).await.unwrap();
+    assert_eq!(diary.all(), ["0", "1", "2"], "hours");
+}
+
 fn fails_an_attempt(write: &StoreWrite) -> bool {
     let failed = |entry: &Entry| matches!(entry, Entry::AttemptFailed { .. });
     matches!(write, StoreWrite::Append(append) if append.rows.iter().any(|row| failed(&row.entry)))
