@@ -642,7 +642,7 @@ pub struct Fact {
 pub enum Verdict {
     /// As it must be.
     Good,
-    /// Worth knowing, but nothing can be lost.
+    /// Worth knowing: no crash of a process or of the machine loses anything, but something else might.
     Note,
     /// Work can be lost or done twice.
     Unsafe,
