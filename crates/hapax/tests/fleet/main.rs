@@ -120,7 +120,8 @@ async fn a_run_that_is_given_back_is_heard_of() {
     let (goes_on, there) = engine(store, Options::default().scan_interval(NEVER), Arc::default()).await;
     until_heard(&submitter(postgres(&url).await).await, &mut hints).await;
     let report = Worker::new(stops).drain_within(Duration::ZERO).run_until(async {}).await;
-    assert_eq!((report.finished, report.handed_over, report.lost), (0, 1, 0));
+    // It may have taken up some of those that were submitted until one was heard of.
+    assert!((report.finished, report.lost) == (0, 0) && report.handed_over >= 1, "{report:?}");
     assert_eq!(there.attach(run.id().as_str()).await.unwrap().wait().await.unwrap().stamps, 1);
     goes_on.shutdown(Duration::from_secs(5)).await;
 }
