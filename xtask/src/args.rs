@@ -87,6 +87,10 @@ fn parse_bench(args: &[String]) -> Result<BenchOptions, String> {
                 let path = args.next().ok_or(format!("`{arg}` needs a path"))?;
                 options.passed_on.extend([arg.clone(), path.clone()]);
             }
+            "--only" => {
+                let store = args.next().ok_or("`--only` needs the name of a store")?;
+                options.passed_on.extend([arg.clone(), store.clone()]);
+            }
             other => return Err(format!("`bench` has no option `{other}`")),
         }
     }
@@ -127,6 +131,7 @@ Options of `test`:
 Options of `bench`:
   --quick           small sizes, once: shows that it works, not how fast it is
   --long            also a run of 1,000,000 steps: does memory stay bounded?
+  --only STORE      memory, sqlite, postgres or mysql alone
   --json FILE       write everything that was measured
   --svg FILE        write the plot
   --folder FOLDER   put the databases there: it decides which disk is measured
