@@ -235,7 +235,7 @@ impl<'a> EffectFuture<'a> {
     /// whatever happens now, however a node races its calls. In a replay this never returns.
     pub(crate) async fn live(&self) -> &'a Live {
         let Some(live) = &self.attempt.item.live else {
-            let wait = if self.is_begun() { Wait::Unanswered } else { Wait::Record };
+            let wait = if self.was_sent() { Wait::Unanswered } else { Wait::Record };
             return self.attempt.waits.wait(wait(self.at())).await;
         };
         self.attempt.while_behind(|| self.attempt.is_behind()).await;
@@ -326,6 +326,14 @@ impl<'a> EffectFuture<'a> {
     pub(crate) fn is_begun(&self) -> bool {
         let recorded = lock(&self.attempt.item.recorded);
         recorded.call(self.scope, self.index).is_some_and(|call| call.outcome.is_none())
+    }
+
+    /// Whether it was begun before, hasn't ended, and did more than wait.
+    fn was_sent(&self) -> bool {
+        let recorded = lock(&self.attempt.item.recorded);
+        recorded
+            .call(self.scope, self.index)
+            .is_some_and(|call| call.outcome.is_none() && !call.only_waited())
     }
 
     /// Takes note of a question, to be durable before the run is parked.
