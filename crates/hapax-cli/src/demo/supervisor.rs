@@ -101,6 +101,8 @@ struct Supervisor<'s> {
     scene: Scene,
     /// Which worker is at work, counted from 1.
     life: u32,
+    /// The latest worker of whom nothing more will be heard.
+    gone: u32,
     /// When the latest kill struck, until its worker's successor has taken over.
     struck: Option<Instant>,
     /// Why the worker couldn't go on, and its code.
@@ -128,6 +130,7 @@ impl<'s> Supervisor<'s> {
             picture,
             scene,
             life: 0,
+            gone: 0,
             struck: None,
             broke: None,
             done: false,
@@ -190,6 +193,10 @@ impl<'s> Supervisor<'s> {
     fn kill(&mut self, worker: Process, kill: Kill) -> Result<(), Broken> {
         let struck = clock::now();
         if !worker.kill()? {
+            // What it said last may not have been heard yet.
+            while self.gone != self.life {
+                self.hear(None)?;
+            }
             return Err(self.failed("the worker ended before it was killed"));
         }
         self.struck = Some(struck);
@@ -255,6 +262,7 @@ impl<'s> Supervisor<'s> {
                 self.broke = Some((message.clone(), Some(code.clone())));
             }
             Heard::Worker(_, Some(Report::Done)) => self.done = true,
+            Heard::Worker(life, None) => self.gone = *life,
             _ => return,
         }
         self.picture.draw(&self.scene);
