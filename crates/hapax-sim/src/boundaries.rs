@@ -90,7 +90,7 @@ pub fn every_boundary(on_file: bool, with_fault: impl Fn(&Place, u64) -> bool) {
             Place::Memory(MemoryStore::with_clock(Clock::manual()))
         };
         if !with_fault(&place, at) {
-            assert!(at > 15, "only {at} boundaries");
+            assert!(at > 20, "only {at} boundaries");
             return;
         }
     }

@@ -70,7 +70,8 @@ async fn work(mut ctx: Ctx) -> Result<JobDelta, NodeError> {
         }
         "lead" => lead(ctx).await,
         "hand on" => hand_on(ctx, "middle", "pass on").await,
-        "pass on" => hand_on(ctx, "last", "wait").await,
+        "pass on" => hand_on(ctx, "lower", "pass down").await,
+        "pass down" => hand_on(ctx, "last", "wait").await,
         _ => Ok(ctx.signal::<()>("never").await.map(|()| Job::delta())?),
     }
 }
@@ -149,7 +150,7 @@ async fn all_over(lab: &Lab) -> Result<(), hapax::Error> {
 enum Story {
     /// What children come to goes up: a result, a failure, a cancel.
     Up,
-    /// A cancel goes down, to a child and to its child, once they are there.
+    /// A cancel goes down, to a child, its child and the child of that, once they are there.
     Down,
     /// The same, but only a second life asks for it, wherever the first one stopped.
     DownLater,
@@ -217,7 +218,7 @@ impl Story {
         }
         let cancelled = left.ends.values().filter(|end| **end == "cancelled").count();
         assert_eq!(cancelled, left.ends.len(), "{context}: {:?}", left.ends);
-        let all = BTreeSet::from(["last", "middle", "parent"]);
+        let all = BTreeSet::from(["last", "lower", "middle", "parent"]);
         let runs: BTreeSet<_> = left.ends.keys().map(String::as_str).collect();
         assert!(runs.is_subset(&all), "{context}: {runs:?}");
         assert!(self == Story::DownLater || runs == all, "{context}: {runs:?}");

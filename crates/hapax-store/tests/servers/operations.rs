@@ -61,6 +61,11 @@ impl Operation {
         Self::MarkSent,
         Self::MarkFailed,
     ];
+
+    /// Whether others have something to do when it is done.
+    pub(crate) fn is_hinted_at(self) -> bool {
+        matches!(self, Self::Cancel | Self::Post | Self::Retry | Self::StepThatEndsAChild)
+    }
 }
 
 /// A run on which an operation can be done.
