@@ -36,7 +36,8 @@ pub(crate) struct Cli {
 /// What every command takes.
 #[derive(Debug, Args)]
 pub(crate) struct Global {
-    /// The store: `sqlite:path/to/file.db` or `memory:`. Default: $HAPAX_STORE
+    /// The store: `sqlite:path/to/file.db`, `memory:` or, where they are built in, `postgres://user@host/database` and
+    /// `mysql://user@host/database`. Default: $HAPAX_STORE
     #[arg(long, global = true, help_heading = "Global options", value_name = "URL")]
     pub(crate) store: Option<OsString>,
     /// The tenant whose runs are seen. Default: $HAPAX_NAMESPACE, or `default`

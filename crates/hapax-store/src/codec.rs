@@ -28,8 +28,8 @@ const LEVEL: i32 = 1;
 
 /// Turns stored bytes into something else, last of all: encryption.
 ///
-/// It is applied after digest and compression, to states, frontiers, journal entries and outbox payloads. Equal
-/// bytes need not give equal results.
+/// It is applied after digest and compression, to states, frontiers, journal entries, and the payloads of letters and of
+/// the outbox. Equal bytes need not give equal results.
 ///
 /// ```
 /// use hapax_store::{codec::PayloadCodec, error::Source};

@@ -49,7 +49,8 @@ impl Worker {
     }
 
     /// How long steps in flight may take once it is asked to stop; what takes longer is dropped, and begun again by
-    /// whoever goes on. Default: 30 s, which is less than service managers wait before they kill.
+    /// whoever goes on. Default: 30 s. Keep it below the time after which the service manager kills: systemd waits 90 s,
+    /// Kubernetes 30 s, Docker 10 s, unless they are told otherwise.
     #[must_use]
     pub fn drain_within(mut self, deadline: Duration) -> Self {
         self.drain = deadline;

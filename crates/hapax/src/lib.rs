@@ -9,12 +9,13 @@
 //! | [`Engine`], [`Flow`], [`Run`] | opens a store, registers graphs, starts and follows runs |
 //! | [`Worker`] | a process's part in a fleet: works until it is told to stop |
 //! | [`Tail`], [`StreamEvent`] | follows what a run streams |
+//! | [`Replay`], [`Fork`] | a run again from its record; a new run from a step of another |
 //! | [`GraphOutline`] | a registered graph for people and drawings |
 //! | [`Options`], [`NodePolicy`], [`Retry`] | limits and what happens on failure |
 //! | [`Error`], [`NodeError`], [`EffectError`] | what can go wrong, each with a code |
 //! | [`outbox`] | relays and sinks: how messages leave |
 //! | `http` | a ready HTTP effect, with the feature `http` |
-//! | [`testing`] | a clock that skips, for tests of your own |
+//! | [`testing`] | for tests of your own: a clock that skips, scripted effects, recorded histories |
 //! | [`core`], [`store`] | the pure heart, and the stores |
 
 mod child;

@@ -1,4 +1,4 @@
-//! Runs the items of a step: the only place where user code runs.
+//! Runs the items of a step: the only place where user code runs with a way to the outside.
 //!
 //! Invariant: items start in order-key order, at most `max_concurrent_nodes` at a time, and their results come out
 //! in order-key order, whichever finished first. A panic is a node's error, never a dead engine.

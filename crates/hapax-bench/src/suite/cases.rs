@@ -290,7 +290,7 @@ fn server_limits(sizes: &Sizes, place: Place) -> Vec<Case> {
     ]
 }
 
-/// What the design demands on servers; page 7 names figures for PostgreSQL alone.
+/// What the design demands on servers; it names rates for PostgreSQL alone.
 fn on_server(sizes: &Sizes, place: Place, durability: &'static str) -> Vec<Case> {
     let [_, inserts, step] = limit_ids(place);
     let (strict, postgres) = (durability == "strict", place == Place::Postgres);

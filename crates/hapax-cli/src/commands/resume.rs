@@ -35,7 +35,7 @@ pub(crate) struct Resume {
     /// The run, as a flag
     #[arg(long = "run", value_name = "RUN")]
     named: Option<String>,
-    /// All runs of this program's graphs that are not over
+    /// All runs of this program's graphs that are pending, running or paused
     #[arg(long)]
     all: bool,
 }

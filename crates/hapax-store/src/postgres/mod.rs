@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `connection`, `tls`, `schema`, `error` | a session and what it demands of its server; its encryption; the tables; SQLSTATEs |
 //! | `commit` | the one statement |
-//! | `listen` | what other processes say |
+//! | `listen`, `health` | what other processes say; what the server says of itself |
 //!
 //! What is done in other transactions, and how runs share them, is in `server`, with MySQL.
 

@@ -68,7 +68,7 @@ macro_rules! shared_options {
             self
         }
 
-        /// Encrypts, or otherwise changes, what is stored of states, frontiers, journal entries and messages.
+        /// Encrypts, or otherwise changes, what is stored of states, frontiers, journal entries, letters and messages.
         #[must_use]
         pub fn payload_codec(mut self, codec: Arc<dyn PayloadCodec>) -> Self {
             self.shared.codec = Codec(Some(codec));

@@ -1,13 +1,14 @@
 //! Runs in a SQLite file: the default store.
 //!
-//! Invariant: one thread owns the connection that writes; everything else reads. Nothing is answered as committed
-//! before SQLite's COMMIT, in WAL mode with `synchronous = FULL`, has succeeded.
+//! Invariant: one thread at a time has the connection that writes, the writer's own or that of a lone caller; everything
+//! else reads. Nothing is answered as committed before SQLite's COMMIT, in WAL mode with `synchronous = FULL`, has
+//! succeeded.
 //!
 //! | file | what it holds |
 //! |---|---|
 //! | `connection`, `schema`, `locks` | opening a file, its tables, the proof that an owner lives |
 //! | `queue`, `writer` | from a prepared write to the thread, to a transaction shared by many |
-//! | `commit`, `journal`, `lease`, `outbox`, `runs` | what is done in that transaction |
+//! | `commit`, `journal`, `lease`, `mailbox`, `outbox`, `runs` | what is done in that transaction |
 //! | `read`, `health` | what is read, checked against its digests; what is really in force |
 
 mod commit;
@@ -90,7 +91,7 @@ impl SqliteOptions {
         self
     }
 
-    /// Encrypts, or otherwise changes, what is stored of states, frontiers, journal entries and messages.
+    /// Encrypts, or otherwise changes, what is stored of states, frontiers, journal entries, letters and messages.
     #[must_use]
     pub fn payload_codec(mut self, codec: Arc<dyn PayloadCodec>) -> Self {
         self.codec = Codec(Some(codec));
