@@ -244,7 +244,9 @@ fn cure(code: Code) -> &'static str {
 /// The same for what lies around runs: stores, the command line, other programs, the outbox.
 fn cure_around(code: Code) -> &'static str {
     match code {
-        code::STORE_RETRY => "try again; if it stays, look for a process that holds the file",
+        code::STORE_RETRY => {
+            "try again; if it stays, look for a process that holds the file, or whether the server can be reached"
+        }
         code::STORE_UNKNOWN => "look with `show` whether it took effect",
         code::FENCED => "nothing: another engine goes on with it",
         code::CONFLICT => {
@@ -260,7 +262,9 @@ fn cure_around(code: Code) -> &'static str {
         code::READ_ONLY => {
             "give this user write permission for the file and its folder, or name the server that takes writes"
         }
-        code::BAD_URL => "use `sqlite:path/to/file.db` or `memory:`",
+        code::BAD_URL => {
+            "use `sqlite:path/to/file.db`, `memory:`, or `postgres://…` and `mysql://…` in a build with `--features full`"
+        }
         code::USAGE => "`--help` shows how it is used",
         code::SYSTEM => "check the path, its permissions and the room on the disk",
         code::BAD_PROGRAM => {

@@ -132,7 +132,7 @@ pub(crate) async fn open(global: &Global) -> Result<(Engine, Address), Failure> 
             .cured_by("pass --store sqlite:path/to/file.db, or set HAPAX_STORE")
     })?;
     let namespace = namespace(global)?;
-    let store = open_store(&url, SqliteOptions::default().must_exist(true)).await?;
+    let store = open_store(&url, true).await?;
     let address = vec![("HAPAX_STORE", url), ("HAPAX_NAMESPACE", namespace.as_str().into())];
     let options = Options::default().finds_work(false).namespace(namespace);
     Ok((Engine::builder().options(options).with_store(store), address))
@@ -150,24 +150,25 @@ pub(crate) fn namespace(global: &Global) -> Result<Namespace, Failure> {
     Namespace::new(name).map_err(|error| Error::from(error).into())
 }
 
-/// As the engine opens it, but for any path that the system knows. Commands open only what is a store already: a misspelt
-/// name would become an empty one, and another program's database would get tables that nobody asked for.
-pub(crate) async fn open_store(url: &OsString, options: SqliteOptions) -> Result<Arc<dyn Store>, Failure> {
+/// As the engine opens it, but for any path that the system knows. Commands open only what must exist: of a misspelt name
+/// would come an empty store, and another program's database would get tables that nobody asked for.
+pub(crate) async fn open_store(url: &OsString, must_exist: bool) -> Result<Arc<dyn Store>, Failure> {
     let bytes = url.as_bytes();
     if bytes == b"memory:" {
         return Ok(MemoryStore::shared());
     }
     if let Some(path) = bytes.strip_prefix(b"sqlite:").filter(|path| !path.is_empty()) {
+        let options = SqliteOptions::default().must_exist(must_exist);
         return Ok(SqliteStore::open(Path::new(OsStr::from_bytes(path)), options).await?);
     }
     let url = url.to_string_lossy().into_owned();
     #[cfg(feature = "postgres")]
     if url.starts_with("postgres://") || url.starts_with("postgresql://") {
-        return Ok(PostgresStore::open(&url, PostgresOptions::default()).await?);
+        return Ok(PostgresStore::open(&url, PostgresOptions::default().must_exist(must_exist)).await?);
     }
     #[cfg(feature = "mysql")]
     if url.starts_with("mysql://") {
-        return Ok(MySqlStore::open(&url, MySqlOptions::default()).await?);
+        return Ok(MySqlStore::open(&url, MySqlOptions::default().must_exist(must_exist)).await?);
     }
     Err(Error::BadUrl { url }.into())
 }

@@ -28,7 +28,7 @@ pub use database::{fresh_database, sql};
 pub use error::ServerError;
 pub use mariadb::MariaDb;
 pub use postgres::Postgres;
-pub use programs::install_missing;
+pub use programs::{clock_off_by, install_missing};
 pub use proxy::{Counts, Proxy};
 pub use server::Server;
 pub use shared::{MYSQL_VARIABLE, POSTGRES_VARIABLE, mysql, postgres};

@@ -22,8 +22,9 @@ pub(crate) const PSQL: Program = Program { name: "psql", package: "postgresql" }
 pub(crate) const INSTALL_DB: Program = Program { name: "mariadb-install-db", package: "mariadb-server" };
 pub(crate) const MARIADBD: Program = Program { name: "mariadbd", package: "mariadb-server" };
 pub(crate) const MARIADB: Program = Program { name: "mariadb", package: "mariadb-server" };
+const FAKETIME: Program = Program { name: "faketime", package: "faketime" };
 
-const ALL: &[Program] = &[INITDB, POSTGRES, PG_BASEBACKUP, PSQL, INSTALL_DB, MARIADBD, MARIADB];
+const ALL: &[Program] = &[INITDB, POSTGRES, PG_BASEBACKUP, PSQL, INSTALL_DB, MARIADBD, MARIADB, FAKETIME];
 
 /// Where Debian keeps the programs of each version of PostgreSQL.
 const POSTGRES_VERSIONS: &str = "/usr/lib/postgresql";
@@ -45,6 +46,27 @@ impl Program {
     }
 }
 
+/// The variables that give a program a clock which is off by so much.
+///
+/// ```no_run
+/// let an_hour_behind = std::process::Command::new("date").envs(hapax_servers::clock_off_by("-3600s")?).output()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// [`ServerError::Missing`] when libfaketime isn't installed.
+pub fn clock_off_by(shift: &str) -> Result<[(&'static str, String); 3], ServerError> {
+    // Its own program starts the other as a child, whom no signal would reach.
+    let folders = fs::read_dir("/usr/lib").into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut libraries = folders.map(|folder| folder.join("faketime/libfaketime.so.1"));
+    let missing = || ServerError::Missing { program: "libfaketime.so.1".into(), package: FAKETIME.package };
+    let library = libraries.find(|library| library.is_file()).ok_or_else(missing)?;
+    let library = library.display().to_string();
+    let monotonic = ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned());
+    Ok([("LD_PRELOAD", library), ("FAKETIME", shift.to_owned()), monotonic])
+}
+
 /// The folders of PostgreSQL's versions, the newest first.
 fn postgres_folders() -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(POSTGRES_VERSIONS) else { return Vec::new() };
@@ -60,7 +82,7 @@ fn newest_first(names: impl Iterator<Item = String>) -> Vec<String> {
     versions.into_iter().map(|(_, name)| name).collect()
 }
 
-/// Installs the packages of both servers if a program is missing. That takes root and Debian's `apt-get`; otherwise the
+/// Installs the packages of both servers, and what else their tests need, if a program is missing. That takes root and Debian's `apt-get`; otherwise the
 /// error names the command. The packages' own services are not started.
 ///
 /// ```no_run

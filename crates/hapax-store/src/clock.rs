@@ -1,6 +1,6 @@
 //! The store's clock: the only place of this crate that asks for the time.
 
-use hapax_core::limits::MAX_WAIT;
+use hapax_core::{canary, limits::MAX_WAIT};
 use std::{
     sync::{
         Arc,
@@ -21,37 +21,69 @@ use std::{
 /// assert_eq!(clock.now_us() - before, 30 * 86_400 * 1_000_000);
 /// ```
 #[derive(Debug, Clone, Default)]
-pub struct Clock(Option<Arc<AtomicI64>>);
+pub struct Clock(Kind);
+
+#[derive(Debug, Clone, Default)]
+enum Kind {
+    #[default]
+    System,
+    /// Its time.
+    Manual(Arc<AtomicI64>),
+    /// By how much it is ahead of the system's.
+    Server(Arc<AtomicI64>),
+}
 
 impl Clock {
     /// The system's.
     pub fn system() -> Self {
-        Self(None)
+        Self(Kind::System)
     }
 
     /// One that stands still until it is told to go on; clones are the same clock. It begins at the system's time.
     pub fn manual() -> Self {
-        Self(Some(Arc::new(AtomicI64::new(now_us()))))
+        Self(Kind::Manual(Arc::new(AtomicI64::new(now_us()))))
+    }
+
+    /// A server's, as far as it was [heard](Self::heard); the system's until then.
+    #[cfg(any(feature = "postgres", feature = "mysql"))]
+    pub(crate) fn of_server() -> Self {
+        Self(Kind::Server(Arc::default()))
+    }
+
+    /// The server said this when it was asked at one time of the system's clock and had answered at the other. How long
+    /// each way took isn't known, so a clock that was right is left alone.
+    #[cfg(any(feature = "postgres", feature = "mysql"))]
+    pub(crate) fn heard(&self, asked_us: i64, said_us: i64, answered_us: i64) {
+        let Kind::Server(ahead) = &self.0 else { return };
+        let (least, most) = (said_us.saturating_sub(answered_us), said_us.saturating_sub(asked_us));
+        // The system's own clock may have been set back meanwhile.
+        if least <= most && !canary::on("own_clock") {
+            ahead.store(ahead.load(Ordering::SeqCst).clamp(least, most), Ordering::SeqCst);
+        }
     }
 
     /// Whether it stands still by itself.
     pub fn is_manual(&self) -> bool {
-        self.0.is_some()
+        matches!(self.0, Kind::Manual(_))
     }
 
     /// Microseconds since 1970.
     pub fn now_us(&self) -> i64 {
-        self.0.as_ref().map_or_else(now_us, |us| us.load(Ordering::SeqCst))
+        match &self.0 {
+            Kind::System => now_us(),
+            Kind::Manual(us) => us.load(Ordering::SeqCst),
+            Kind::Server(ahead) => now_us().saturating_add(ahead.load(Ordering::SeqCst)),
+        }
     }
 
-    /// Moves a manual clock; the system's goes its own way.
+    /// Moves a manual clock; others go their own way.
     pub fn advance(&self, by: Duration) {
         self.advance_to(self.now_us().saturating_add(i64::try_from(by.as_micros()).unwrap_or(i64::MAX)));
     }
 
     /// Moves a manual clock to that time, never back.
     pub fn advance_to(&self, at_us: i64) {
-        if let Some(us) = &self.0 {
+        if let Kind::Manual(us) = &self.0 {
             us.fetch_max(at_us, Ordering::SeqCst);
         }
     }
@@ -79,4 +111,26 @@ pub(crate) fn micros_left(until: i64, now: i64) -> Duration {
 pub fn now_us() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+}
+
+#[cfg(all(test, any(feature = "postgres", feature = "mysql")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_servers_clock_is_followed_as_far_as_it_is_known() {
+        let ahead = |clock: &Clock| match &clock.0 {
+            Kind::Server(ahead) => ahead.load(Ordering::SeqCst),
+            _ => panic!("it is a server's"),
+        };
+        let clock = Clock::of_server();
+        clock.heard(100, 150, 200);
+        assert_eq!(ahead(&clock), 0, "it may be right");
+        clock.heard(100, 1100, 120);
+        assert_eq!(ahead(&clock), 980, "no more than is sure");
+        clock.heard(100, 1050, 300);
+        assert_eq!(ahead(&clock), 950, "and no less");
+        clock.heard(300, 50, 100);
+        assert_eq!(ahead(&clock), 950, "the system's clock was set back: nothing is known");
+    }
 }

@@ -36,7 +36,7 @@ const BANS: &[Ban] = &[
             "hapax_channels",
             "hapax_frontier",
             "hapax_tags",
-            "hapax_timers",
+            "hapax_letters",
             "hapax_schema",
         ],
         view: literals,

@@ -19,10 +19,12 @@ Asked to stop, by SIGTERM or Ctrl-C, it takes no new run, lets the steps in flig
 that other workers go on with them at once. Any number of workers may share a store. How many runs a worker holds at a time is \
 an option of its engine.
 
+It needs the code of your graphs: it is a command of the program into which you build it with `hapax_cli::run`, here `orders`.
+
 Examples:
-  hapax worker
-  hapax worker --drain 10s
-  hapax worker --json | jq -r 'select(.event == \"left\") | .run'";
+  orders worker
+  orders worker --drain 10s
+  orders worker --json | jq -r 'select(.event == \"left\") | .run'";
 
 /// Take up runs of the registered graphs, until interrupted
 #[derive(Debug, Args)]

@@ -27,7 +27,7 @@ use clap::{Args, Parser, Subcommand};
 use hapax::{
     Engine, Options, Status,
     core::{error::code, id::Namespace},
-    store::{ListFilter, SqliteOptions},
+    store::ListFilter,
 };
 use picture::Picture;
 use std::{
@@ -136,7 +136,7 @@ impl Place {
 
     async fn open(&self) -> Result<Engine, Failure> {
         let options = Options::default().namespace(self.namespace.clone());
-        let store = session::open_store(&self.store, SqliteOptions::default()).await?;
+        let store = session::open_store(&self.store, false).await?;
         Ok(Engine::builder().options(options).with_store(store))
     }
 }

@@ -1,12 +1,13 @@
 //! One worker of a fleet: `hapax-fleet URL LEDGER TTL_MS ACTIVE DRAIN_MS`.
 //!
-//! Takes up orders until SIGTERM, and says what it does, a line for each event:
+//! Takes up orders and naps until SIGTERM, and says what it does, a line for each event:
 //! `works NAME` · `claimed RUN new|taken-over` · `left RUN STATUS` · `stopped FINISHED HANDED_OVER LOST`. It ends with its
 //! standard input, so that it can't outlive the test that started it.
 
 use hapax::{Engine, Event, Options, Worker};
 use hapax_sim::{
     kills::Reporter,
+    naps,
     orders::{self, Shop},
 };
 use std::{env, io::Read, process, sync::Arc, thread, time::Duration};
@@ -56,6 +57,7 @@ async fn work(args: Args) -> hapax::Result<()> {
     tokio::spawn(tell(engine.events()));
     let reports = Arc::new(Reporter::new(std::io::sink(), std::time::Instant::now()));
     engine.register(orders::graph(), Shop { ledger: args.ledger.into(), reports }).await?;
+    engine.register(naps::graph(), ()).await?;
     let worker = Worker::new(engine).drain_within(args.drain);
     println!("works {}", worker.name());
     let report = worker.run().await?;

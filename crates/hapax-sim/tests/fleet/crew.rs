@@ -7,13 +7,15 @@ use hapax_sim::{
         Party, Process, Reporter, Waits,
         ledger::{self, Call},
     },
+    naps::{self, Nap},
     orders::{self, CALLS, Order, Shop},
 };
 use hapax_store::{ListFilter, Store};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    io::BufRead,
+    io::{self, BufRead, BufReader},
     path::Path,
+    process::ChildStdout,
     sync::{Arc, mpsc},
     thread,
     time::Duration,
@@ -27,6 +29,8 @@ const FLEET_PATIENCE: Duration = Duration::from_secs(1200);
 
 /// Steps of an order, with its step 0.
 const STEPS: usize = 11;
+
+const WORKER: &str = env!("CARGO_BIN_EXE_hapax-fleet");
 
 /// How a worker is set up.
 #[derive(Clone, Copy)]
@@ -44,6 +48,7 @@ pub(crate) struct Yard {
     runtime: tokio::runtime::Runtime,
     engine: Engine,
     flow: Flow<Order, Shop>,
+    naps: Flow<Nap>,
 }
 
 impl Yard {
@@ -53,23 +58,37 @@ impl Yard {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.expect("a runtime");
         let shop = shop(&ledger);
-        let (engine, flow) = runtime.block_on(async {
+        let (engine, flow, naps) = runtime.block_on(async {
             // It only submits and looks.
             let options = Options::default().finds_work(false);
             let engine = Engine::builder().options(options).open(&url).await.expect("the database opens");
             let flow = engine.register(orders::graph(), shop).await.expect("a graph");
-            (engine, flow)
+            let naps = engine.register(naps::graph(), ()).await.expect("a graph");
+            (engine, flow, naps)
         });
-        Self { url, ledger, _folder: folder, runtime, engine, flow }
+        Self { url, ledger, _folder: folder, runtime, engine, flow, naps }
     }
 
     /// Starts a worker, and waits until it works.
     pub(crate) fn worker(&self, terms: Terms) -> Crew {
+        Self::works(Process::start(Path::new(WORKER), self.args(terms)))
+    }
+
+    /// The same for one whose machine's clock is off by that much.
+    pub(crate) fn worker_off_by(&self, shift: &str, terms: Terms) -> Crew {
+        let off = hapax_servers::clock_off_by(shift).expect("libfaketime");
+        let off = off.into_iter().map(|(name, value)| format!("{name}={value}"));
+        let command = off.chain([WORKER.to_owned()]).chain(self.args(terms));
+        Self::works(Process::start(Path::new("/usr/bin/env"), command))
+    }
+
+    fn args(&self, terms: Terms) -> impl Iterator<Item = String> {
         let numbers = [terms.ttl_ms, terms.active, terms.drain_ms].map(|number| number.to_string());
-        let paths = [self.url.clone(), self.ledger.socket().display().to_string()];
-        let program = Path::new(env!("CARGO_BIN_EXE_hapax-fleet"));
-        let (process, said) =
-            Process::start(program, paths.into_iter().chain(numbers)).expect("the worker starts");
+        [self.url.clone(), self.ledger.socket().display().to_string()].into_iter().chain(numbers)
+    }
+
+    fn works(started: io::Result<(Process, BufReader<ChildStdout>)>) -> Crew {
+        let (process, said) = started.expect("the worker starts");
         let (sender, lines) = mpsc::channel();
         thread::spawn(move || said.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
         let crew = Crew { process, lines };
@@ -87,6 +106,19 @@ impl Yard {
             }
         };
         self.runtime.block_on(futures::future::join_all(numbers.map(submit)));
+    }
+
+    /// Submits a nap, which nobody holds yet.
+    pub(crate) fn submit_nap(&self, id: &str) {
+        self.runtime.block_on(self.naps.submit(id, Nap::default())).expect("the database answers");
+    }
+
+    /// What a nap came to, and how often it was claimed.
+    pub(crate) fn nap(&self, id: &str) -> (Nap, u64) {
+        self.runtime.block_on(async {
+            let nap = self.naps.attach(id).await.expect("it is there").wait().await.expect("it is over");
+            (nap, self.engine.record(id).await.expect("a run").epoch.counter)
+        })
     }
 
     /// How many runs stand like this.

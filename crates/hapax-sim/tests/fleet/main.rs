@@ -9,7 +9,7 @@ mod crew;
 use crew::{Crew, PATIENCE, Terms, Yard, hold_next_call};
 use hapax::core::{order::PathHash, rng::Rng};
 use hapax_servers::{MariaDb, Postgres, Server, fresh_database};
-use hapax_sim::kills::Waits;
+use hapax_sim::{kills::Waits, naps::Nap};
 use std::{
     env,
     hash::{BuildHasher, Hasher, RandomState},
@@ -55,6 +55,7 @@ on_both! {
     a_killed_workers_run_is_taken_over_when_its_lease_ends,
     a_frozen_worker_that_wakes_up_is_fenced,
     a_worker_that_is_asked_to_stop_hands_its_runs_over_at_once,
+    a_worker_whose_clock_is_wrong_goes_by_the_servers,
 }
 
 fn workers_are_killed_at_random_and_nothing_is_lost_or_doubled(url: String) {
@@ -139,6 +140,25 @@ fn a_worker_that_is_asked_to_stop_hands_its_runs_over_at_once(url: String) {
     drop(held);
     yard.check(0..1);
     assert_eq!(goes_on.stop(), [1, 0, 0]);
+}
+
+/// Of a worker behind, a timer would be over before it began, and its run claimed and parked until that clock has caught up;
+/// of one ahead, the run would sleep for an hour.
+fn a_worker_whose_clock_is_wrong_goes_by_the_servers(url: String) {
+    const HALF_AN_HOUR_US: i64 = 1_800_000_000;
+    let yard = Yard::new(url);
+    for off_by in ["-3600s", "+3600s"] {
+        let worker = yard.worker_off_by(off_by, QUICK);
+        let asked_us = hapax_store::clock::now_us();
+        yard.submit_nap(off_by);
+        worker.until(&format!("left {off_by} succeeded"));
+        let (Nap { from_to_us }, claims) = yard.nap(off_by);
+        let (from_us, to_us) = from_to_us.expect("it napped");
+        assert!((from_us - asked_us).abs() < HALF_AN_HOUR_US, "off by {off_by}: {from_us}, asked {asked_us}");
+        assert!(from_us < to_us, "off by {off_by}");
+        assert_eq!(claims, 2, "off by {off_by}: once to begin and once to go on");
+        worker.stop();
+    }
 }
 
 /// Kills and restarts a server again and again under 64 runs.

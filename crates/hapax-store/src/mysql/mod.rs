@@ -25,6 +25,7 @@ use crate::{
     server::{
         OnServer, ServerStore,
         address::{check_prefix, hidden},
+        clock_of,
         options::{Options, shared_options},
         pool::Sessions,
         tls::{self, Mode, Tls, Words},
@@ -114,14 +115,15 @@ impl MySqlStore {
         let bad = |why: String| refused(&what, why, code::BAD_URL);
         check_prefix(&options.shared.prefix).map_err(bad)?;
         let (address, mode) = address(url).map_err(bad)?;
-        let (sessions, codec) = (options.shared.sessions, options.shared.codec.clone());
+        let Options { sessions, must_exist, codec, .. } = options.shared.clone();
         let server = Arc::new(Server { address, mode, options, what, round_trips: AtomicU64::new(0) });
         let mut first = MySession::open(&server).await?;
         first.check().await?;
-        schema::migrate(&mut first, &server.what).await?;
+        schema::migrate(&mut first, &server.what, must_exist).await?;
+        let clock = clock_of(&mut first).await?;
         let sessions = Sessions::new(Arc::new(server.clone()), sessions);
         let asking = Sessions::new(Arc::new(Asking(server.clone())), 1);
-        let store = ServerStore::new(sessions, asking, codec, Arc::new(health::facts));
+        let store = ServerStore::new(sessions, asking, codec, Arc::new(health::facts), clock);
         Ok(Arc::new(Self { store, server }))
     }
 

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     error::StoreError,
     server::{
-        RIGHTS, TABLES, rights_missing,
+        NO_STORE, RIGHTS, TABLES, rights_missing,
         sql::{Fault, Session, Value, one, places, values},
         tables_missing,
     },
@@ -113,13 +113,16 @@ const SCHEMA: &str = "CREATE TABLE IF NOT EXISTS hapax_schema (version BIGINT PR
 const PATIENCE: i64 = 50;
 
 /// Brings the database to our version.
-pub(super) async fn migrate(session: &mut MySession, what: &str) -> Result<(), StoreError> {
+pub(super) async fn migrate(session: &mut MySession, what: &str, must_exist: bool) -> Result<(), StoreError> {
     let found = match version(session).await {
         // Tables that may not be read are there.
         Err(fault) if is_denied(&fault) => return Err(rights_or(session, what, fault).await),
         found => found.map_err(|fault| at_open(what, fault))?,
     };
     check(what, found.as_ref())?;
+    if must_exist && found.is_none() {
+        return Err(refused(what, NO_STORE, code::CANNOT_OPEN));
+    }
     if found.is_none_or(|(version, _)| version < ours())
         && let Err(fault) = make(session, what).await?
     {

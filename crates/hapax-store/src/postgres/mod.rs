@@ -25,6 +25,7 @@ use crate::{
     server::{
         OnServer, ServerStore,
         address::{check_prefix, hidden},
+        clock_of,
         options::{Options, shared_options},
         pool::Sessions,
         tls::{Mode, Words, take},
@@ -134,7 +135,7 @@ impl PostgresStore {
         let bad = |why: String| refused(&hidden(url), why, code::BAD_URL);
         check_prefix(&options.shared.prefix).map_err(bad)?;
         let (config, tls) = address(url).map_err(bad)?;
-        let (sessions, codec) = (options.shared.sessions, options.shared.codec.clone());
+        let Options { sessions, must_exist, codec, .. } = options.shared.clone();
         let server = Arc::new(Server {
             config,
             tls,
@@ -144,9 +145,10 @@ impl PostgresStore {
         });
         let mut first = PgSession::open(&server, None).await?;
         first.check().await?;
-        schema::migrate(&mut first, &server.what).await?;
+        schema::migrate(&mut first, &server.what, must_exist).await?;
+        let clock = clock_of(&mut first).await?;
         let sessions = Sessions::new(Arc::new(server.clone()), sessions);
-        let store = ServerStore::new(sessions.clone(), sessions, codec, Arc::new(health::facts));
+        let store = ServerStore::new(sessions.clone(), sessions, codec, Arc::new(health::facts), clock);
         Ok(Arc::new(Self { store, server, listening: Listening::default() }))
     }
 

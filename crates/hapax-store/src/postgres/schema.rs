@@ -7,7 +7,7 @@ use super::{connection::PgSession, error::refused};
 use crate::{
     error::StoreError,
     server::{
-        RIGHTS, TABLES,
+        NO_STORE, RIGHTS, TABLES,
         error::{all_runs, reported},
         rights_missing,
         sql::{Fault, Row, Session, one, values},
@@ -104,7 +104,7 @@ CREATE INDEX hapax_tags_run ON hapax_tags (namespace, run_id);
 const LOCK: i64 = 0x68_61_70_61_78;
 
 /// Brings the database to our version.
-pub(super) async fn migrate(session: &mut PgSession, what: &str) -> Result<(), StoreError> {
+pub(super) async fn migrate(session: &mut PgSession, what: &str, must_exist: bool) -> Result<(), StoreError> {
     let about = |fault: Fault| reported(fault.before_commit(), &all_runs(&Namespace::default()));
     let lacking = |grants: Vec<String>| match &*grants {
         [] => Ok(()),
@@ -118,6 +118,8 @@ pub(super) async fn migrate(session: &mut PgSession, what: &str) -> Result<(), S
         if found.0 == ours() {
             return demand_tables(session, what).await;
         }
+    } else if must_exist {
+        return Err(refused(what, NO_STORE, code::CANNOT_OPEN));
     }
     lacking(missing_for_schema(session, "CREATE").await.map_err(about)?)?;
     session.begin().await.map_err(about)?;

@@ -9,7 +9,7 @@ use super::{
     writer::Tx,
 };
 use crate::{
-    clock::{micros, micros_left, now_us},
+    clock::{Clock, micros, micros_left, now_us},
     error::StoreError,
     store::{Claimant, Fleet, Holding, Lease, Outlook, ReadyFilter, Renewal},
 };
@@ -245,6 +245,7 @@ fn of_graphs(filter: &ReadyFilter) -> Vec<Value<'_>> {
 pub(super) async fn outlook(
     session: &mut dyn Session,
     overlong: &Overlong,
+    clock: &Clock,
     filter: &ReadyFilter,
 ) -> Result<Outlook, Fault> {
     if filter.graphs.is_empty() {
@@ -266,17 +267,20 @@ pub(super) async fn outlook(
         }
     }
     let sql = format!(
-        "SELECT -1 AS look, CASE WHEN {{writable}} THEN 1 ELSE 0 END AS left_us UNION ALL {}",
+        "SELECT -1 AS look, CASE WHEN {{writable}} THEN 1 ELSE 0 END AS left_us UNION ALL SELECT -2, {{now}} UNION ALL {}",
         parts.join(" UNION ALL ")
     );
-    read_outlook(&session.rows(&sql, &all).await?)
+    let asked_us = now_us();
+    let rows = session.rows(&sql, &all).await?;
+    read_outlook(&rows, |said_us| clock.heard(asked_us, said_us, now_us()))
 }
 
-fn read_outlook(rows: &[Row]) -> Result<Outlook, Fault> {
+fn read_outlook(rows: &[Row], hear: impl Fn(i64)) -> Result<Outlook, Fault> {
     let mut outlook = Outlook::default();
     for row in rows {
         let left = row.int(1)?;
         match row.int(0)? {
+            -2 => hear(left),
             -1 if left == 0 => return Err(Fault::Lost("the server takes no writes any more".into())),
             -1 => {}
             1 => {

@@ -28,6 +28,7 @@ mod writer;
 
 use crate::{
     check::{check_letter, check_limits, check_new_run},
+    clock::{Clock, now_us},
     codec::{Codec, Encoders},
     error::StoreError,
     outbox::Outbox,
@@ -48,6 +49,7 @@ use hapax_core::{
 };
 use lease::Overlong;
 use pool::{Lent, Sessions};
+use sql::{Fault, Session, one};
 use std::sync::Arc;
 use tokio::sync::broadcast;
 use writer::{Lanes, Shared};
@@ -75,6 +77,10 @@ pub(crate) const RIGHTS: [&str; 4] = ["SELECT", "INSERT", "UPDATE", "DELETE"];
 pub(crate) fn tables_missing(missing: &[String]) -> String {
     format!("its tables {} are gone: restore them from a backup", missing.join(", "))
 }
+
+/// What is said of a database without our tables where they must be there.
+pub(crate) const NO_STORE: &str =
+    "it holds no runs of Hapax: check its address, or let the program that writes runs open it first";
 
 /// What is said of rights that are missing, with the statements that grant them.
 pub(crate) fn rights_missing(grants: &[String]) -> String {
@@ -163,13 +169,30 @@ pub(crate) struct ServerStore {
     codec: Codec,
     shared: Arc<Shared>,
     health: Health,
+    clock: Clock,
 }
 
 impl ServerStore {
-    pub(crate) fn new(sessions: Sessions, asking: Sessions, codec: Codec, health: Health) -> Self {
+    pub(crate) fn new(
+        sessions: Sessions,
+        asking: Sessions,
+        codec: Codec,
+        health: Health,
+        clock: Clock,
+    ) -> Self {
         let (encoders, shared) = (Arc::new(Encoders::new(codec.clone())), Arc::<Shared>::default());
         let lanes = Lanes::start(LANES, &sessions, &codec, &encoders, &shared);
-        Self { sessions, asking, lanes, overlong: Overlong::default(), encoders, codec, shared, health }
+        Self {
+            sessions,
+            asking,
+            lanes,
+            overlong: Overlong::default(),
+            encoders,
+            codec,
+            shared,
+            health,
+            clock,
+        }
     }
 
     async fn create_run(&self, run: NewRun) -> Result<Created, StoreError> {
@@ -198,7 +221,7 @@ impl ServerStore {
 
     async fn look_out(&self, filter: ReadyFilter) -> Result<Outlook, StoreError> {
         let mut lent = self.asking.lend().await?;
-        let outlook = lease::outlook(&mut **lent, &self.overlong, &filter).await;
+        let outlook = lease::outlook(&mut **lent, &self.overlong, &self.clock, &filter).await;
         outlook.map_err(|fault| {
             // Whatever it is, the next one is asked on a session that was looked at: a primary may have become a standby.
             drop(Lent::take(lent));
@@ -216,6 +239,19 @@ impl ServerStore {
         let settled = writer::transact!(&mut **session, &self.codec, |tx| commit::settle(tx, &write));
         settled.map_err(|fault| unknown(reported(fault, write.run())))?
     }
+}
+
+/// The server's clock, as it tells now.
+pub(crate) async fn clock_of(session: &mut dyn Session) -> Result<Clock, StoreError> {
+    let (clock, asked_us) = (Clock::of_server(), now_us());
+    let said_us = match one(session, "SELECT {now}", &[]).await {
+        Ok(Some(row)) => row.int(0),
+        Ok(None) => Err(Fault::damage("the server tells no time")),
+        Err(fault) => Err(fault),
+    };
+    let about = |fault: Fault| reported(fault.before_commit(), &all_runs(&Namespace::default()));
+    clock.heard(asked_us, said_us.map_err(about)?, now_us());
+    Ok(clock)
 }
 
 /// A store whose runs live in a server: it is that server's store under another name.
@@ -403,6 +439,10 @@ impl<T: OnServer> Store for T {
 
     fn health(&self) -> Answer<'_, Vec<Fact>> {
         (self.server().health)(self.server().sessions.clone())
+    }
+
+    fn clock(&self) -> Clock {
+        self.server().clock.clone()
     }
 
     fn stats(&self) -> StoreStats {

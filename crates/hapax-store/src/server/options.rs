@@ -10,6 +10,7 @@ pub(crate) struct Options {
     pub(crate) sessions: usize,
     pub(crate) isolation: Isolation,
     pub(crate) allow_unsafe: bool,
+    pub(crate) must_exist: bool,
     pub(crate) codec: Codec,
 }
 
@@ -20,6 +21,7 @@ impl Default for Options {
             sessions: 16,
             isolation: Isolation::default(),
             allow_unsafe: false,
+            must_exist: false,
             codec: Codec::default(),
         }
     }
@@ -32,6 +34,7 @@ impl std::fmt::Debug for Options {
             .field("sessions", &self.sessions)
             .field("isolation", &self.isolation)
             .field("allow_unsafe", &self.allow_unsafe)
+            .field("must_exist", &self.must_exist)
             .field("payload_codec", &self.codec.0.is_some())
             .finish()
     }
@@ -65,6 +68,13 @@ macro_rules! shared_options {
         #[must_use]
         pub fn allow_unsafe(mut self, allow: bool) -> Self {
             self.shared.allow_unsafe = allow;
+            self
+        }
+
+        /// Refuses a database without our tables, instead of making them.
+        #[must_use]
+        pub fn must_exist(mut self, must_exist: bool) -> Self {
+            self.shared.must_exist = must_exist;
             self
         }
 

@@ -18,6 +18,7 @@ use std::{fs, sync::Arc};
 on_both! {
     a_wrong_password_is_refused_and_never_shown,
     a_database_that_is_not_there_is_refused_with_the_statement_that_makes_it,
+    a_database_without_runs_stays_as_it_is_where_they_must_be_there,
     a_table_that_is_dropped_meanwhile_is_damage_that_is_named,
     a_server_that_takes_no_writes_any_more_loses_nothing,
 }
@@ -77,6 +78,18 @@ async fn a_database_that_is_not_there_is_refused_with_the_statement_that_makes_i
     assert!(code == code::CANNOT_OPEN && said.ends_with(cure), "{said}");
     sql(&url, cure);
     kind.store(&nowhere).await;
+}
+
+async fn a_database_without_runs_stays_as_it_is_where_they_must_be_there(kind: Kind) {
+    let url = kind.database();
+    let Err(error) = kind.open_existing(&url).await else { panic!("{url} was opened") };
+    assert_eq!(error.code(), code::CANNOT_OPEN);
+    assert!(error.to_string().contains("it holds no runs of Hapax"), "{error}");
+    let own = kind.pick("current_schema()", "DATABASE()");
+    let tables = format!("SELECT count(*) FROM information_schema.tables WHERE table_schema = {own}");
+    assert_eq!(sql(&url, &tables), "0");
+    kind.store(&url).await;
+    kind.open_existing(&url).await.expect("it holds some now");
 }
 
 async fn a_table_that_is_dropped_meanwhile_is_damage_that_is_named(kind: Kind) {

@@ -7,6 +7,7 @@ use hapax_store::{
     postgres::{PostgresOptions, PostgresStore},
 };
 use std::{net::SocketAddr, sync::Arc, time::Duration};
+use tokio::time::MissedTickBehavior;
 
 /// Each of the tests on each of the servers.
 macro_rules! on_both {
@@ -49,6 +50,14 @@ impl Kind {
         Ok(match self {
             Kind::Postgres => PostgresStore::open(url, PostgresOptions::default()).await?,
             Kind::MySql => MySqlStore::open(url, MySqlOptions::default()).await?,
+        })
+    }
+
+    /// Opens it if it holds runs of Hapax.
+    pub(crate) async fn open_existing(self, url: &str) -> Result<Arc<dyn Store>, StoreError> {
+        Ok(match self {
+            Kind::Postgres => PostgresStore::open(url, PostgresOptions::default().must_exist(true)).await?,
+            Kind::MySql => MySqlStore::open(url, MySqlOptions::default().must_exist(true)).await?,
         })
     }
 
@@ -101,11 +110,13 @@ pub(crate) fn name(url: &str) -> &str {
     url.rsplit_once('/').expect("a database").1
 }
 
-/// Waits for what must come.
+/// Waits for what must come. InnoDB looks anew only for who hasn't asked for a tenth of a second.
 pub(crate) async fn until(what: &str, mut has_come: impl FnMut() -> bool) {
+    let mut looks = tokio::time::interval(Duration::from_millis(200));
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let wait = async {
         while !tokio::task::block_in_place(&mut has_come) {
-            tokio::task::yield_now().await;
+            looks.tick().await;
         }
     };
     tokio::time::timeout(Duration::from_secs(60), wait).await.unwrap_or_else(|_| panic!("never {what}"));
