@@ -1,6 +1,6 @@
 //! The store's clock: the only place of this crate that asks for the time.
 
-use hapax_core::{canary, limits::MAX_WAIT};
+use hapax_core::limits::MAX_WAIT;
 use std::{
     sync::{
         Arc,
@@ -30,6 +30,7 @@ enum Kind {
     /// Its time.
     Manual(Arc<AtomicI64>),
     /// By how much it is ahead of the system's.
+    #[cfg(any(feature = "postgres", feature = "mysql"))]
     Server(Arc<AtomicI64>),
 }
 
@@ -57,7 +58,7 @@ impl Clock {
         let Kind::Server(ahead) = &self.0 else { return };
         let (least, most) = (said_us.saturating_sub(answered_us), said_us.saturating_sub(asked_us));
         // The system's own clock may have been set back meanwhile.
-        if least <= most && !canary::on("own_clock") {
+        if least <= most && !hapax_core::canary::on("own_clock") {
             ahead.store(ahead.load(Ordering::SeqCst).clamp(least, most), Ordering::SeqCst);
         }
     }
@@ -72,6 +73,7 @@ impl Clock {
         match &self.0 {
             Kind::System => now_us(),
             Kind::Manual(us) => us.load(Ordering::SeqCst),
+            #[cfg(any(feature = "postgres", feature = "mysql"))]
             Kind::Server(ahead) => now_us().saturating_add(ahead.load(Ordering::SeqCst)),
         }
     }

@@ -13,7 +13,7 @@ pub(super) fn since(start: Instant) -> Duration {
     now().saturating_duration_since(start)
 }
 
-/// Milliseconds since 1970: names what one demo leaves in a store that outlives it.
+/// Milliseconds since 1970.
 pub(super) fn stamp() -> u128 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis()
 }

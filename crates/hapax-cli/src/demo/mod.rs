@@ -155,7 +155,7 @@ impl Demo {
             kills: self.kills,
             seed: self.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish() % 1_000_000),
             place: Place::new(global, folder.path())?,
-            batch: global.store.as_ref().map_or("order".into(), |_| format!("demo-{}", clock::stamp())),
+            batch: global.store.as_ref().map_or_else(|| "order".into(), |_| fresh_batch()),
             folder: folder.path().to_owned(),
         };
         // A store that can't be opened is reported before anything is started.
@@ -178,6 +178,11 @@ impl Demo {
 fn interrupted() -> Failure {
     Failure::coded(code::INTERRUPTED, "interrupted; the demo's processes are ended")
         .cured_by("start it again")
+}
+
+/// Names what one demo leaves in a store that outlives it; another may begin in the same moment.
+fn fresh_batch() -> String {
+    format!("demo-{}-{:04x}", clock::stamp(), uuid::Uuid::new_v4().as_u128() as u16)
 }
 
 /// What the store has of the orders.
