@@ -22,28 +22,36 @@ use std::collections::BTreeSet;
 /// Rows of one statement at the most.
 const ROWS: usize = 64;
 
-/// What a chain demands and leaves. Each value has its type: a server that has to guess takes a number for a text.
+/// What a chain demands and leaves, each value with its type: a server that has to guess takes a number for a text.
 /// The flags of a chain: 1, no cancel may have been requested; 2, it ends the run, which has no parent to tell.
-const DEMANDS: &str = "SELECT CAST(? AS SIGNED) AS n, CAST(? AS CHAR(255)) AS namespace, \
-     CAST(? AS CHAR(255)) AS run_id, CAST(? AS SIGNED) AS epoch, CAST(? AS BINARY(16)) AS nonce, \
-     CAST(? AS SIGNED) AS step_id, CAST(? AS BINARY(32)) AS digest, CAST(? AS SIGNED) AS next_seq, \
-     CAST(? AS SIGNED) AS new_step, CAST(? AS BINARY(32)) AS new_digest, CAST(? AS SIGNED) AS added, \
-     CAST(? AS SIGNED) AS used_us, CAST(? AS SIGNED) AS flags";
-/// The demands are read first, in their order, so that two transactions lock rows in one order; and no row is looked at
-/// but theirs.
-const MEETS: &str = ") AS w STRAIGHT_JOIN hapax_runs AS r FORCE INDEX (PRIMARY) ON r.namespace = w.namespace \
-     AND r.run_id = w.run_id AND (w.step_id IS NULL OR r.step_id = w.step_id) AND (w.digest IS NULL OR r.digest = w.digest) \
+const DEMANDS: [(&str, &str); 13] = [
+    ("n", "SIGNED"),
+    ("namespace", "CHAR(255)"),
+    ("run_id", "CHAR(255)"),
+    ("epoch", "SIGNED"),
+    ("nonce", "BINARY(16)"),
+    ("step_id", "SIGNED"),
+    ("digest", "BINARY(32)"),
+    ("next_seq", "SIGNED"),
+    ("new_step", "SIGNED"),
+    ("new_digest", "BINARY(32)"),
+    ("added", "SIGNED"),
+    ("used_us", "SIGNED"),
+    ("flags", "SIGNED"),
+];
+const MEETS: &str = "r.namespace = w.namespace AND r.run_id = w.run_id \
+     AND (w.step_id IS NULL OR r.step_id = w.step_id) AND (w.digest IS NULL OR r.digest = w.digest) \
      AND r.next_seq = w.next_seq AND (w.flags & 1 = 0 OR r.cancel_requested = 0) \
      AND (w.flags & 2 = 0 OR r.parent IS NULL)";
 const OWNERSHIP: &str = " AND r.epoch = w.epoch AND r.nonce = w.nonce";
 /// A column is set after those that are computed from what it was: whether they see the old or the new value is up to the
-/// server.
+/// server. `{succeeded}` and `{running}` are the statuses as they are stored.
 const LEAVES: &str = " SET r.step_id = coalesce(w.new_step, r.step_id), r.digest = coalesce(w.new_digest, r.digest), \
      r.next_seq = w.next_seq + w.added, r.used_us = coalesce(w.used_us, r.used_us), r.updated_at = {now}, \
      r.ready_at = CASE WHEN w.flags >= 2 THEN NULL WHEN w.new_step IS NULL OR r.status = 'running' THEN r.ready_at \
      ELSE r.lease_until END, \
      r.status = CASE WHEN w.flags >= 2 THEN 'succeeded' WHEN w.new_step IS NULL THEN r.status ELSE 'running' END, \
-     r.status_json = CASE WHEN w.flags >= 2 THEN ? WHEN w.new_step IS NULL THEN r.status_json ELSE ? END, \
+     r.status_json = CASE WHEN w.flags >= 2 THEN {succeeded} WHEN w.new_step IS NULL THEN r.status_json ELSE {running} END, \
      r.owner = CASE WHEN w.flags >= 2 THEN NULL ELSE r.owner END, \
      r.lease_until = CASE WHEN w.flags >= 2 THEN 0 ELSE r.lease_until END";
 
@@ -159,19 +167,56 @@ fn portions<T>(mut rest: &[T]) -> impl Iterator<Item = &[T]> {
     })
 }
 
-/// The table of demands, and which runs meet them.
+/// Which runs meet the demands.
+fn meets() -> String {
+    format!("{MEETS}{}", if canary::on("fence") { "" } else { OWNERSHIP })
+}
+
+/// What the rows that are met say afterwards.
+fn leaves() -> String {
+    let stored = |status: Status| format!("'{}'", status.to_json().as_str());
+    LEAVES.replace("{succeeded}", &stored(Status::Succeeded)).replace("{running}", &stored(Status::Running))
+}
+
+/// The table of demands, and the runs that meet them. The demands are read first, in their order, so that two transactions
+/// lock rows in one order; and no row is looked at but theirs.
 fn met(chains: usize) -> String {
-    let ownership = if canary::on("fence") { "" } else { OWNERSHIP };
-    format!("({}{MEETS}{ownership}", vec![DEMANDS; chains].join(" UNION ALL "))
+    let columns = DEMANDS.map(|(name, of)| format!("CAST(? AS {of}) AS {name}")).join(", ");
+    let rows = vec![format!("SELECT {columns}"); chains].join(" UNION ALL ");
+    format!("({rows}) AS w STRAIGHT_JOIN hapax_runs AS r FORCE INDEX (PRIMARY) ON {}", meets())
+}
+
+/// The fence of one chain alone, each demand in its place: a table of them takes the server longer than all else of a step.
+fn alone<'v>(demands: &[Value<'v>]) -> (String, Vec<Value<'v>>) {
+    let text = format!("UPDATE hapax_runs AS r{} WHERE {}", leaves(), meets());
+    let mut parts = text.split("w.");
+    let (mut sql, mut all) = (parts.next().unwrap_or_default().to_owned(), vec![]);
+    for part in parts {
+        let end = part.find(|c: char| !c.is_ascii_lowercase() && c != '_').unwrap_or(part.len());
+        let (name, rest) = part.split_at(end);
+        let at = DEMANDS.iter().position(|(demand, _)| *demand == name).expect("a demand's name");
+        // A key is compared as it is stored, so that it is found by its index.
+        let place = if DEMANDS[at].1.starts_with("CHAR") {
+            "?".into()
+        } else {
+            format!("CAST(? AS {})", DEMANDS[at].1)
+        };
+        sql.extend([place.as_str(), rest]);
+        all.push(demands[at]);
+    }
+    (sql, all)
 }
 
 /// Whether every one of the chains' runs met what is demanded of it, and was updated.
 async fn fence(session: &mut MySession, chains: &[&Numbered<'_>]) -> Result<bool, Fault> {
-    let (running, succeeded) = (Status::Running.to_json(), Status::Succeeded.to_json());
     for some in portions(chains) {
-        let sql = format!("UPDATE {}{LEAVES}", met(some.len()));
-        let mut all: Vec<Value<'_>> = some.iter().flat_map(|one| one.demands()).collect();
-        all.extend_from_slice(values![succeeded.as_str(), running.as_str()]);
+        let (sql, all) = match some {
+            [one] => alone(&one.demands()),
+            some => {
+                let all = some.iter().flat_map(|one| one.demands()).collect();
+                (format!("UPDATE {}{}", met(some.len()), leaves()), all)
+            }
+        };
         if session.execute(&sql, &all).await? != some.len() as u64 {
             return Ok(false);
         }
