@@ -2,12 +2,12 @@
 //!
 //! Invariant: the fence comes first and must meet one row for each chain; a chain that it doesn't meet inserts nothing.
 
-use super::connection::{MySession, size};
+use super::connection::MySession;
 use crate::{
     prepare::{CheckpointParts, Parts, Prepared, row_sum},
     server::{
         chain::Chain,
-        sql::{Fault, GROUP_BYTES, Session, Value, groups, places, values},
+        sql::{Fault, Session, Value, insert, places, portions, values},
     },
 };
 use hapax_core::{
@@ -18,9 +18,6 @@ use hapax_core::{
     journal::JournalRow,
 };
 use std::collections::BTreeSet;
-
-/// Rows of one statement at the most.
-const ROWS: usize = 64;
 
 /// What a chain demands and leaves, each value with its type: a server that has to guess takes a number for a text.
 /// The flags of a chain: 1, no cancel may have been requested; 2, it ends the run, which has no parent to tell.
@@ -145,26 +142,6 @@ fn largest_row(chain: &Chain) -> usize {
     };
     // Names and numbers come on top.
     chain.writes.iter().filter_map(largest).max().unwrap_or(0) + 8 * 1024
-}
-
-/// Rows that the next statement takes of so many. Few different numbers, so that few statements are prepared.
-fn portion(left: usize) -> usize {
-    match left {
-        ROWS.. => ROWS,
-        32.. => 32,
-        16.. => 16,
-        9.. => 8,
-        few => few,
-    }
-}
-
-/// Takes rows from the front, portion by portion.
-fn portions<T>(mut rest: &[T]) -> impl Iterator<Item = &[T]> {
-    std::iter::from_fn(move || {
-        let (some, others) = rest.split_at(portion(rest.len()));
-        rest = others;
-        (!some.is_empty()).then_some(some)
-    })
 }
 
 /// Which runs meet the demands.
@@ -337,36 +314,5 @@ impl<'c> Rows<'c> {
         let sql = "INSERT INTO hapax_channels (namespace, run_id, topic, due_at)";
         let unless_there = session.unless_there();
         insert(session, sql, "(?, ?, ?, {now})", unless_there, &self.channels).await
-    }
-}
-
-/// Inserts rows by as few statements as their number and their bytes allow.
-async fn insert(
-    session: &mut MySession,
-    into: &str,
-    row: &str,
-    end: &str,
-    rows: &[Vec<Value<'_>>],
-) -> Result<(), Fault> {
-    for some in
-        groups(rows, ROWS, GROUP_BYTES, |row| row.iter().map(size).sum()).into_iter().flat_map(portions)
-    {
-        let sql = format!("{into} VALUES {}{end}", vec![row; some.len()].join(", "));
-        session.execute(&sql, &some.concat()).await?;
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn portions_hold_every_row_once_and_have_few_sizes() {
-        for count in 0..300 {
-            let rows: Vec<usize> = (0..count).collect();
-            assert_eq!(portions(&rows).collect::<Vec<_>>().concat(), rows);
-            assert!(portions(&rows).all(|some| matches!(some.len(), 1..=8 | 16 | 32 | 64)));
-        }
     }
 }

@@ -232,7 +232,7 @@ impl MySession {
 
     /// Runs a statement, in a transaction or alone.
     async fn run(&mut self, sql: &str, values: &[Value<'_>]) -> Result<Answer, Fault> {
-        let size = values.iter().map(size).sum();
+        let size = values.iter().map(Value::size).sum();
         if size > self.room {
             return Err(Fault::TooLarge { size, limit: self.room });
         }
@@ -401,16 +401,6 @@ fn name_on_certificate(error: &Error) -> Option<String> {
     let name =
         |one: &String| Some(one.split_once('(')?.1.strip_suffix(')')?.trim_matches('"').replace('*', "any"));
     presented.iter().find_map(name)
-}
-
-/// What a value takes in a packet, at the most.
-pub(super) fn size(value: &Value<'_>) -> usize {
-    let bytes = match value {
-        Value::Int(_) => 8,
-        Value::Text(text) => text.map_or(0, str::len),
-        Value::Blob(bytes) => bytes.map_or(0, <[u8]>::len),
-    };
-    bytes + 12
 }
 
 fn bind(value: &Value<'_>) -> mysql_async::Value {

@@ -7,7 +7,7 @@
 use super::{
     error::{Halt, Outcome},
     journal, mailbox, outbox,
-    sql::{Fault, Row, place_rows, values},
+    sql::{Fault, Row, Value, insert, places, values},
     writer::Tx,
 };
 use crate::{
@@ -208,34 +208,32 @@ async fn same_or_conflict(tx: &mut Tx<'_>, commit: &StepCommit, step: u64) -> Re
 
 async fn insert_step(tx: &mut Tx<'_>, commit: &StepCommit, parts: &StepParts) -> Result<(), Fault> {
     let next_seq = commit.first_seq + commit.journal.len() as u64;
-    insert_checkpoint(tx, &commit.run, &commit.checkpoint, &parts.checkpoint, next_seq).await?;
+    let (run, checkpoint, parts_of) = (&commit.run, &commit.checkpoint, &parts.checkpoint);
+    insert_checkpoints(tx, &[NewCheckpoint { run, checkpoint, parts: parts_of, next_seq }]).await?;
     journal::insert(tx, &commit.run, commit.first_seq, &commit.journal, &parts.journal).await?;
     outbox::insert(tx, commit, &parts.outbox).await
 }
 
-/// Writes a checkpoint with its key and its frontier's further pages.
-pub(super) async fn insert_checkpoint(
-    tx: &mut Tx<'_>,
-    run: &RunKey,
-    checkpoint: &Checkpoint,
-    parts: &CheckpointParts,
-    next_seq: u64,
-) -> Result<(), Fault> {
-    let (namespace, id, step) = (run.namespace.as_str(), run.run.as_str(), checkpoint.step);
-    tx.execute(
-        "INSERT INTO hapax_keys (namespace, run_id, step_key, step_id) VALUES (?, ?, ?, ?)",
-        values![namespace, id, &checkpoint.key.0, step],
-    )
-    .await?;
-    let (first, rest) = parts.frontier.split_first().expect("a frontier has a first page");
-    tx.execute(
-        "INSERT INTO hapax_checkpoints (namespace, run_id, step_id, step_key, digest, io, outbox, seed, next_seq, \
-         state_version, state_kind, state_base, state, frontier, frontier_len, pages, barriers, label, created_at) \
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {now})",
+/// A checkpoint to be written.
+pub(super) struct NewCheckpoint<'c> {
+    pub(super) run: &'c RunKey,
+    pub(super) checkpoint: &'c Checkpoint,
+    pub(super) parts: &'c CheckpointParts,
+    pub(super) next_seq: u64,
+}
+
+impl<'c> NewCheckpoint<'c> {
+    fn key(&self) -> Vec<Value<'c>> {
+        let Self { run, checkpoint, .. } = *self;
+        values![run.namespace.as_str(), run.run.as_str(), &checkpoint.key.0, checkpoint.step].to_vec()
+    }
+
+    fn row(&self) -> Vec<Value<'c>> {
+        let Self { run, checkpoint, parts, next_seq } = *self;
         values![
-            namespace,
-            id,
-            step,
+            run.namespace.as_str(),
+            run.run.as_str(),
+            checkpoint.step,
             &checkpoint.key.0,
             &checkpoint.digest.0,
             &checkpoint.io.0,
@@ -246,22 +244,37 @@ pub(super) async fn insert_checkpoint(
             parts.state.kind as i64,
             parts.state.base.map(u64::cast_signed),
             &parts.state.bytes,
-            first,
+            parts.frontier.first().map(Vec::as_slice).unwrap_or_default(),
             checkpoint.frontier.len(),
             &parts.pages,
             parts.barriers.as_ref(),
             checkpoint.label.as_deref(),
-        ],
-    )
-    .await?;
-    for (page, items) in (1_u64..).zip(rest) {
-        let sql = format!(
-            "INSERT INTO hapax_frontier (namespace, run_id, step_id, page, items) VALUES {}",
-            place_rows(1, 5)
-        );
-        tx.execute(&sql, values![namespace, id, step, page, items]).await?;
+        ]
+        .to_vec()
     }
-    Ok(())
+
+    /// The frontier's further pages.
+    fn pages(&self) -> impl Iterator<Item = Vec<Value<'c>>> {
+        let Self { run, checkpoint, parts, .. } = *self;
+        (0_u64..).zip(&parts.frontier).skip(1).map(|(page, items)| {
+            values![run.namespace.as_str(), run.run.as_str(), checkpoint.step, page, items].to_vec()
+        })
+    }
+}
+
+/// Writes checkpoints with their keys and their frontiers' further pages.
+pub(super) async fn insert_checkpoints(tx: &mut Tx<'_>, all: &[NewCheckpoint<'_>]) -> Result<(), Fault> {
+    let sql = "INSERT INTO hapax_keys (namespace, run_id, step_key, step_id)";
+    let keys: Vec<_> = all.iter().map(NewCheckpoint::key).collect();
+    insert(tx.session, sql, &places(4), "", &keys).await?;
+    let sql = "INSERT INTO hapax_checkpoints (namespace, run_id, step_id, step_key, digest, io, outbox, seed, next_seq, \
+               state_version, state_kind, state_base, state, frontier, frontier_len, pages, barriers, label, created_at)";
+    let row = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {now})";
+    let rows: Vec<_> = all.iter().map(NewCheckpoint::row).collect();
+    insert(tx.session, sql, row, "", &rows).await?;
+    let sql = "INSERT INTO hapax_frontier (namespace, run_id, step_id, page, items)";
+    let pages: Vec<_> = all.iter().flat_map(NewCheckpoint::pages).collect();
+    insert(tx.session, sql, &places(5), "", &pages).await
 }
 
 async fn status(tx: &mut Tx<'_>, change: &StatusChange, json: &str) -> Outcome<Written> {

@@ -13,6 +13,7 @@
 pub(crate) mod address;
 pub(crate) mod chain;
 mod commit;
+mod creation;
 pub(crate) mod error;
 mod journal;
 mod lease;
@@ -38,6 +39,7 @@ use crate::{
         Loaded, NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreStats, Ticket,
     },
 };
+use creation::{Birth, Creation};
 use error::{all_runs, reported};
 use hapax_core::{
     checkpoint::Checkpoint,
@@ -55,7 +57,7 @@ use tokio::sync::broadcast;
 use writer::{Lanes, Shared};
 
 /// Lanes on which writes travel: on more of them fewer runs share a transaction.
-const LANES: usize = 4;
+const LANES: usize = 2;
 
 /// The tables of the runs. Beside them `hapax_schema` says which program made them.
 pub(crate) const TABLES: [&str; 9] = [
@@ -164,6 +166,7 @@ pub(crate) struct ServerStore {
     /// Those on which a single question needs no transaction.
     asking: Sessions,
     lanes: Lanes,
+    creation: Creation,
     overlong: Overlong,
     encoders: Arc<Encoders>,
     codec: Codec,
@@ -182,10 +185,12 @@ impl ServerStore {
     ) -> Self {
         let (encoders, shared) = (Arc::new(Encoders::new(codec.clone())), Arc::<Shared>::default());
         let lanes = Lanes::start(LANES, &sessions, &codec, &encoders, &shared);
+        let creation = Creation::start(&sessions, &codec);
         Self {
             sessions,
             asking,
             lanes,
+            creation,
             overlong: Overlong::default(),
             encoders,
             codec,
@@ -202,8 +207,9 @@ impl ServerStore {
         let stored = state.clone();
         let parts =
             prepare::checkpoint_parts(&run.checkpoint, state, &self.codec).map_err(StoreError::Retry)?;
-        let rows = prepare::entries(&run.journal, &self.codec).map_err(StoreError::Retry)?;
-        let created = call!(self, &run.key, |tx| runs::create(tx, &run, &parts, &rows))?;
+        let entries = prepare::entries(&run.journal, &self.codec).map_err(StoreError::Retry)?;
+        let run = Arc::new(run);
+        let created = self.creation.create(Birth { run: run.clone(), parts, entries }).await?;
         if let Created::New(Some(lease)) = &created {
             let checkpoint = &run.checkpoint;
             self.encoders.remember(&run.key, lease.epoch, checkpoint.step, &checkpoint.state, &stored);

@@ -3,10 +3,10 @@
 //! Invariant: a run's rows come and go together, in one transaction.
 
 use super::{
-    commit::insert_checkpoint,
+    commit::{NewCheckpoint, insert_checkpoints},
+    creation::Birth,
     error::{Halt, Outcome, reported},
     journal,
-    lease::new_nonce,
     read::{self, RECORD},
     sql::{Fault, Session, Value, places, values},
     writer::Tx,
@@ -14,16 +14,18 @@ use super::{
 use crate::{
     clock::micros,
     error::StoreError,
-    prepare::{CheckpointParts, pack},
+    prepare::pack,
     store::{Created, GcPolicy, GcReport, Hint, Lease, ListFilter, NewRun, RunRecord},
 };
 use hapax_core::{
-    commit::{Epoch, Status},
+    commit::Status,
     id::{RunId, RunKey},
     journal::{Entry, JournalRow},
+    json::Json,
     key::sha256,
     order::PathHash,
 };
+use std::sync::LazyLock;
 
 /// Runs are spread over so many logical partitions by the hash of their id, so that they can be moved to several
 /// databases later.
@@ -35,24 +37,20 @@ pub(crate) fn partition(run: &RunId) -> u64 {
     u64::from_be_bytes([a, b, c, d, e, f, g, h]) % PARTITIONS
 }
 
-/// Creates a run with its step 0, unless its name is taken.
-pub(super) async fn create(
-    tx: &mut Tx<'_>,
-    new: &NewRun,
-    parts: &CheckpointParts,
-    entries: &[Vec<u8>],
-) -> Outcome<Created> {
-    let lease = new.claim.as_ref().map(|_| {
-        let epoch = Epoch { counter: 1, nonce: new_nonce() };
-        Lease { epoch, taken_over: false }
-    });
-    if !insert_run(tx, new, lease.as_ref()).await? {
+/// Creates a run with its first step, unless its name is taken.
+pub(super) async fn create(tx: &mut Tx<'_>, birth: &Birth, lease: Option<Lease>) -> Outcome<Created> {
+    let Birth { run: new, parts, entries } = birth;
+    let orphaned = parent_is_cancelled(tx, new).await?;
+    let nonce = nonce(&lease);
+    let sql = format!("{INSERT} VALUES {ROW}{}", tx.session.unless_there());
+    if tx.execute(&sql, &row(new, lease.as_ref(), &nonce, orphaned)).await? != 1 {
         let Some(found) = read::run(tx.session, &new.key).await? else {
             return Err(StoreError::Retry("the run was there and is gone".into()).into());
         };
         return Err(Halt::Settle(Ok(Created::Exists(Box::new(found)))));
     }
-    insert_checkpoint(tx, &new.key, &new.checkpoint, parts, 0).await?;
+    let (run, checkpoint) = (&new.key, &new.checkpoint);
+    insert_checkpoints(tx, &[NewCheckpoint { run, checkpoint, parts, next_seq: 0 }]).await?;
     journal::insert(tx, &new.key, 0, &new.journal, entries).await?;
     for (key, value) in &new.tags {
         tx.execute(
@@ -67,46 +65,54 @@ pub(super) async fn create(
     Ok(Created::New(lease))
 }
 
-async fn insert_run(tx: &mut Tx<'_>, new: &NewRun, lease: Option<&Lease>) -> Result<bool, Fault> {
-    let status = if lease.is_some() { Status::Running } else { Status::Pending };
+/// What a run's row is made of, and the places of its values.
+pub(super) const INSERT: &str = "INSERT INTO hapax_runs (namespace, run_id, part, graph, fingerprint, input, status, \
+     status_json, step_id, digest, next_seq, epoch, nonce, owner, lease_until, lease_ttl, ready_at, cancel_requested, \
+     used_us, created_at, updated_at, parent)";
+pub(super) const ROW: &str = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, CASE WHEN ? = 1 THEN {now} + ? ELSE 0 END, ?, \
+     {now} + ?, ?, 0, {now}, {now}, ?)";
+
+static RUNNING: LazyLock<Json> = LazyLock::new(|| Status::Running.to_json());
+static PENDING: LazyLock<Json> = LazyLock::new(|| Status::Pending.to_json());
+
+/// The nonce of a lease, as it is stored; zero for a run that nobody holds.
+pub(super) fn nonce(lease: &Option<Lease>) -> [u8; 16] {
+    lease.as_ref().map_or(0, |lease| lease.epoch.nonce).to_be_bytes()
+}
+
+/// The row of a new run.
+pub(super) fn row<'n>(
+    new: &'n NewRun,
+    lease: Option<&Lease>,
+    nonce: &'n [u8; 16],
+    orphaned: bool,
+) -> Vec<Value<'n>> {
+    let (status, json) =
+        if lease.is_some() { (Status::Running, &RUNNING) } else { (Status::Pending, &PENDING) };
     let ttl = new.claim.as_ref().map_or(0, |by| micros(by.ttl));
-    let epoch = lease.map_or(Epoch { counter: 0, nonce: 0 }, |lease| lease.epoch);
-    let sql = format!(
-        "INSERT INTO hapax_runs (namespace, run_id, part, graph, fingerprint, input, status, status_json, step_id, \
-         digest, next_seq, epoch, nonce, owner, lease_until, lease_ttl, ready_at, cancel_requested, used_us, \
-         created_at, updated_at, parent) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, \
-         CASE WHEN ? = 1 THEN {{now}} + ? ELSE 0 END, ?, {{now}} + ?, ?, 0, {{now}}, {{now}}, ?){}",
-        tx.session.unless_there()
-    );
-    let orphaned = parent_is_cancelled(tx, new).await?;
-    let inserted = tx
-        .execute(
-            &sql,
-            values![
-                new.key.namespace.as_str(),
-                new.key.run.as_str(),
-                partition(&new.key.run),
-                &*new.graph,
-                &new.fingerprint.0,
-                &new.input.0,
-                status.word(),
-                status.to_json().as_str(),
-                new.checkpoint.step,
-                &new.checkpoint.digest.0,
-                new.journal.len(),
-                epoch.counter,
-                &epoch.nonce.to_be_bytes(),
-                new.claim.as_ref().map(|by| &*by.owner),
-                lease.is_some(),
-                ttl,
-                ttl,
-                ttl,
-                orphaned,
-                new.parent.as_ref().map(RunId::as_str),
-            ],
-        )
-        .await?;
-    Ok(inserted == 1)
+    values![
+        new.key.namespace.as_str(),
+        new.key.run.as_str(),
+        partition(&new.key.run),
+        &*new.graph,
+        &new.fingerprint.0,
+        &new.input.0,
+        status.word(),
+        json.as_str(),
+        new.checkpoint.step,
+        &new.checkpoint.digest.0,
+        new.journal.len(),
+        lease.map_or(0, |lease| lease.epoch.counter),
+        nonce,
+        new.claim.as_ref().map(|by| &*by.owner),
+        lease.is_some(),
+        ttl,
+        ttl,
+        ttl,
+        orphaned,
+        new.parent.as_ref().map(RunId::as_str),
+    ]
+    .to_vec()
 }
 
 /// Whether the parent was cancelled: a worker that was taken for dead may start a child of it. The parent's row stays

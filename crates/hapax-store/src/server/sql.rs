@@ -77,6 +77,18 @@ pub(crate) enum Value<'a> {
     Blob(Option<&'a [u8]>),
 }
 
+impl Value<'_> {
+    /// What it takes in a packet, at the most.
+    pub(crate) fn size(&self) -> usize {
+        let bytes = match self {
+            Value::Int(_) => 8,
+            Value::Text(text) => text.map_or(0, str::len),
+            Value::Blob(bytes) => bytes.map_or(0, <[u8]>::len),
+        };
+        bytes + 12
+    }
+}
+
 impl From<i64> for Value<'_> {
     fn from(value: i64) -> Self {
         Value::Int(Some(value))
@@ -301,12 +313,60 @@ pub(crate) fn groups<T>(rows: &[T], most: usize, bytes: usize, size: impl Fn(&T)
     groups
 }
 
+/// Rows of one statement at the most.
+const ROWS: usize = 64;
+
+/// Rows that the next statement takes of so many. Few different numbers, so that few statements are prepared.
+fn portion(left: usize) -> usize {
+    match left {
+        ROWS.. => ROWS,
+        32.. => 32,
+        16.. => 16,
+        9.. => 8,
+        few => few,
+    }
+}
+
+/// Takes rows from the front, portion by portion.
+pub(crate) fn portions<T>(mut rest: &[T]) -> impl Iterator<Item = &[T]> {
+    std::iter::from_fn(move || {
+        let (some, others) = rest.split_at(portion(rest.len()));
+        rest = others;
+        (!some.is_empty()).then_some(some)
+    })
+}
+
+/// Inserts rows by as few statements as their number and their bytes allow.
+pub(crate) async fn insert(
+    session: &mut dyn Session,
+    into: &str,
+    row: &str,
+    end: &str,
+    rows: &[Vec<Value<'_>>],
+) -> Result<(), Fault> {
+    let size = |row: &Vec<Value<'_>>| row.iter().map(Value::size).sum();
+    for some in groups(rows, ROWS, GROUP_BYTES, size).into_iter().flat_map(portions) {
+        let sql = format!("{into} VALUES {}{end}", vec![row; some.len()].join(", "));
+        session.execute(&sql, &some.concat()).await?;
+    }
+    Ok(())
+}
+
 /// Bytes of rows that one statement takes at the most: far below what any server's packets may hold.
 pub(crate) const GROUP_BYTES: usize = 4 * 1024 * 1024;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn portions_hold_every_row_once_and_have_few_sizes() {
+        for count in 0..300 {
+            let rows: Vec<usize> = (0..count).collect();
+            assert_eq!(portions(&rows).collect::<Vec<_>>().concat(), rows);
+            assert!(portions(&rows).all(|some| matches!(some.len(), 1..=8 | 16 | 32 | 64)));
+        }
+    }
 
     #[test]
     fn groups_hold_every_row_once_and_no_more_than_they_may() {

@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod both;
+mod creation;
 mod faults;
 mod fence;
 mod full_disk;

@@ -1,0 +1,142 @@
+//! Creation: runs that come at the same time share a transaction, as their steps do.
+//!
+//! Invariant: none is answered before the commit of its transaction. Where several can't be created together, nothing of
+//! them is written, and each is created by itself.
+
+use super::{
+    commit::{NewCheckpoint, insert_checkpoints},
+    error::{Halt, Outcome, reported},
+    lease::new_nonce,
+    pool::Sessions,
+    runs,
+    sql::{Fault, insert},
+    writer::{Tx, transact},
+};
+use crate::{
+    codec::Codec,
+    error::StoreError,
+    prepare::CheckpointParts,
+    store::{Created, Hint, Lease, NewRun},
+};
+use futures::future::join_all;
+use hapax_core::commit::Epoch;
+use std::sync::Arc;
+use tokio::sync::{mpsc, oneshot};
+
+/// Runs that share a transaction at the most.
+const TOGETHER: usize = 64;
+
+/// A run to be created, encoded.
+pub(super) struct Birth {
+    pub(super) run: Arc<NewRun>,
+    pub(super) parts: CheckpointParts,
+    pub(super) entries: Vec<Vec<u8>>,
+}
+
+impl Birth {
+    /// Whether it is a row in each of three tables and no more.
+    fn is_plain(&self) -> bool {
+        let NewRun { tags, parent, journal, .. } = &*self.run;
+        tags.is_empty() && parent.is_none() && journal.is_empty() && self.parts.frontier.len() == 1
+    }
+
+    fn lease(&self) -> Option<Lease> {
+        let epoch = Epoch { counter: 1, nonce: new_nonce() };
+        self.run.claim.as_ref().map(|_| Lease { epoch, taken_over: false })
+    }
+}
+
+type Answer = Result<Created, StoreError>;
+
+/// Where runs are created.
+pub(super) struct Creation {
+    sessions: Sessions,
+    codec: Codec,
+    queue: mpsc::UnboundedSender<(Birth, oneshot::Sender<Answer>)>,
+}
+
+impl Creation {
+    pub(super) fn start(sessions: &Sessions, codec: &Codec) -> Self {
+        let (queue, orders) = mpsc::unbounded_channel();
+        // It ends when nobody is left who could ask.
+        tokio::spawn(create_all(sessions.clone(), codec.clone(), orders));
+        Self { sessions: sessions.clone(), codec: codec.clone(), queue }
+    }
+
+    /// Creates a run with its first step, unless its name is taken.
+    pub(super) async fn create(&self, birth: Birth) -> Answer {
+        if !birth.is_plain() {
+            return alone(&self.sessions, &self.codec, &birth).await;
+        }
+        let (answer, answered) = oneshot::channel();
+        let lost = || StoreError::Unknown("the store was closed".into());
+        self.queue.send((birth, answer)).map_err(|_| lost())?;
+        answered.await.unwrap_or_else(|_| Err(lost()))
+    }
+}
+
+async fn create_all(
+    sessions: Sessions,
+    codec: Codec,
+    mut orders: mpsc::UnboundedReceiver<(Birth, oneshot::Sender<Answer>)>,
+) {
+    let mut waiting = vec![];
+    while orders.recv_many(&mut waiting, TOGETHER).await > 0 {
+        // In one order for all, so that two transactions never wait for each other.
+        waiting.sort_by(|(one, _), (other, _)| one.run.key.cmp(&other.run.key));
+        let (births, answers): (Vec<_>, Vec<_>) = waiting.drain(..).unzip();
+        let created = each_of(&sessions, &codec, &births).await;
+        for (answer, created) in answers.into_iter().zip(created) {
+            // Who doesn't wait any more finds out by asking again.
+            let _ = answer.send(created);
+        }
+    }
+}
+
+async fn each_of(sessions: &Sessions, codec: &Codec, births: &[Birth]) -> Vec<Answer> {
+    if births.len() > 1 {
+        match together(sessions, codec, births).await {
+            Ok(created) => return created.into_iter().map(Ok).collect(),
+            Err(Fault::Lost(source)) => {
+                let lost = Fault::Lost(source);
+                return births.iter().map(|one| Err(reported(lost.for_another(), &one.run.key))).collect();
+            }
+            // One of them is there already, or something is wrong with one of them.
+            Err(_) => {}
+        }
+    }
+    join_all(births.iter().map(|one| alone(sessions, codec, one))).await
+}
+
+/// Creates a run in a transaction of its own.
+async fn alone(sessions: &Sessions, codec: &Codec, birth: &Birth) -> Answer {
+    let mut session = sessions.lend().await?;
+    let lease = birth.lease();
+    let created = transact!(&mut **session, codec, |tx| runs::create(tx, birth, lease));
+    created.map_err(|fault| reported(fault, &birth.run.key))?
+}
+
+/// Creates plain runs in one transaction, or none of them.
+async fn together(sessions: &Sessions, codec: &Codec, births: &[Birth]) -> Result<Vec<Created>, Fault> {
+    let mut session = sessions.lend().await.map_err(|error| Fault::Nothing(error.into()))?;
+    let leases: Vec<Option<Lease>> = births.iter().map(Birth::lease).collect();
+    let created = transact!(&mut **session, codec, |tx| insert_all(tx, births, &leases))?;
+    created.map_err(|error| Fault::Nothing(error.into()))
+}
+
+async fn insert_all(tx: &mut Tx<'_>, births: &[Birth], leases: &[Option<Lease>]) -> Outcome<Vec<Created>> {
+    let nonces: Vec<[u8; 16]> = leases.iter().map(runs::nonce).collect();
+    let mut rows = vec![];
+    for ((birth, lease), nonce) in births.iter().zip(leases).zip(&nonces) {
+        rows.push(runs::row(&birth.run, lease.as_ref(), nonce, false));
+    }
+    insert(tx.session, runs::INSERT, runs::ROW, "", &rows).await.map_err(Halt::Fault)?;
+    let new = |birth| {
+        let Birth { run, parts, .. }: &Birth = birth;
+        NewCheckpoint { run: &run.key, checkpoint: &run.checkpoint, parts, next_seq: 0 }
+    };
+    insert_checkpoints(tx, &births.iter().map(new).collect::<Vec<_>>()).await.map_err(Halt::Fault)?;
+    let unheld = births.iter().filter(|birth| birth.run.claim.is_none());
+    tx.hints.extend(unheld.map(|birth| Hint::Ready(birth.run.key.namespace.clone())));
+    Ok(leases.iter().cloned().map(Created::New).collect())
+}

@@ -1,0 +1,78 @@
+//! Runs that are created at the same time share transactions; each is created once, whoever comes first.
+
+use crate::both::{Kind, address, on_both, sql};
+use futures::future::join_all;
+use hapax_servers::Proxy;
+use hapax_store::{Created, StoreError, conformance::Sample};
+use std::collections::BTreeMap;
+
+on_both! {
+    of_many_who_create_at_once_each_run_has_one_creator,
+    a_lost_answer_leaves_all_who_waited_for_it_in_the_dark,
+}
+
+fn name(number: usize) -> String {
+    format!("run-{number:03}")
+}
+
+/// Half of the names are asked for three times, and some are there already.
+async fn of_many_who_create_at_once_each_run_has_one_creator(kind: Kind) {
+    let url = kind.database();
+    let store = kind.store(&url).await;
+    for number in 0..10 {
+        Sample::run(&name(number)).create(&store).await;
+    }
+    let asked: Vec<usize> = (0..100).chain(0..50).chain(0..50).collect();
+    let create = |number: &usize| store.create(Sample::run(&name(*number)).build());
+    let created = join_all(asked.iter().map(create)).await;
+    let mut creators = BTreeMap::<usize, usize>::new();
+    for (number, created) in asked.iter().zip(created) {
+        let is_new = matches!(created.expect("it is created or there"), Created::New(_));
+        *creators.entry(*number).or_default() += usize::from(is_new);
+    }
+    for (number, creators) in creators {
+        assert_eq!(creators, usize::from(number >= 10), "{}", name(number));
+    }
+    for table in ["hapax_runs", "hapax_keys", "hapax_checkpoints"] {
+        assert_eq!(sql(&url, &format!("SELECT count(*) FROM {table}")), "100", "{table}");
+    }
+}
+
+/// The first of them travels alone, the others together: of none is anything claimed that isn't known.
+async fn a_lost_answer_leaves_all_who_waited_for_it_in_the_dark(kind: Kind) {
+    let url = kind.database();
+    let proxy = Proxy::start(address(&url)).expect("a proxy");
+    let (near, far) = (kind.store(&url).await, kind.one_session(&proxy.url(&url).expect("a URL")).await);
+    for lost in 1.. {
+        let names: Vec<String> = (0..8).map(|number| format!("{lost}-{number}")).collect();
+        proxy.swallow_replies(lost);
+        let before = proxy.counts().bytes_lost;
+        let creating = tokio::spawn({
+            let (far, names) = (far.clone(), names.clone());
+            async move { join_all(names.iter().map(|name| far.create(Sample::run(name).build()))).await }
+        });
+        while !creating.is_finished() && proxy.counts().bytes_lost == before {
+            tokio::task::yield_now().await;
+        }
+        let is_lost = proxy.counts().bytes_lost > before;
+        proxy.pass();
+        if is_lost {
+            proxy.cut();
+        }
+        let created = creating.await.expect("no panic");
+        for (name, created) in names.iter().zip(&created) {
+            let key = Sample::run(name).build().key;
+            let is_there = near.run(key).await.expect("the store answers").is_some();
+            match created {
+                Ok(_) => assert!(is_there, "{name} is lost: {lost}"),
+                Err(StoreError::Retry(_)) => assert!(!is_there, "{name} is there: {lost}"),
+                Err(StoreError::Unknown(_)) => {}
+                Err(error) => panic!("{name}: {error}"),
+            }
+        }
+        if !is_lost {
+            assert!(created.iter().all(Result::is_ok) && lost > 8, "two transactions are {lost} messages");
+            return;
+        }
+    }
+}
