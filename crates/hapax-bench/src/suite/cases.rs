@@ -176,18 +176,14 @@ fn journal(sizes: &Sizes) -> Vec<Case> {
     ]
 }
 
+/// What others are held against.
+fn limit(place: Place, id: &str, title: &str, call: String) -> Case {
+    let (id, title) = (id.into(), title.into());
+    Case { id, title, place, durability: "", threads: None, workers: 1, call, limit: None, goals: vec![] }
+}
+
 fn limits(count: u64) -> Vec<Case> {
-    let limit = |id: &str, title: &str, call: String| Case {
-        id: id.into(),
-        title: title.into(),
-        place: Place::Sqlite,
-        durability: "",
-        threads: None,
-        workers: 1,
-        call,
-        limit: None,
-        goals: vec![],
-    };
+    let limit = |id, title, call| limit(Place::Sqlite, id, title, call);
     vec![
         limit("fsync", "fdatasync", format!("limit-fsync {count}")),
         limit("row", "1 row a commit", format!("limit-rows {count} 1")),
@@ -268,25 +264,15 @@ fn limit_ids(place: Place) -> [&'static str; 3] {
 fn server_limits(sizes: &Sizes, place: Place) -> Vec<Case> {
     let [insert, inserts, step] = limit_ids(place);
     let count = sizes.limit;
-    let limit = |id: &str, title: String, call: String| Case {
-        id: id.into(),
-        title,
-        place,
-        durability: "",
-        threads: None,
-        workers: 1,
-        call,
-        limit: None,
-        goals: vec![],
-    };
+    let limit = |id, title, call| limit(place, id, title, call);
     vec![
-        limit(insert, "1 row a commit".into(), format!("limit-inserts {count} 1")),
+        limit(insert, "1 row a commit", format!("limit-inserts {count} 1")),
         limit(
             inserts,
-            format!("1 row a commit, {CONNECTIONS} connections"),
+            &format!("1 row a commit, {CONNECTIONS} connections"),
             format!("limit-inserts {} {CONNECTIONS}", count * 2),
         ),
-        limit(step, "statements of 1 step a commit".into(), format!("limit-steps {count} 1")),
+        limit(step, "statements of 1 step a commit", format!("limit-steps {count} 1")),
     ]
 }
 

@@ -9,7 +9,10 @@ mod crew;
 use crew::{Crew, PATIENCE, Terms, Yard, hold_next_call};
 use hapax::core::{order::PathHash, rng::Rng};
 use hapax_servers::{MariaDb, Postgres, Server, fresh_database};
-use hapax_sim::{kills::Waits, naps::Nap};
+use hapax_sim::{
+    kills::{Waits, ledger::Held},
+    naps::Nap,
+};
 use std::{
     env,
     hash::{BuildHasher, Hasher, RandomState},
@@ -85,13 +88,19 @@ fn workers_are_killed_at_random_and_nothing_is_lost_or_doubled(url: String) {
     }
 }
 
-fn a_killed_workers_run_is_taken_over_when_its_lease_ends(url: String) {
+/// A worker in the middle of a call of its only order, and who can answer that call.
+fn in_the_middle_of_a_call(url: String, terms: Terms) -> (Yard, Crew, Held) {
     let yard = Yard::new(url);
-    let dies = yard.worker(QUICK);
+    let worker = yard.worker(terms);
     let held = hold_next_call(&yard);
     yard.submit(0..1);
-    dies.until("claimed order-0000 new");
+    worker.until("claimed order-0000 new");
     assert!(held.applied(), "the worker is in the middle of a call");
+    (yard, worker, held)
+}
+
+fn a_killed_workers_run_is_taken_over_when_its_lease_ends(url: String) {
+    let (yard, dies, held) = in_the_middle_of_a_call(url, QUICK);
     let lives = yard.worker(QUICK);
     dies.process.kill();
     let killed = Waits::begin(PATIENCE);
@@ -105,12 +114,7 @@ fn a_killed_workers_run_is_taken_over_when_its_lease_ends(url: String) {
 }
 
 fn a_frozen_worker_that_wakes_up_is_fenced(url: String) {
-    let yard = Yard::new(url);
-    let freezes = yard.worker(QUICK);
-    let held = hold_next_call(&yard);
-    yard.submit(0..1);
-    freezes.until("claimed order-0000 new");
-    assert!(held.applied(), "the worker is in the middle of a call");
+    let (yard, freezes, held) = in_the_middle_of_a_call(url, QUICK);
     freezes.process.freeze();
     let lives = yard.worker(QUICK);
     lives.until("claimed order-0000 taken-over");
@@ -126,12 +130,8 @@ fn a_frozen_worker_that_wakes_up_is_fenced(url: String) {
 }
 
 fn a_worker_that_is_asked_to_stop_hands_its_runs_over_at_once(url: String) {
-    let yard = Yard::new(url);
-    let stops = yard.worker(STEADY);
-    let held = hold_next_call(&yard);
-    yard.submit(0..1);
-    stops.until("claimed order-0000 new");
-    assert!(held.applied(), "the worker is in the middle of a call that takes longer than it may");
+    // The call takes longer than the worker may.
+    let (yard, stops, held) = in_the_middle_of_a_call(url, STEADY);
     let goes_on = yard.worker(STEADY);
     assert_eq!(stops.stop(), [0, 1, 0], "it handed its run over");
     // No takeover: nothing had to end before.

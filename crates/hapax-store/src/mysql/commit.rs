@@ -7,12 +7,12 @@ use crate::{
     prepare::{CheckpointParts, Parts, Prepared, row_sum},
     server::{
         chain::Chain,
+        commit::{NewCheckpoint, insert_checkpoints},
         sql::{Fault, Session, Value, insert, places, portions, values},
     },
 };
 use hapax_core::{
     canary,
-    checkpoint::Checkpoint,
     commit::{Append, Status, StepCommit, Write},
     id::RunKey,
     journal::JournalRow,
@@ -227,9 +227,7 @@ type Table<'c> = Vec<Vec<Value<'c>>>;
 /// What chains insert, by table.
 #[derive(Default)]
 struct Rows<'c> {
-    keys: Table<'c>,
-    checkpoints: Table<'c>,
-    frontier: Table<'c>,
+    checkpoints: Vec<NewCheckpoint<'c>>,
     journal: Table<'c>,
     outbox: Table<'c>,
     channels: Table<'c>,
@@ -240,7 +238,9 @@ impl<'c> Rows<'c> {
         let (run, mut topics, mut sums) = (one.chain.run(), BTreeSet::new(), one.sums.iter());
         for prepared in &one.chain.writes {
             if let (Write::Step(commit), Parts::Step(parts)) = (&*prepared.write, &prepared.parts) {
-                self.push_step(run, commit, &parts.checkpoint);
+                let next_seq = commit.first_seq + commit.journal.len() as u64;
+                let (checkpoint, parts_of) = (&commit.checkpoint, &parts.checkpoint);
+                self.checkpoints.push(NewCheckpoint { run, checkpoint, parts: parts_of, next_seq });
                 self.push_messages(run, commit, &parts.outbox);
                 topics.extend(commit.outbox.iter().map(|message| message.topic.as_str()));
             }
@@ -254,39 +254,6 @@ impl<'c> Rows<'c> {
         self.channels.extend(topics.into_iter().map(channel));
     }
 
-    fn push_step(&mut self, run: &'c RunKey, commit: &'c StepCommit, parts: &'c CheckpointParts) {
-        let (namespace, id, checkpoint) = (run.namespace.as_str(), run.run.as_str(), &commit.checkpoint);
-        let Checkpoint { step, key, .. } = checkpoint;
-        self.keys.push(values![namespace, id, &key.0, *step].to_vec());
-        let first = parts.frontier.first().map(Vec::as_slice).unwrap_or_default();
-        self.checkpoints.push(
-            values![
-                namespace,
-                id,
-                *step,
-                &key.0,
-                &checkpoint.digest.0,
-                &checkpoint.io.0,
-                &checkpoint.outbox.0,
-                checkpoint.seed,
-                commit.first_seq + commit.journal.len() as u64,
-                u64::from(checkpoint.state_version),
-                parts.state.kind as i64,
-                parts.state.base.map(u64::cast_signed),
-                &parts.state.bytes,
-                first,
-                checkpoint.frontier.len(),
-                &parts.pages,
-                parts.barriers.as_ref(),
-                checkpoint.label.as_deref(),
-            ]
-            .to_vec(),
-        );
-        for (page, items) in (0_u64..).zip(&parts.frontier).skip(1) {
-            self.frontier.push(values![namespace, id, *step, page, items].to_vec());
-        }
-    }
-
     fn push_messages(&mut self, run: &'c RunKey, commit: &'c StepCommit, payloads: &'c [Vec<u8>]) {
         let (namespace, id, step) = (run.namespace.as_str(), run.run.as_str(), commit.checkpoint.step);
         for ((message, payload), position) in commit.outbox.iter().zip(payloads).zip(0_u64..) {
@@ -296,15 +263,7 @@ impl<'c> Rows<'c> {
     }
 
     async fn insert(&self, session: &mut MySession) -> Result<(), Fault> {
-        let sql = "INSERT INTO hapax_keys (namespace, run_id, step_key, step_id)";
-        insert(session, sql, &places(4), "", &self.keys).await?;
-        let sql = "INSERT INTO hapax_checkpoints (namespace, run_id, step_id, step_key, digest, io, outbox, seed, \
-                   next_seq, state_version, state_kind, state_base, state, frontier, frontier_len, pages, barriers, \
-                   label, created_at)";
-        let row = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {now})";
-        insert(session, sql, row, "", &self.checkpoints).await?;
-        let sql = "INSERT INTO hapax_frontier (namespace, run_id, step_id, page, items)";
-        insert(session, sql, &places(5), "", &self.frontier).await?;
+        insert_checkpoints(session, &self.checkpoints).await?;
         let sql =
             "INSERT INTO hapax_journal (namespace, run_id, seq, base, step_id, path_hash, entry, row_sum)";
         insert(session, sql, &places(8), "", &self.journal).await?;

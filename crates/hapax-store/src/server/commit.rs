@@ -7,7 +7,7 @@
 use super::{
     error::{Halt, Outcome},
     journal, mailbox, outbox,
-    sql::{Fault, Row, Value, insert, places, values},
+    sql::{Fault, Row, Session, Value, insert, places, values},
     writer::Tx,
 };
 use crate::{
@@ -209,17 +209,17 @@ async fn same_or_conflict(tx: &mut Tx<'_>, commit: &StepCommit, step: u64) -> Re
 async fn insert_step(tx: &mut Tx<'_>, commit: &StepCommit, parts: &StepParts) -> Result<(), Fault> {
     let next_seq = commit.first_seq + commit.journal.len() as u64;
     let (run, checkpoint, parts_of) = (&commit.run, &commit.checkpoint, &parts.checkpoint);
-    insert_checkpoints(tx, &[NewCheckpoint { run, checkpoint, parts: parts_of, next_seq }]).await?;
+    insert_checkpoints(tx.session, &[NewCheckpoint { run, checkpoint, parts: parts_of, next_seq }]).await?;
     journal::insert(tx, &commit.run, commit.first_seq, &commit.journal, &parts.journal).await?;
     outbox::insert(tx, commit, &parts.outbox).await
 }
 
 /// A checkpoint to be written.
-pub(super) struct NewCheckpoint<'c> {
-    pub(super) run: &'c RunKey,
-    pub(super) checkpoint: &'c Checkpoint,
-    pub(super) parts: &'c CheckpointParts,
-    pub(super) next_seq: u64,
+pub(crate) struct NewCheckpoint<'c> {
+    pub(crate) run: &'c RunKey,
+    pub(crate) checkpoint: &'c Checkpoint,
+    pub(crate) parts: &'c CheckpointParts,
+    pub(crate) next_seq: u64,
 }
 
 impl<'c> NewCheckpoint<'c> {
@@ -263,18 +263,21 @@ impl<'c> NewCheckpoint<'c> {
 }
 
 /// Writes checkpoints with their keys and their frontiers' further pages.
-pub(super) async fn insert_checkpoints(tx: &mut Tx<'_>, all: &[NewCheckpoint<'_>]) -> Result<(), Fault> {
+pub(crate) async fn insert_checkpoints(
+    session: &mut dyn Session,
+    all: &[NewCheckpoint<'_>],
+) -> Result<(), Fault> {
     let sql = "INSERT INTO hapax_keys (namespace, run_id, step_key, step_id)";
     let keys: Vec<_> = all.iter().map(NewCheckpoint::key).collect();
-    insert(tx.session, sql, &places(4), "", &keys).await?;
+    insert(session, sql, &places(4), "", &keys).await?;
     let sql = "INSERT INTO hapax_checkpoints (namespace, run_id, step_id, step_key, digest, io, outbox, seed, next_seq, \
                state_version, state_kind, state_base, state, frontier, frontier_len, pages, barriers, label, created_at)";
     let row = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {now})";
     let rows: Vec<_> = all.iter().map(NewCheckpoint::row).collect();
-    insert(tx.session, sql, row, "", &rows).await?;
+    insert(session, sql, row, "", &rows).await?;
     let sql = "INSERT INTO hapax_frontier (namespace, run_id, step_id, page, items)";
     let pages: Vec<_> = all.iter().flat_map(NewCheckpoint::pages).collect();
-    insert(tx.session, sql, &places(5), "", &pages).await
+    insert(session, sql, &places(5), "", &pages).await
 }
 
 async fn status(tx: &mut Tx<'_>, change: &StatusChange, json: &str) -> Outcome<Written> {

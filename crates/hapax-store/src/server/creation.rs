@@ -135,8 +135,8 @@ async fn insert_all(tx: &mut Tx<'_>, births: &[Birth], leases: &[Option<Lease>])
         let Birth { run, parts, .. }: &Birth = birth;
         NewCheckpoint { run: &run.key, checkpoint: &run.checkpoint, parts, next_seq: 0 }
     };
-    insert_checkpoints(tx, &births.iter().map(new).collect::<Vec<_>>()).await.map_err(Halt::Fault)?;
+    insert_checkpoints(tx.session, &births.iter().map(new).collect::<Vec<_>>()).await.map_err(Halt::Fault)?;
     let unheld = births.iter().filter(|birth| birth.run.claim.is_none());
     tx.hints.extend(unheld.map(|birth| Hint::Ready(birth.run.key.namespace.clone())));
-    Ok(leases.iter().cloned().map(Created::New).collect())
+    Ok(leases.iter().copied().map(Created::New).collect())
 }

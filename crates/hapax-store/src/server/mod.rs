@@ -12,7 +12,7 @@
 
 pub(crate) mod address;
 pub(crate) mod chain;
-mod commit;
+pub(crate) mod commit;
 mod creation;
 pub(crate) mod error;
 mod journal;

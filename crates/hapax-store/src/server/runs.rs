@@ -50,7 +50,7 @@ pub(super) async fn create(tx: &mut Tx<'_>, birth: &Birth, lease: Option<Lease>)
         return Err(Halt::Settle(Ok(Created::Exists(Box::new(found)))));
     }
     let (run, checkpoint) = (&new.key, &new.checkpoint);
-    insert_checkpoints(tx, &[NewCheckpoint { run, checkpoint, parts, next_seq: 0 }]).await?;
+    insert_checkpoints(tx.session, &[NewCheckpoint { run, checkpoint, parts, next_seq: 0 }]).await?;
     journal::insert(tx, &new.key, 0, &new.journal, entries).await?;
     for (key, value) in &new.tags {
         tx.execute(
