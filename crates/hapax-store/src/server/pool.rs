@@ -3,9 +3,19 @@
 //! Invariant: a session that was in a transaction when it came back is closed, never lent again.
 
 use super::sql::{Fault, Session};
-use crate::{error::StoreError, store::BoxFuture};
+use crate::{
+    clock::{micros, now_us},
+    error::StoreError,
+    store::BoxFuture,
+};
 use deadpool::managed::{self, Metrics, QueueMode, RecycleError, RecycleResult};
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
 
 /// A session that rested for longer is asked whether its server still takes writes. Idle workers come more often than that,
 /// and ask for it themselves.
@@ -33,21 +43,29 @@ pub(crate) struct Sessions(managed::Pool<Manager>);
 /// A session that goes back when it is dropped.
 pub(crate) type Lent = managed::Object<Manager>;
 
-pub(crate) struct Manager(Arc<dyn Connect>);
+pub(crate) struct Manager {
+    connect: Arc<dyn Connect>,
+    /// When a session was last found broken, in microseconds since 1970.
+    broken_us: AtomicI64,
+}
 
 impl managed::Manager for Manager {
     type Type = Box<dyn Pooled>;
     type Error = StoreError;
 
     async fn create(&self) -> Result<Self::Type, StoreError> {
-        self.0.connect().await
+        self.connect.connect().await
     }
 
     async fn recycle(&self, session: &mut Self::Type, metrics: &Metrics) -> RecycleResult<StoreError> {
         if !session.is_sound() {
+            self.broken_us.store(now_us(), Ordering::Relaxed);
             return Err(RecycleError::message("it is closed or in a transaction"));
         }
-        if metrics.last_used() > RESTED && !matches!(session.takes_writes().await, Ok(true)) {
+        // What broke one may have broken all that were there: a server that was restarted, a network that was gone.
+        let rested = metrics.last_used();
+        let is_suspect = now_us() - micros(rested) <= self.broken_us.load(Ordering::Relaxed);
+        if (rested > RESTED || is_suspect) && !matches!(session.takes_writes().await, Ok(true)) {
             return Err(RecycleError::message("its server takes no writes"));
         }
         Ok(())
@@ -57,8 +75,8 @@ impl managed::Manager for Manager {
 impl Sessions {
     pub(crate) fn new(connect: Arc<dyn Connect>, most: usize) -> Self {
         // The one that was used last is lent first, so that few of them have rested.
-        let pool =
-            managed::Pool::builder(Manager(connect)).max_size(most).queue_mode(QueueMode::Lifo).build();
+        let manager = Manager { connect, broken_us: AtomicI64::new(0) };
+        let pool = managed::Pool::builder(manager).max_size(most).queue_mode(QueueMode::Lifo).build();
         Self(pool.expect("a pool without timeouts needs no runtime"))
     }
 

@@ -5,9 +5,10 @@ use crate::{
     both::{Kind, address, on_both},
     operations::{Operation, Subject},
 };
+use futures::future::join_all;
 use hapax_core::commit::Written;
 use hapax_servers::Proxy;
-use hapax_store::{Store, StoreError};
+use hapax_store::{ListFilter, Store, StoreError};
 use std::sync::Arc;
 
 #[path = "../triggers/mysql.rs"]
@@ -19,6 +20,7 @@ on_both! {
     a_statement_that_fails_leaves_nothing,
     a_statement_that_never_arrives_leaves_nothing,
     a_statement_whose_answer_is_lost_is_told_from_one_that_took_effect,
+    when_all_sessions_are_cut_one_question_fails_at_the_most,
 }
 
 /// A database with a store that nothing happens to, and one behind a proxy.
@@ -197,4 +199,25 @@ async fn a_statement_whose_answer_is_lost_is_told_from_one_that_took_effect(kind
         assert_eq!(*last, (Told::Unknown, true), "{operation:?}: {told:?}");
         assert!(earlier.iter().all(|(_, is_done)| !is_done), "{operation:?}: {told:?}");
     }
+}
+
+/// As a restart of the server does.
+async fn when_all_sessions_are_cut_one_question_fails_at_the_most(kind: Kind) {
+    let url = kind.database();
+    let proxy = Proxy::start(address(&url)).expect("a proxy");
+    let store = kind.store(&proxy.url(&url).expect("a URL")).await;
+    let list = || store.list(ListFilter::default());
+    for listed in join_all((0..8).map(|_| list())).await {
+        listed.expect("nothing is wrong yet");
+    }
+    proxy.cut();
+    let mut failed = 0;
+    for _ in 0..8 {
+        match list().await {
+            Ok(_) => {}
+            Err(StoreError::Retry(_)) => failed += 1,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(failed <= 1, "{failed} of 8 sessions were found broken by their users");
 }
