@@ -256,7 +256,8 @@ fn cure_around(code: Code) -> &'static str {
         code::STORE_FULL => "make room on the disk, or delete finished runs with `gc`",
         code::SCHEMA_TOO_NEW => "use that version of Hapax or a newer one",
         code::CANNOT_OPEN => {
-            "check the path and its permissions; a store is created by the program whose runs it holds"
+            "check the path and its permissions, or the server's address and what it said; a store is created by the \
+             program whose runs it holds"
         }
         code::NETWORK_FILE_SYSTEM => "move the file to a local disk",
         code::READ_ONLY => {

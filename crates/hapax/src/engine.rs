@@ -5,7 +5,7 @@ use crate::{
     flow::{Flow, fits},
     gate::Halt,
     graph::Graph,
-    handle::LOOK,
+    handle::{LOOK, Patience},
     lease,
     observe::Event,
     options::Options,
@@ -260,14 +260,14 @@ impl Engine {
 
     /// Waits for the end of a run, wherever it is executed, and tells how it ended. What it tells is durable.
     pub async fn wait(&self, run: &str) -> Result<Status, Error> {
-        let key = self.key(run)?;
+        let (key, mut patience) = (self.key(run)?, Patience::of(self));
         loop {
             if let Some(End::Stopped(Some(error))) = self.shared.left(&key).await {
                 return Err(Error::Store(error));
             }
-            let status = self.status(run).await?;
-            if status.is_final() {
-                return Ok(status);
+            match self.status(run).await {
+                Ok(status) if status.is_final() => return Ok(status),
+                answer => patience.bear(answer.map(drop))?,
             }
             if let Some(error) = self.shared.given_up(&key) {
                 return Err(Error::Store(error));

@@ -1,16 +1,48 @@
 //! A handle on a run: follows it wherever it is executed. Dropping it changes nothing.
 
-use crate::{Engine, Error, worker::End};
+use crate::{Engine, Error, clock, worker::End};
 use hapax_core::{
     commit::Status,
+    error::{Coded, code},
     id::{RunId, RunKey},
     state::{self, State},
 };
 use hapax_store::StoreError;
-use std::{fmt, marker::PhantomData, time::Duration};
+use std::{
+    fmt,
+    marker::PhantomData,
+    time::{Duration, Instant},
+};
 
 /// How often a run that another process executes is looked at.
 pub(crate) const LOOK: Duration = Duration::from_millis(50);
+
+/// How long whoever waits for a run bears a store that is out of reach: as long as an engine that executes one.
+pub(crate) struct Patience {
+    most: Duration,
+    since: Option<Instant>,
+}
+
+impl Patience {
+    pub(crate) fn of(engine: &Engine) -> Self {
+        Self { most: engine.shared.options.store_patience, since: None }
+    }
+
+    /// Passes what can't be borne, or no longer.
+    pub(crate) fn bear(&mut self, answer: Result<(), Error>) -> Result<(), Error> {
+        match answer {
+            Err(error) if error.code() == code::STORE_RETRY => {
+                let now = clock::instant();
+                let since = *self.since.get_or_insert(now);
+                if now.duration_since(since) < self.most { Ok(()) } else { Err(error) }
+            }
+            answer => {
+                self.since = None;
+                answer
+            }
+        }
+    }
+}
 
 /// A run, wherever it is executed. Dropping it doesn't stop the run, even if nothing else holds the engine; see
 /// [`Engine`].
@@ -74,6 +106,7 @@ impl<S: State> Run<S> {
 
     /// Waits for the end: the final state, or why there is none. What it gives is durable.
     pub async fn wait(&self) -> Result<S, Error> {
+        let mut patience = Patience::of(&self.engine);
         loop {
             match self.engine.shared.left(&self.key).await {
                 Some(End::Succeeded(state, version)) => return Ok(state::decode(&state, version)?),
@@ -81,8 +114,9 @@ impl<S: State> Run<S> {
                 // An end that isn't a success may be history: somebody may have retried the run.
                 Some(End::Over(_) | End::Parked(_) | End::Elsewhere | End::Stopped(None)) | None => {}
             }
-            if let Some(result) = self.stored_end().await? {
-                return result;
+            match self.stored_end().await {
+                Ok(Some(result)) => return result,
+                answer => patience.bear(answer.map(drop))?,
             }
             if let Some(error) = self.engine.shared.given_up(&self.key) {
                 return Err(Error::Store(error));

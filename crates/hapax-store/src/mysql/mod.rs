@@ -147,8 +147,14 @@ fn address(url: &str) -> Result<(Opts, Mode), String> {
         return Err("it names no database: mysql://user:password@host:3306/database".into());
     }
     let keep_alive = opts.tcp_keepalive().unwrap_or(KEEP_ALIVE);
+    // The driver looks an address in brackets up as if it were a name.
+    let host = opts.ip_or_hostname().trim_start_matches('[').trim_end_matches(']').to_owned();
     // An update answers how many rows it met. Statements are kept by the session, which counts what it sends.
-    let opts = OptsBuilder::from_opts(opts).client_found_rows(true).stmt_cache_size(0).prefer_socket(false);
+    let opts = OptsBuilder::from_opts(opts)
+        .ip_or_hostname(host)
+        .client_found_rows(true)
+        .stmt_cache_size(0)
+        .prefer_socket(false);
     let opts = opts.tcp_keepalive(Some(keep_alive)).ssl_opts(encryption(&tls));
     Ok((opts.into(), tls.mode))
 }
@@ -176,5 +182,16 @@ impl std::fmt::Debug for MySqlStore {
 impl OnServer for MySqlStore {
     fn server(&self) -> &ServerStore {
         &self.store
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_of_ipv6_stands_in_brackets() {
+        let (opts, _) = address("mysql://root@[::1]:3306/orders").unwrap();
+        assert_eq!((opts.ip_or_hostname(), opts.tcp_port()), ("::1", 3306));
     }
 }

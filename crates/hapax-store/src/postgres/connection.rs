@@ -3,7 +3,7 @@
 //! Invariant: a session that is handed out takes writes, commits durably, and waits for no lock for ever.
 
 use super::{
-    PostgresOptions,
+    CONNECT, PostgresOptions,
     commit::{self, Needs},
     error::{cannot_connect, ends_session, fault, refused},
     listen,
@@ -85,6 +85,17 @@ impl PgSession {
     /// Opens a session; `heard` is told what is said on the channels that it [listens](Self::listen) to, and dropped when
     /// the session ends.
     pub(super) async fn open(server: &Arc<Server>, heard: Option<Heard>) -> Result<Self, StoreError> {
+        // The driver's own limit is that of a connection to each host, and not of what the host says then.
+        let hosts = u32::try_from(server.config.get_hosts().len()).unwrap_or(1).max(1);
+        let limit = server.config.get_connect_timeout().copied().unwrap_or(CONNECT) * hosts;
+        let opened = tokio::time::timeout(limit, Self::connect(server, heard)).await;
+        opened.unwrap_or_else(|_| {
+            let why = "it doesn't answer: check that the server runs, and its address";
+            Err(refused(&server.what, why, code::CANNOT_OPEN))
+        })
+    }
+
+    async fn connect(server: &Arc<Server>, heard: Option<Heard>) -> Result<Self, StoreError> {
         let connected = server.config.connect(server.tls.clone()).await;
         let (client, connection) =
             connected.map_err(|error| cannot_connect(&server.what, &server.config, &error))?;

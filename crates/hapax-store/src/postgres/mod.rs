@@ -49,7 +49,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 pub use crate::server::Isolation;
 
-/// How long a connection may take.
+/// How long a connection may take, unless the address says something else.
 const CONNECT: Duration = Duration::from_secs(10);
 
 /// A connection on which nothing was said, or confirmed, for so long is asked whether the other side is still there.

@@ -55,7 +55,9 @@ pub(super) async fn post(
          VALUES (?, ?, ?, ?, ?, ?, {now}, 0)",
         values![namespace, id, number, letter.id.as_str(), &*letter.subject, payload],
     )
-    .await?;
+    .await
+    // Another was faster, whom a transaction that began before doesn't see.
+    .map_err(Fault::taken_is_again)?;
     if record.wake.letters.contains(&letter.subject) {
         wake(tx, run).await?;
     }

@@ -43,7 +43,7 @@ impl std::fmt::Debug for Options {
 /// The methods that set them, of options whose field `shared` has them.
 macro_rules! shared_options {
     () => {
-        /// What the names of the tables begin with; `hapax_` by default. Letters, digits and `_`.
+        /// What the names of the tables begin with; `hapax_` by default. Lower-case letters, digits and `_`, 32 at the most.
         #[must_use]
         pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
             self.shared.prefix = prefix.into();

@@ -51,6 +51,14 @@ impl Fault {
         }
     }
 
+    /// A key that is taken will be found by whoever looks again.
+    pub(crate) fn taken_is_again(self) -> Self {
+        match self {
+            Fault::Duplicate(source) => Fault::Again(source),
+            fault => fault,
+        }
+    }
+
     /// The same failure of a statement whose transaction can't have been committed.
     pub(crate) fn before_commit(self) -> Self {
         match self {

@@ -37,7 +37,7 @@ const BATCH_WRITES: usize = 1024;
 /// Bytes that share a transaction at the most.
 const BATCH_BYTES: usize = 8 * 1024 * 1024;
 /// How often a transaction that lost against another is tried again.
-pub(crate) const TRIES: usize = 5;
+pub(crate) const TRIES: usize = 20;
 /// Bytes that may be queued. One permit of the semaphore is one byte.
 const ROOM: u32 = 32 * 1024 * 1024;
 /// What even the smallest write takes, so that the room bounds their number as well: 4096.

@@ -170,3 +170,11 @@ async fn a_standby_is_refused() {
     let (said, code) = Kind::Postgres.refusal(&of_standby).await;
     assert!(code == code::READ_ONLY && said.contains("name the primary"), "{said}");
 }
+
+#[tokio::test]
+async fn a_server_that_says_nothing_is_waited_for_as_long_as_the_address_says() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("postgres://me@{}/orders?connect_timeout=1", silent.local_addr().expect("bound"));
+    let (said, code) = Kind::Postgres.refusal(&url).await;
+    assert!(code == code::CANNOT_OPEN && said.contains("it doesn't answer"), "{said}");
+}

@@ -4,7 +4,7 @@ use hapax_core::error::{Code, Coded};
 use hapax_store::{
     Store, StoreError,
     mysql::{MySqlOptions, MySqlStore},
-    postgres::{PostgresOptions, PostgresStore},
+    postgres::{Isolation, PostgresOptions, PostgresStore},
 };
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tokio::time::MissedTickBehavior;
@@ -59,6 +59,20 @@ impl Kind {
             Kind::Postgres => PostgresStore::open(url, PostgresOptions::default().must_exist(true)).await?,
             Kind::MySql => MySqlStore::open(url, MySqlOptions::default().must_exist(true)).await?,
         })
+    }
+
+    /// Opens it with transactions that see nothing of each other.
+    pub(crate) async fn serializable(self, url: &str) -> Arc<dyn Store> {
+        match self {
+            Kind::Postgres => {
+                let options = PostgresOptions::default().isolation(Isolation::Serializable);
+                PostgresStore::open(url, options).await.expect("it opens")
+            }
+            Kind::MySql => {
+                let options = MySqlOptions::default().isolation(Isolation::Serializable);
+                MySqlStore::open(url, options).await.expect("it opens")
+            }
+        }
     }
 
     /// Opens it with one session, so that whatever is said is said one after the other.

@@ -1,14 +1,19 @@
-//! Runs that are created at the same time share transactions; each is created once, whoever comes first.
+//! Runs that are created at the same time share transactions; each is created once, whoever comes first. So with letters.
 
 use crate::both::{Kind, address, on_both, sql};
 use futures::future::join_all;
+use hapax_core::mailbox::{NewLetter, Posted};
 use hapax_servers::Proxy;
-use hapax_store::{Created, StoreError, conformance::Sample};
+use hapax_store::{
+    Created, StoreError,
+    conformance::{Sample, sample::json},
+};
 use std::collections::BTreeMap;
 
 on_both! {
     of_many_who_create_at_once_each_run_has_one_creator,
     a_lost_answer_leaves_all_who_waited_for_it_in_the_dark,
+    letters_that_come_at_once_are_each_there_once_whatever_transactions_see,
 }
 
 fn name(number: usize) -> String {
@@ -75,4 +80,19 @@ async fn a_lost_answer_leaves_all_who_waited_for_it_in_the_dark(kind: Kind) {
             return;
         }
     }
+}
+
+async fn letters_that_come_at_once_are_each_there_once_whatever_transactions_see(kind: Kind) {
+    let url = kind.database();
+    let stores = [kind.serializable(&url).await, kind.serializable(&url).await];
+    Sample::run("r").create(&stores[0]).await;
+    let key = Sample::run("r").build().key;
+    let letters = (0..40).map(|n| {
+        let letter = NewLetter { id: format!("{}", n / 4), subject: "go".into(), payload: json("hello") };
+        stores[n % 2].post(key.clone(), letter)
+    });
+    let posted: Vec<Posted> =
+        join_all(letters).await.into_iter().map(|posted| posted.expect("it is there")).collect();
+    assert_eq!(posted.iter().filter(|posted| **posted == Posted::New).count(), 10);
+    assert_eq!(sql(&url, "SELECT count(*), max(number) FROM hapax_letters"), "10|10");
 }

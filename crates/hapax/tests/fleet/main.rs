@@ -2,7 +2,10 @@
 
 use hapax::{
     Ctx, Engine, Flow, Options, Status, Worker,
-    core::id::Namespace,
+    core::{
+        error::{Coded, code},
+        id::Namespace,
+    },
     prelude::*,
     store::{
         Hint, Outlook, ReadyFilter, Store, Verdict,
@@ -162,6 +165,30 @@ async fn until_heard(flow: &Flow<Parcel, Arc<Office>>, hints: &mut tokio::sync::
         if tokio::time::timeout(Duration::from_millis(500), hints.recv()).await.is_ok() {
             return;
         }
+    }
+}
+
+/// Whoever waits for a run that is executed elsewhere bears a server that is away for a moment, and no longer than it says.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_goes_on_through_a_restart_of_the_server() {
+    let mut server = Postgres::start().unwrap();
+    let url = hapax_servers::fresh_database(&server.url()).unwrap();
+    let patient = Options::default().finds_work(false);
+    let (waits, flow) = engine(postgres(&url).await, patient.clone(), Arc::default()).await;
+    let hasty = patient.store_patience(Duration::ZERO);
+    let (gives_up, hastily) = engine(postgres(&url).await, hasty, Arc::default()).await;
+    let run = flow.submit("parcel-1", Parcel::default()).await.unwrap();
+    let same = hastily.attach("parcel-1").await.unwrap();
+    server.kill().unwrap();
+    let waiting = tokio::spawn(async move { run.wait().await });
+    for _ in 0..3 {
+        assert_eq!(same.wait().await.unwrap_err().code(), code::STORE_RETRY);
+    }
+    server.restart().unwrap();
+    let (works, _) = engine(postgres(&url).await, Options::default(), Arc::default()).await;
+    assert_eq!(waiting.await.unwrap().unwrap().stamps, 1);
+    for engine in [waits, gives_up, works] {
+        engine.shutdown(Duration::from_secs(5)).await;
     }
 }
 
