@@ -5,7 +5,7 @@
 
 mod recorded;
 
-pub use recorded::{ItemRecord, Recorded, RecordedCall, by_item};
+pub use recorded::{ItemRecord, Recorded, RecordedCall, RecordedTx, by_item};
 
 use crate::{
     failure::NodeFailure,
@@ -88,6 +88,8 @@ pub enum Entry {
         /// When, in microseconds since 1970.
         at_us: i64,
     },
+    /// What becomes of a transaction between its intent and its end.
+    Transaction(TxNote),
     /// Something the item saw of the outside, or of the clock, that asked for nothing.
     Seen(Seen),
     /// The item set a timer; its [`Entry::Result`] says that it went off.
@@ -161,6 +163,71 @@ pub struct Intent {
     /// A person said that nothing of it arrived before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub anew: bool,
+}
+
+/// What becomes of a transaction between its intent and its end.
+///
+/// ```
+/// use hapax_core::journal::{EffectKind, Entry, Intent, Recorded, TxNote, TxSaid};
+/// # use hapax_core::key::sha256;
+/// # let (name, kind, key) = ("pay".into(), EffectKind::Transaction, "fx:3b0f".into());
+/// # let (scope, index, attempt, request, at_us) = ("".into(), 0, 1, sha256(b""), 0);
+/// # let intent = Intent { scope, index, attempt, name, kind, request, key, at_us, anew: false };
+/// let mut recorded = Recorded::default();
+/// recorded.take(&Entry::Intent(intent));
+/// let said = TxSaid::Begins { database: "shop".into(), strategy: "marker".into() };
+/// recorded.take(&Entry::Transaction(TxNote { scope: "".into(), index: 0, said, at_us: 0 }));
+/// let call = recorded.call(&"".into(), 0).unwrap();
+/// assert_eq!(call.transaction.as_ref().unwrap().database, "shop");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TxNote {
+    /// The call's scope.
+    pub scope: Arc<str>,
+    /// Its number in that scope.
+    pub index: u32,
+    /// What is to be known.
+    pub said: TxSaid,
+    /// When, in microseconds since 1970.
+    pub at_us: i64,
+}
+
+/// What is said of a transaction.
+///
+/// ```
+/// use hapax_core::journal::TxSaid;
+/// let said = TxSaid::Away { why: "the connection was refused".into() };
+/// assert_eq!(serde_json::to_string(&said)?, r#"{"away":{"why":"the connection was refused"}}"#);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum TxSaid {
+    /// It is about to begin.
+    Begins {
+        /// The name under which its database is registered.
+        database: String,
+        /// How its outcome will be known.
+        strategy: String,
+    },
+    /// It is about to be committed. Without this, its COMMIT was never sent.
+    PreCommit {
+        /// By what the database knows it.
+        witness: Json,
+        /// What it returns.
+        response: Json,
+    },
+    /// Its database can't be used now.
+    Away {
+        /// Why not.
+        why: String,
+    },
+    /// Whether it was committed, nobody but a person can tell.
+    Doubt {
+        /// Why not.
+        why: String,
+    },
 }
 
 /// A call that asked for nothing: it has no intent, only an end.
@@ -347,6 +414,8 @@ pub enum EffectKind {
     WriteAtMostOnce,
     /// Starts a run, once, and waits for its end.
     Child,
+    /// Runs a transaction in a database of the user's, which takes effect once.
+    Transaction,
 }
 
 /// How a call ended. An error is a result like any other.

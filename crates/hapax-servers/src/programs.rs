@@ -82,8 +82,8 @@ fn newest_first(names: impl Iterator<Item = String>) -> Vec<String> {
     versions.into_iter().map(|(_, name)| name).collect()
 }
 
-/// Installs the packages of both servers, and what else their tests need, if a program is missing. That takes root and Debian's `apt-get`; otherwise the
-/// error names the command. The packages' own services are not started.
+/// Installs the packages of both servers, and what else their tests need, if a program is missing. That takes root and
+/// Debian's `apt-get`; otherwise the error names the command. The packages' own services are not started.
 ///
 /// ```no_run
 /// hapax_servers::install_missing()?;

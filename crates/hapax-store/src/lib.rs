@@ -10,6 +10,7 @@ pub mod clock;
 pub mod codec;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+pub mod db;
 pub mod error;
 #[cfg(feature = "conformance")]
 pub mod faulty;

@@ -242,7 +242,9 @@ async fn a_server_that_takes_no_writes_or_may_lose_them_is_refused() {
     let url = fresh_database(&server.url()).expect("a database");
     sql(&url, "SET GLOBAL read_only = ON");
     assert_eq!(refusal(&url).await.1, code::READ_ONLY);
-    sql(&url, "SET GLOBAL read_only = OFF; SET GLOBAL max_allowed_packet = 1048576");
+    sql(&url, "SET GLOBAL read_only = OFF; SET GLOBAL tx_read_only = ON");
+    assert_eq!(refusal(&url).await.1, code::READ_ONLY);
+    sql(&url, "SET GLOBAL tx_read_only = OFF; SET GLOBAL max_allowed_packet = 1048576");
     let (said, _) = refusal(&url).await;
     assert!(said.contains("max_allowed_packet"), "{said}");
     sql(&url, "SET GLOBAL max_allowed_packet = 16777216; SET GLOBAL innodb_flush_log_at_trx_commit = 2");
@@ -251,6 +253,26 @@ async fn a_server_that_takes_no_writes_or_may_lose_them_is_refused() {
     let warned = MySqlStore::open(&url, MySqlOptions::default().allow_unsafe(true)).await;
     let facts = warned.expect("it was allowed").health().await.expect("facts");
     assert!(facts.iter().any(|fact| fact.verdict == Verdict::Unsafe), "{facts:?}");
+}
+
+/// What others set for all sessions is not for ours.
+#[tokio::test(flavor = "multi_thread")]
+async fn settings_of_a_server_that_change_what_statements_do_are_not_taken_over() {
+    let server = MariaDb::start().expect("a server");
+    let url = fresh_database(&server.url()).expect("a database");
+    sql(
+        &url,
+        "SET GLOBAL sql_safe_updates = ON; SET GLOBAL completion_type = 'RELEASE'; SET GLOBAL sql_select_limit = 1; \
+         SET GLOBAL sql_mode = 'ANSI_QUOTES,NO_BACKSLASH_ESCAPES'; SET GLOBAL autocommit = OFF; \
+         SET GLOBAL sql_big_selects = 0; SET GLOBAL max_join_size = 1",
+    );
+    let store: Arc<dyn Store> = open(&url);
+    for name in ["r1", "r2"] {
+        let mut holder = Sample::run(name).hold(&store).await;
+        holder.commit(holder.next("one")).await.expect("a step");
+        holder.commit(holder.next("two")).await.expect("a step on the same session");
+    }
+    assert_eq!(store.list(ListFilter::default()).await.expect("a list").len(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,11 +1,12 @@
 //! The PostgreSQL store keeps every promise of a store, on a real server.
 
+use futures::future::join_all;
 use hapax_core::{commit::Written, error::Coded, id::RunKey};
 use hapax_store::{
     Store, StoreError,
     conformance::{
         Damage, Fixture,
-        sample::{Sample, step},
+        sample::{Sample, message, step},
     },
     postgres::{Isolation, PostgresOptions, PostgresStore},
     store_conformance,
@@ -69,6 +70,43 @@ async fn a_step_is_one_round_trip() {
         holder.commit(holder.next("\"a\"")).await.expect("a step");
     }
     assert_eq!(store.round_trips() - before, 10);
+}
+
+/// Whatever the server believed of the tables when they were empty: a step finds its run by the primary key, alone or with
+/// others, and so does a channel of its messages.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_step_looks_at_no_other_run() {
+    const RUNS: usize = 40;
+    const STEPS: usize = 5;
+    let url = hapax_servers::postgres().expect("a server");
+    let store: Arc<dyn Store> = open(&url);
+    let mut holders = vec![];
+    for run in 0..RUNS {
+        holders.push(Sample::run(&format!("{run}")).hold(&store).await);
+    }
+    for holder in &mut holders {
+        holder.commit(holder.next("\"alone\"")).await.expect("a step");
+    }
+    for _ in 1..STEPS {
+        let commits = holders.iter_mut().map(|holder| {
+            let commit = holder.next_with("\"together\"", 1, 0, vec![message("hello")]);
+            holder.commit(commit)
+        });
+        for committed in join_all(commits).await {
+            committed.expect("a step");
+        }
+    }
+    store.close().await;
+    drop((holders, store));
+    let ask = |sql: &str| hapax_servers::sql(&url, sql).expect("an answer").trim().to_owned();
+    // A session leaves its counts behind when it ends.
+    let others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()";
+    while ask(others) != "0" {
+        tokio::task::yield_now().await;
+    }
+    let read = "SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE relname IN ('hapax_runs', 'hapax_channels')";
+    let read: usize = ask(read).parse().expect("a number");
+    assert!(read < 4 * RUNS * STEPS, "{read} rows were looked at for {} steps", RUNS * STEPS);
 }
 
 /// Ten processes that start at once on an empty database: each finds the tables, whoever made them.

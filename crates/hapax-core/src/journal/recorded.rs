@@ -2,10 +2,11 @@
 //!
 //! Invariant: pure, and the same for the same rows; recovery, replay and forks read a journal by nothing else.
 
-use super::{ASK, Done, EffectKind, EffectOutcome, Entry, JournalRow, SLEEP};
+use super::{ASK, Done, EffectKind, EffectOutcome, Entry, Intent, JournalRow, SLEEP, TxSaid};
 use crate::{
     canary,
     failure::NodeFailure,
+    json::Json,
     key::Digest,
     order::PathHash,
     stream::{CallAt, Execution},
@@ -51,6 +52,8 @@ pub struct RecordedCall {
     pub due_us: Option<i64>,
     /// It must never be sent twice.
     pub at_most_once: bool,
+    /// Of a transaction: what became of it so far.
+    pub transaction: Option<RecordedTx>,
     /// Where it stands among the item's records.
     pub order: usize,
     /// How many records of the item there were when it was first begun.
@@ -62,6 +65,54 @@ impl RecordedCall {
     /// lost to whatever it raced with before it was begun.
     pub fn only_waited(&self) -> bool {
         self.outcome.is_none() && self.key.is_empty()
+    }
+
+    /// Whether it is a transaction of which nobody but a person can tell whether it was committed.
+    pub fn is_doubted(&self) -> bool {
+        self.transaction.as_ref().is_some_and(|transaction| transaction.doubt.is_some())
+    }
+}
+
+/// What is known of a transaction.
+///
+/// ```
+/// use hapax_core::journal::RecordedTx;
+/// let transaction = RecordedTx::default();
+/// assert!(transaction.pre_commit.is_none(), "its COMMIT was never sent");
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RecordedTx {
+    /// The name under which its database is registered.
+    pub database: String,
+    /// How its outcome is known; empty: it didn't begin.
+    pub strategy: String,
+    /// How often it was rolled back: each time another transaction takes its place.
+    pub rolled_back: u32,
+    /// By what the database knows it, and what it returns, once it was about to be committed.
+    pub pre_commit: Option<(Json, Json)>,
+    /// How often its database couldn't be used since it began, and why the last time.
+    pub away: Option<(u32, String)>,
+    /// Why nobody but a person can tell whether it was committed.
+    pub doubt: Option<String>,
+}
+
+impl RecordedTx {
+    fn take(&mut self, said: &TxSaid) {
+        match said {
+            TxSaid::Begins { database, strategy } => {
+                let rolled_back = self.rolled_back;
+                let (database, strategy) = (database.clone(), strategy.clone());
+                *self = Self { database, strategy, rolled_back, ..Self::default() };
+            }
+            TxSaid::PreCommit { witness, response } => {
+                self.pre_commit = Some((witness.clone(), response.clone()));
+            }
+            TxSaid::Away { why } => {
+                let times = self.away.as_ref().map_or(0, |(times, _)| *times);
+                self.away = Some((times + 1, why.clone()));
+            }
+            TxSaid::Doubt { why } => self.doubt = Some(why.clone()),
+        }
     }
 }
 
@@ -127,7 +178,8 @@ impl Recorded {
 
     /// The calls that must never be sent twice, were begun and haven't ended: only a person can say how they did.
     pub fn doubts(&self) -> impl Iterator<Item = (&(Arc<str>, u32), &RecordedCall)> {
-        let doubtful = |call: &RecordedCall| call.at_most_once && call.outcome.is_none();
+        let doubtful =
+            |call: &RecordedCall| (call.at_most_once || call.is_doubted()) && call.outcome.is_none();
         self.calls.iter().filter(move |(_, call)| doubtful(call) && !canary::on("doubt_dropped"))
     }
 
@@ -139,30 +191,7 @@ impl Recorded {
     /// Takes the next row of the item.
     pub fn take(&mut self, entry: &Entry) {
         match entry {
-            Entry::Intent(intent) => {
-                let call =
-                    self.calls.entry((intent.scope.clone(), intent.index)).or_insert_with(|| RecordedCall {
-                        name: intent.name.clone(),
-                        request: intent.request,
-                        outcome: None,
-                        attempt: intent.attempt,
-                        since_us: None,
-                        since_before_us: None,
-                        key: intent.key.as_str().into(),
-                        due_us: None,
-                        at_most_once: intent.kind == EffectKind::WriteAtMostOnce,
-                        order: 0,
-                        began: self.rows,
-                    });
-                // A repeated call may reach the other side again: the earlier error is no longer its last word, and a
-                // fork that makes it makes it under a key of its own.
-                (call.outcome, call.attempt, call.order) = (None, intent.attempt, self.rows);
-                call.key = intent.key.as_str().into();
-                call.since_before_us = call.since_us.filter(|_| !intent.anew);
-                call.since_us = call.since_before_us.or(Some(intent.at_us));
-                self.last_calls.insert(intent.attempt, self.rows);
-                self.rows += 1;
-            }
+            Entry::Intent(intent) => self.begin(intent),
             Entry::Seen(seen) => {
                 let before = self.last_calls.get(&seen.attempt).copied();
                 let waited = self.call(&seen.scope, seen.index).map(|call| call.began);
@@ -188,6 +217,12 @@ impl Recorded {
                 let call = self.keyless(&awaits.name, awaits.request, awaits.attempt);
                 self.calls.insert((awaits.scope.clone(), awaits.index), call);
             }
+            Entry::Transaction(note) => {
+                let call = self.calls.get_mut(&(note.scope.clone(), note.index));
+                if let Some(transaction) = call.and_then(|call| call.transaction.as_mut()) {
+                    transaction.take(&note.said);
+                }
+            }
             Entry::Drew(drew) => drop(self.draws.insert(drew.scope.clone(), drew.draws)),
             Entry::Streams(streams) => drop(self.streams.insert(streams.call.clone(), streams.by())),
             Entry::Result { scope, index, attempt, outcome, .. } => {
@@ -196,11 +231,45 @@ impl Recorded {
                     if matches!(outcome, EffectOutcome::Err { unsent: true, .. }) {
                         call.since_us = call.since_before_us.filter(|_| !canary::on("sent_forgotten"));
                     }
+                    if let (Some(transaction), EffectOutcome::Err { .. }) = (&mut call.transaction, outcome) {
+                        let rolled_back = transaction.rolled_back + 1;
+                        *transaction = RecordedTx { rolled_back, ..RecordedTx::default() };
+                    }
                     self.rows += 1;
                 }
             }
             _ => {}
         }
+    }
+
+    /// A call is about to leave.
+    fn begin(&mut self, intent: &Intent) {
+        let call = self.calls.entry((intent.scope.clone(), intent.index)).or_insert_with(|| RecordedCall {
+            name: intent.name.clone(),
+            request: intent.request,
+            outcome: None,
+            attempt: intent.attempt,
+            since_us: None,
+            since_before_us: None,
+            key: intent.key.as_str().into(),
+            due_us: None,
+            at_most_once: intent.kind == EffectKind::WriteAtMostOnce,
+            transaction: (intent.kind == EffectKind::Transaction).then(RecordedTx::default),
+            order: 0,
+            began: self.rows,
+        });
+        // A repeated call may reach the other side again: the earlier error is no longer its last word, and a
+        // fork that makes it makes it under a key of its own.
+        (call.outcome, call.attempt, call.order) = (None, intent.attempt, self.rows);
+        call.key = intent.key.as_str().into();
+        if let Some(transaction) = call.transaction.as_mut().filter(|_| intent.anew) {
+            // A person said that nothing of it was committed.
+            *transaction = RecordedTx { rolled_back: transaction.rolled_back, ..RecordedTx::default() };
+        }
+        call.since_before_us = call.since_us.filter(|_| !intent.anew);
+        call.since_us = call.since_before_us.or(Some(intent.at_us));
+        self.last_calls.insert(intent.attempt, self.rows);
+        self.rows += 1;
     }
 
     /// A call that is begun without an intent, as the item's next record.
@@ -218,6 +287,7 @@ impl Recorded {
             key: "".into(),
             due_us: None,
             at_most_once: false,
+            transaction: None,
             order,
             began: order,
         }

@@ -34,7 +34,7 @@ use std::{
 };
 
 /// How long a connection may take.
-const CONNECT: Duration = Duration::from_secs(10);
+pub(super) const CONNECT: Duration = Duration::from_secs(10);
 /// Statements that are kept prepared at the most: a server has room for 16382 of all its sessions.
 const STATEMENTS: usize = 128;
 /// What a packet holds beside the values of its statement.
@@ -99,7 +99,7 @@ enum Standing {
 impl MySession {
     pub(super) async fn open(server: &Arc<Server>) -> Result<Self, StoreError> {
         let refuse = |error| cannot_connect(&server.what, &server.address, &error);
-        let conn = match tokio::time::timeout(CONNECT, connect(server)).await {
+        let conn = match tokio::time::timeout(CONNECT, connect(&server.address, server.mode)).await {
             Ok(conn) => conn.map_err(refuse)?,
             Err(_) => {
                 let why = "it doesn't answer: check that the server runs, and its address";
@@ -118,7 +118,8 @@ impl MySession {
         let settings = format!(
             "SET SESSION TRANSACTION ISOLATION LEVEL {}; SET SESSION autocommit = 0, \
              sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', \
-             innodb_lock_wait_timeout = 5, lock_wait_timeout = 60, wait_timeout = 600 \
+             innodb_lock_wait_timeout = 5, lock_wait_timeout = 60, wait_timeout = 600, sql_safe_updates = 0, \
+             completion_type = 'NO_CHAIN', sql_select_limit = 18446744073709551615, sql_big_selects = 1 \
              /*M! , max_statement_time = 60, idle_transaction_timeout = 60 */",
             self.server.options.shared.isolation.words()
         );
@@ -174,6 +175,11 @@ impl MySession {
         name.replace("hapax_", &self.server.options.shared.prefix)
     }
 
+    /// What is done with each table.
+    pub(super) fn rights(&self) -> &'static [&'static str] {
+        self.server.options.shared.rights()
+    }
+
     /// What names our tables among all of the server.
     pub(super) fn place(&self) -> String {
         format!("{} {}", self.server.address.db_name().unwrap_or_default(), self.server.options.shared.prefix)
@@ -194,7 +200,7 @@ impl MySession {
     /// Marks it as spent until the answer is here; where it stood.
     fn sends(&mut self) -> Result<Standing, Fault> {
         match std::mem::replace(&mut self.standing, Standing::Spent) {
-            Standing::Spent => Err(Fault::Nothing("the session is spent".into())),
+            Standing::Spent => Err(Fault::Nothing("the connection to the server is lost".into())),
             standing => {
                 self.server.round_trips.fetch_add(1, Ordering::Relaxed);
                 Ok(standing)
@@ -270,7 +276,7 @@ impl MySession {
                 self.standing = Standing::Idle;
                 Ok(())
             }
-            Standing::Spent => Err(Fault::Nothing("the session is spent".into())),
+            Standing::Spent => Err(Fault::Nothing("the connection to the server is lost".into())),
         }
     }
 
@@ -360,7 +366,7 @@ impl Pooled for MySession {
             // A number on some servers, a word on others.
             let rows = self.rows("SELECT 1 FROM DUAL WHERE @@GLOBAL.read_only IN ('0', 'OFF')", &[]);
             match tokio::time::timeout(Duration::from_secs(5), rows).await {
-                Ok(rows) => Ok(!rows?.is_empty()),
+                Ok(rows) => Ok(!rows?.is_empty() || self.server.options.shared.allow_read_only),
                 Err(_) => Ok(false),
             }
         })
@@ -368,19 +374,19 @@ impl Pooled for MySession {
 }
 
 /// Connects, encrypted as the address demands.
-async fn connect(server: &Server) -> mysql_async::Result<Conn> {
-    let refused = match Conn::new(server.address.clone()).await {
+pub(super) async fn connect(address: &Opts, mode: Mode) -> mysql_async::Result<Conn> {
+    let refused = match Conn::new(address.clone()).await {
         Err(error) => error,
         connected => return connected,
     };
-    let opts = OptsBuilder::from_opts(server.address.clone());
-    match server.mode {
+    let opts = OptsBuilder::from_opts(address.clone());
+    match mode {
         Mode::Prefer if matches!(refused, Error::Driver(DriverError::NoClientSslFlagFromServer)) => {
             Conn::new(opts.ssl_opts(None::<SslOpts>)).await
         }
         Mode::VerifyCa => match name_on_certificate(&refused) {
             Some(name) => {
-                let ssl = server.address.ssl_opts().cloned().unwrap_or_default();
+                let ssl = address.ssl_opts().cloned().unwrap_or_default();
                 Conn::new(opts.ssl_opts(ssl.with_danger_tls_hostname_override(Some(name)))).await
             }
             None => Err(refused),

@@ -4,7 +4,7 @@ use super::WORDS;
 use crate::{
     error::StoreError,
     server::{
-        error::{all_runs, reported},
+        error::{all_runs, undone},
         sql::Fault,
         tls,
     },
@@ -47,7 +47,7 @@ pub(super) fn ends_session(error: &Error) -> bool {
     match error {
         // A cluster's node that left it; shutdown; broken packets; forgotten statements; read-only; killed; idle too long.
         Error::Server(said) => {
-            matches!(said.code, 1047 | 1053 | 1152..=1161 | 1243 | 1290 | 1836 | 1927 | 3169 | 4031)
+            matches!(said.code, 1047 | 1053 | 1152..=1161 | 1243 | 1290 | 1792 | 1836 | 1927 | 3169 | 4031)
         }
         _ => true,
     }
@@ -93,13 +93,19 @@ pub(super) fn at_open(what: &str, fault: Fault) -> StoreError {
         _ => None,
     };
     let refusal = said.and_then(|said| refusal(what, said));
-    refusal.unwrap_or_else(|| reported(fault.before_commit(), &all_runs(&Namespace::default())))
+    refusal.unwrap_or_else(|| undone(fault, &all_runs(&Namespace::default())))
 }
 
 /// Whether the user lacks a right.
 pub(super) fn is_denied(fault: &Fault) -> bool {
     let Fault::Nothing(source) = fault else { return false };
     source.downcast_ref::<ServerError>().is_some_and(|said| matches!(said.code, 1044 | 1142 | 1143))
+}
+
+/// Whether it takes no writes. 1290 is said of any option that forbids something.
+fn is_read_only(said: &ServerError) -> bool {
+    let by_option = ["read-only", "read_only"].iter().any(|option| said.message.contains(option));
+    matches!(said.code, 1792 | 1836) || said.code == 1290 && by_option
 }
 
 /// What the server has against us for good, with the cure.
@@ -110,8 +116,12 @@ fn refusal(what: &str, said: &ServerError) -> Option<StoreError> {
             "grant this user the rights: GRANT CREATE, SELECT, INSERT, UPDATE, DELETE ON database.* TO user"
         }
         1130 => "create the user for this host as well: CREATE USER user@host",
+        1461 => "raise the server's max_prepared_stmt_count: each session keeps some dozens",
         1064 | 1193 => "upgrade the server: it must be MySQL 8.0.1, MariaDB 10.6 or newer",
-        1290 | 1836 => return Some(refused(what, format!("{said}: name the primary"), code::READ_ONLY)),
+        _ if is_read_only(said) => {
+            let cure = "name the primary, or turn tx_read_only off";
+            return Some(refused(what, format!("{said}: {cure}"), code::READ_ONLY));
+        }
         _ => return None,
     };
     Some(refused(what, format!("{said}: {cure}"), code::CANNOT_OPEN))

@@ -3,9 +3,10 @@
 use crate::{
     error::StoreError,
     server::{
-        error::{all_runs, reported},
+        error::{all_runs, undone},
         pool::Sessions,
         sql::{Fault, Session, values},
+        takes_no_writes,
     },
     store::{BoxFuture, Fact, Verdict},
 };
@@ -16,17 +17,39 @@ use std::collections::HashMap;
 const OLDEST_MYSQL: [u64; 3] = [8, 0, 1];
 const OLDEST_MARIADB: [u64; 3] = [10, 6, 0];
 
+/// A name that a server doesn't know is left out of its answer.
+pub(super) const ASK: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version', 'read_only', 'innodb_read_only', \
+     'tx_read_only', 'transaction_read_only', 'innodb_flush_log_at_trx_commit', 'innodb_doublewrite', 'log_bin', 'sync_binlog', \
+     'binlog_format', 'max_allowed_packet', 'rpl_semi_sync_master_enabled', 'rpl_semi_sync_source_enabled', 'tx_isolation', \
+     'transaction_isolation', 'server_uuid', 'hostname', 'port', 'datadir', 'server_id')";
+
 /// The settings of a server that matter here; one that it doesn't know is missing.
 pub(super) struct Settings(HashMap<String, String>);
 
 impl Settings {
     pub(super) async fn ask(session: &mut dyn Session) -> Result<Self, Fault> {
-        let sql = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version', 'read_only', 'innodb_read_only', \
-                   'innodb_flush_log_at_trx_commit', 'innodb_doublewrite', 'log_bin', 'sync_binlog', 'binlog_format', \
-                   'max_allowed_packet', 'rpl_semi_sync_master_enabled', 'rpl_semi_sync_source_enabled')";
-        let rows = session.rows(sql, values![]).await?;
+        let rows = session.rows(ASK, values![]).await?;
         let setting = |row: &crate::server::sql::Row| Ok((row.text(0)?.to_owned(), row.text(1)?.to_owned()));
         rows.iter().map(setting).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// As they were answered to [`ASK`].
+    pub(super) fn of(rows: Vec<(String, String)>) -> Self {
+        Self(rows.into_iter().collect())
+    }
+
+    /// How transactions are isolated where nothing else is said, as a statement has it.
+    pub(super) fn isolation(&self) -> String {
+        let found = [self.text("transaction_isolation"), self.text("tx_isolation")].concat();
+        if found.is_empty() { "REPEATABLE READ".into() } else { found.replace('-', " ") }
+    }
+
+    /// What names the server: MariaDB has no number of its own.
+    pub(super) fn server(&self) -> String {
+        match self.text("server_uuid") {
+            "" => ["hostname", "port", "datadir", "server_id"].map(|name| self.text(name)).join(" "),
+            uuid => uuid.to_owned(),
+        }
     }
 
     fn text(&self, name: &str) -> &str {
@@ -76,7 +99,11 @@ impl Settings {
     }
 
     fn facts(&self) -> Vec<Fact> {
-        vec![self.flushing(), self.log(), self.pages(), self.replicas(), self.packets(), self.program()]
+        let by_setting = ["tx_read_only", "transaction_read_only"].iter().any(|name| self.is_on(name));
+        let read_only = (self.is_read_only() || by_setting).then(takes_no_writes);
+        let others =
+            [self.flushing(), self.log(), self.pages(), self.replicas(), self.packets(), self.program()];
+        read_only.into_iter().chain(others).collect()
     }
 
     fn flushing(&self) -> Fact {
@@ -146,8 +173,7 @@ pub(super) fn facts(sessions: Sessions) -> BoxFuture<'static, Result<Vec<Fact>, 
     Box::pin(async move {
         let mut session = sessions.lend().await?;
         let settings = Settings::ask(&mut **session).await;
-        let settings =
-            settings.map_err(|fault| reported(fault.before_commit(), &all_runs(&Namespace::default())))?;
+        let settings = settings.map_err(|fault| undone(fault, &all_runs(&Namespace::default())))?;
         Ok(settings.facts())
     })
 }

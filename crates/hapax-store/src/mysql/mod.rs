@@ -18,13 +18,14 @@ mod connection;
 mod error;
 mod health;
 mod schema;
+mod user;
 
 use crate::{
     codec::{Codec, PayloadCodec},
     error::StoreError,
     server::{
         OnServer, ServerStore,
-        address::{check_prefix, hidden},
+        address::{check_path, check_prefix, hidden, understood},
         clock_of,
         options::{Options, shared_options},
         pool::Sessions,
@@ -45,6 +46,7 @@ use std::{
 };
 
 pub use crate::server::Isolation;
+pub use user::MySqlDatabase;
 
 /// A connection on which nothing was said for so long is asked whether the other side is still there.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
@@ -115,14 +117,14 @@ impl MySqlStore {
         let bad = |why: String| refused(&what, why, code::BAD_URL);
         check_prefix(&options.shared.prefix).map_err(bad)?;
         let (address, mode) = address(url).map_err(bad)?;
-        let Options { sessions, must_exist, codec, .. } = options.shared.clone();
+        let Options { sessions, answer_limit, must_exist, codec, .. } = options.shared.clone();
         let server = Arc::new(Server { address, mode, options, what, round_trips: AtomicU64::new(0) });
         let mut first = MySession::open(&server).await?;
-        first.check().await?;
+        server.options.shared.admit(first.check().await)?;
         schema::migrate(&mut first, &server.what, must_exist).await?;
         let clock = clock_of(&mut first).await?;
-        let sessions = Sessions::new(Arc::new(server.clone()), sessions);
-        let asking = Sessions::new(Arc::new(Asking(server.clone())), 1);
+        let sessions = Sessions::new(Arc::new(server.clone()), sessions, answer_limit);
+        let asking = Sessions::new(Arc::new(Asking(server.clone())), 1, answer_limit);
         let store = ServerStore::new(sessions, asking, codec, Arc::new(health::facts), clock);
         Ok(Arc::new(Self { store, server }))
     }
@@ -141,7 +143,8 @@ impl MySqlStore {
 
 /// The parts of an address, with what every session of ours asks of its connection.
 fn address(url: &str) -> Result<(Opts, Mode), String> {
-    let (url, tls) = tls::take(url, &WORDS)?;
+    check_path(url)?;
+    let (url, tls) = tls::take(&understood(url, "mysql")?, &WORDS)?;
     let opts = Opts::from_url(&url).map_err(|error| error.to_string())?;
     if opts.db_name().is_none_or(str::is_empty) {
         return Err("it names no database: mysql://user:password@host:3306/database".into());

@@ -227,7 +227,8 @@ fn probe(table: &str, right: &str) -> String {
 /// Refuses a user who may not do with the tables what is done with them; of the program's own only reading is.
 async fn demand_rights(session: &mut MySession, what: &str) -> Result<(), StoreError> {
     let about = |fault| at_open(what, fault);
-    let each = TABLES.iter().flat_map(|table| RIGHTS.map(|right| (*table, right)));
+    let rights = session.rights();
+    let each = TABLES.iter().flat_map(|table| rights.iter().map(|right| (*table, *right)));
     let all: Vec<_> = each.chain([("hapax_schema", RIGHTS[0])]).collect();
     let together: Vec<String> = all.iter().map(|(table, right)| probe(table, right)).collect();
     let mut missing: BTreeMap<&str, Vec<&str>> = BTreeMap::new();

@@ -3,7 +3,7 @@
 //! Invariant: whatever is inserted is selected from what the fence has updated, so that nothing takes effect without it.
 
 use crate::{
-    prepare::{CheckpointParts, Parts, row_sum},
+    prepare::{CheckpointParts, Parts, Prepared, row_sum},
     server::chain::Chain,
 };
 use hapax_core::{
@@ -21,6 +21,9 @@ pub(super) const NOW: &str = "(extract(epoch from clock_timestamp()) * 1000000):
 /// Which tables chains write to, beside the run's own row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(super) struct Needs {
+    /// One chain, of one step at the most: its values stand in the statement as they are, not in arrays, which cost the
+    /// server more to take apart than all else of a step.
+    lone: bool,
     steps: bool,
     pages: bool,
     journal: bool,
@@ -29,7 +32,8 @@ pub(super) struct Needs {
 
 impl Needs {
     pub(super) fn of(chains: &[Chain]) -> Self {
-        let mut needs = Self::default();
+        let steps = chains.iter().flat_map(|chain| &chain.writes).filter(|prepared| is_step(prepared));
+        let mut needs = Self { lone: chains.len() == 1 && steps.count() <= 1, ..Self::default() };
         for prepared in chains.iter().flat_map(|chain| &chain.writes) {
             match (&*prepared.write, &prepared.parts) {
                 (Write::Step(commit), Parts::Step(parts)) => {
@@ -46,6 +50,10 @@ impl Needs {
     }
 }
 
+fn is_step(prepared: &Prepared) -> bool {
+    matches!(*prepared.write, Write::Step(_))
+}
+
 /// The flags of a chain: 1, no cancel may have been requested; 2, it ends the run, which has no parent to tell.
 const FENCE: &str = "WITH fence AS (UPDATE hapax_runs AS r SET step_id = coalesce(w.new_step, r.step_id), \
      digest = coalesce(w.new_digest, r.digest), next_seq = r.next_seq + w.rows, \
@@ -53,39 +61,46 @@ const FENCE: &str = "WITH fence AS (UPDATE hapax_runs AS r SET step_id = coalesc
      ready_at = CASE WHEN w.flags >= 2 THEN NULL WHEN w.new_step IS NULL OR r.status = 'running' THEN r.ready_at \
      ELSE r.lease_until END, \
      status = CASE WHEN w.flags >= 2 THEN 'succeeded' WHEN w.new_step IS NULL THEN r.status ELSE 'running' END, \
-     status_json = CASE WHEN w.flags >= 2 THEN $14 WHEN w.new_step IS NULL THEN r.status_json ELSE $13 END, \
+     status_json = CASE WHEN w.flags >= 2 THEN $2 WHEN w.new_step IS NULL THEN r.status_json ELSE $1 END, \
      owner = CASE WHEN w.flags >= 2 THEN NULL ELSE r.owner END, \
      lease_until = CASE WHEN w.flags >= 2 THEN 0 ELSE r.lease_until END \
-     FROM unnest($1::text[], $2::text[], $3::int8[], $4::bytea[], $5::int8[], $6::bytea[], $7::int8[], $8::int8[], \
-     $9::bytea[], $10::int8[], $11::int8[], $12::int8[]) WITH ORDINALITY \
-     AS w(namespace, run_id, epoch, nonce, step_id, digest, next_seq, new_step, new_digest, rows, used_us, flags, n) \
+     FROM {chains} \
+     AS w(n, namespace, run_id, epoch, nonce, step_id, digest, next_seq, new_step, new_digest, rows, used_us, flags) \
      WHERE r.namespace = w.namespace AND r.run_id = w.run_id AND (w.step_id IS NULL OR r.step_id = w.step_id) \
      AND (w.digest IS NULL OR r.digest = w.digest) AND r.next_seq = w.next_seq \
      AND (w.flags & 1 = 0 OR r.cancel_requested = 0) AND (w.flags & 2 = 0 OR r.parent IS NULL)";
+const FENCE_TYPES: [&str; 13] = [
+    "int8", "text", "text", "int8", "bytea", "int8", "bytea", "int8", "int8", "bytea", "int8", "int8", "int8",
+];
 const OWNERSHIP: &str = " AND r.epoch = w.epoch AND r.nonce = w.nonce";
 const FENCED: &str = " RETURNING w.n, r.namespace, r.run_id)";
 
 /// The statement for chains with such needs.
 pub(super) fn sql(needs: Needs) -> String {
-    let mut sql = FENCE.to_owned();
+    // Behind the two that all share.
+    let mut next = 3;
+    let mut source = |types: &[&str], lone: bool| {
+        let array = if lone { "" } else { "[]" };
+        let places: Vec<String> =
+            types.iter().zip(next..).map(|(kind, n)| format!("${n}::{kind}{array}")).collect();
+        next += types.len();
+        let places = places.join(", ");
+        if lone { format!("(SELECT {places})") } else { format!("unnest({places})") }
+    };
+    let chains = source(&FENCE_TYPES, needs.lone);
+    let mut sql = FENCE.replace("{chains}", &chains);
     if !canary::on("fence") {
         sql.push_str(OWNERSHIP);
     }
     sql.push_str(FENCED);
-    let mut next = 15;
-    let mut places = |types: &[&str]| {
-        let places: Vec<String> =
-            types.iter().zip(next..).map(|(kind, n)| format!("${n}::{kind}[]")).collect();
-        next += types.len();
-        places.join(", ")
-    };
     if needs.steps {
-        let places = places(&[
+        let types = [
             "int8", "int8", "bytea", "bytea", "bytea", "bytea", "int8", "int8", "int8", "int8", "int8",
             "bytea", "bytea", "int8", "bytea", "bytea", "text",
-        ]);
+        ];
+        let steps = source(&types, needs.lone);
         sql.push_str(&format!(
-            ", step AS (SELECT f.namespace, f.run_id, v.* FROM unnest({places}) AS v(n, step_id, step_key, digest, io, \
+            ", step AS (SELECT f.namespace, f.run_id, v.* FROM {steps} AS v(n, step_id, step_key, digest, io, \
              outbox, seed, next_seq, state_version, state_kind, state_base, state, frontier, frontier_len, pages, \
              barriers, label) JOIN fence AS f USING (n)), \
              keys AS (INSERT INTO hapax_keys (namespace, run_id, step_key, step_id) \
@@ -98,31 +113,31 @@ pub(super) fn sql(needs: Needs) -> String {
         ));
     }
     if needs.pages {
-        let places = places(&["int8", "int8", "int8", "bytea"]);
+        let pages = source(&["int8", "int8", "int8", "bytea"], false);
         sql.push_str(&format!(
             ", pages AS (INSERT INTO hapax_frontier (namespace, run_id, step_id, page, items) \
-             SELECT f.namespace, f.run_id, v.step_id, v.page, v.items FROM unnest({places}) \
+             SELECT f.namespace, f.run_id, v.step_id, v.page, v.items FROM {pages} \
              AS v(n, step_id, page, items) JOIN fence AS f USING (n))"
         ));
     }
     if needs.journal {
-        let places = places(&["int8", "int8", "bytea", "int8", "int8", "bytea", "bytea"]);
+        let journal = source(&["int8", "int8", "bytea", "int8", "int8", "bytea", "bytea"], false);
         sql.push_str(&format!(
             ", journal AS (INSERT INTO hapax_journal (namespace, run_id, seq, base, step_id, path_hash, entry, row_sum) \
              SELECT f.namespace, f.run_id, v.seq, v.base, v.step_id, v.path_hash, v.entry, v.row_sum \
-             FROM unnest({places}) AS v(n, seq, base, step_id, path_hash, entry, row_sum) JOIN fence AS f USING (n))"
+             FROM {journal} AS v(n, seq, base, step_id, path_hash, entry, row_sum) JOIN fence AS f USING (n))"
         ));
     }
     if needs.outbox {
-        let messages = places(&["int8", "int8", "int8", "text", "text", "bytea"]);
-        let channels = places(&["int8", "text"]);
+        let messages = source(&["int8", "int8", "int8", "text", "text", "bytea"], false);
+        let channels = source(&["int8", "text"], false);
         sql.push_str(&format!(
             ", messages AS (INSERT INTO hapax_outbox (namespace, run_id, step_id, position, topic, msg_key, payload, \
              status, attempts, written_at) SELECT f.namespace, f.run_id, v.step_id, v.position, v.topic, v.msg_key, \
-             v.payload, 'pending', 0, {{now}} FROM unnest({messages}) AS v(n, step_id, position, topic, msg_key, payload) \
+             v.payload, 'pending', 0, {{now}} FROM {messages} AS v(n, step_id, position, topic, msg_key, payload) \
              JOIN fence AS f USING (n)), \
              channels AS (INSERT INTO hapax_channels (namespace, run_id, topic, due_at) \
-             SELECT f.namespace, f.run_id, v.topic, {{now}} FROM unnest({channels}) AS v(n, topic) \
+             SELECT f.namespace, f.run_id, v.topic, {{now}} FROM {channels} AS v(n, topic) \
              JOIN fence AS f USING (n) ON CONFLICT DO NOTHING)"
         ));
     }
@@ -132,6 +147,11 @@ pub(super) fn sql(needs: Needs) -> String {
 
 /// A value that is bound to the statement.
 type Bound<'v> = &'v (dyn ToSql + Sync);
+
+/// A column as an array, or the value that alone stands in it.
+fn bound<T: ToSql + Sync>(column: &Vec<T>, lone: bool) -> Bound<'_> {
+    if lone { &column[0] } else { column }
+}
 
 /// Values of a column, row by row.
 #[derive(Default)]
@@ -145,6 +165,7 @@ struct Columns<'c> {
 
 #[derive(Default)]
 struct Fences<'c> {
+    n: Vec<i64>,
     namespace: Vec<&'c str>,
     run_id: Vec<&'c str>,
     epoch: Vec<i64>,
@@ -215,7 +236,7 @@ impl<'c> Columns<'c> {
     fn of(chains: &'c [Chain]) -> Self {
         let mut columns = Self::default();
         for (chain, n) in chains.iter().zip(1..) {
-            columns.chains.push(chain);
+            columns.chains.push(n, chain);
             let mut topics = BTreeSet::new();
             for prepared in &chain.writes {
                 match (&*prepared.write, &prepared.parts) {
@@ -241,8 +262,9 @@ impl<'c> Columns<'c> {
 }
 
 impl<'c> Fences<'c> {
-    fn push(&mut self, chain: &'c Chain) {
+    fn push(&mut self, n: i64, chain: &'c Chain) {
         let (run, demands, leaves) = (chain.run(), &chain.demands, &chain.leaves);
+        self.n.push(n);
         self.namespace.push(run.namespace.as_str());
         self.run_id.push(run.run.as_str());
         self.epoch.push(demands.epoch.counter.cast_signed());
@@ -258,20 +280,21 @@ impl<'c> Fences<'c> {
         self.flags.push(i64::from(demands.no_cancel) | i64::from(leaves.ends) << 1);
     }
 
-    fn values(&self) -> [Bound<'_>; 12] {
+    fn values(&self, lone: bool) -> [Bound<'_>; 13] {
         [
-            &self.namespace,
-            &self.run_id,
-            &self.epoch,
-            &self.nonce,
-            &self.step,
-            &self.digest,
-            &self.next_seq,
-            &self.new_step,
-            &self.new_digest,
-            &self.rows,
-            &self.used_us,
-            &self.flags,
+            bound(&self.n, lone),
+            bound(&self.namespace, lone),
+            bound(&self.run_id, lone),
+            bound(&self.epoch, lone),
+            bound(&self.nonce, lone),
+            bound(&self.step, lone),
+            bound(&self.digest, lone),
+            bound(&self.next_seq, lone),
+            bound(&self.new_step, lone),
+            bound(&self.new_digest, lone),
+            bound(&self.rows, lone),
+            bound(&self.used_us, lone),
+            bound(&self.flags, lone),
         ]
     }
 }
@@ -297,25 +320,25 @@ impl<'c> Steps<'c> {
         self.label.push(checkpoint.label.as_deref());
     }
 
-    fn values(&self) -> [Bound<'_>; 17] {
+    fn values(&self, lone: bool) -> [Bound<'_>; 17] {
         [
-            &self.n,
-            &self.step,
-            &self.key,
-            &self.digest,
-            &self.io,
-            &self.outbox,
-            &self.seed,
-            &self.next_seq,
-            &self.state_version,
-            &self.state_kind,
-            &self.state_base,
-            &self.state,
-            &self.frontier,
-            &self.frontier_len,
-            &self.pages,
-            &self.barriers,
-            &self.label,
+            bound(&self.n, lone),
+            bound(&self.step, lone),
+            bound(&self.key, lone),
+            bound(&self.digest, lone),
+            bound(&self.io, lone),
+            bound(&self.outbox, lone),
+            bound(&self.seed, lone),
+            bound(&self.next_seq, lone),
+            bound(&self.state_version, lone),
+            bound(&self.state_kind, lone),
+            bound(&self.state_base, lone),
+            bound(&self.state, lone),
+            bound(&self.frontier, lone),
+            bound(&self.frontier_len, lone),
+            bound(&self.pages, lone),
+            bound(&self.barriers, lone),
+            bound(&self.label, lone),
         ]
     }
 }
@@ -389,10 +412,10 @@ pub(super) async fn run(
     let columns = Columns::of(chains);
     let (running, succeeded) = (Status::Running.to_json(), Status::Succeeded.to_json());
     let (running, succeeded) = (running.as_str(), succeeded.as_str());
-    let mut values: Vec<Bound<'_>> = columns.chains.values().to_vec();
-    values.extend::<[Bound<'_>; 2]>([&running, &succeeded]);
+    let mut values: Vec<Bound<'_>> = vec![&running, &succeeded];
+    values.extend(columns.chains.values(needs.lone));
     if needs.steps {
-        values.extend(columns.steps.values());
+        values.extend(columns.steps.values(needs.lone));
     }
     if needs.pages {
         values.extend(columns.pages.values());

@@ -144,7 +144,7 @@ impl PgSession {
         let what = &self.server.what;
         let ask = "SELECT current_setting('server_version_num'), pg_is_in_recovery(), current_setting('fsync'), \
                    current_setting('full_page_writes'), current_setting('synchronous_commit'), \
-                   current_setting('server_version')";
+                   current_setting('server_version'), current_setting('default_transaction_read_only')";
         let answer = self
             .client
             .simple_query(ask)
@@ -161,6 +161,10 @@ impl PgSession {
         }
         if said(1) == "t" {
             let why = "it is a standby, which takes no writes: name the primary";
+            return Err(refused(what, why, code::READ_ONLY));
+        }
+        if said(6) == "on" {
+            let why = "its transactions are read-only (default_transaction_read_only = on): turn that off for this user";
             return Err(refused(what, why, code::READ_ONLY));
         }
         let unsafe_settings: Vec<&str> = [
@@ -193,6 +197,11 @@ impl PgSession {
     /// A table as it is named here.
     pub(super) fn table(&self, name: &str) -> String {
         name.replace("hapax_", &self.server.options.shared.prefix)
+    }
+
+    /// What is done with each table.
+    pub(super) fn rights(&self) -> &'static [&'static str] {
+        self.server.options.shared.rights()
     }
 
     /// The schema of the tables.
@@ -325,7 +334,7 @@ impl PgSession {
                 self.client.batch_execute("ROLLBACK").await.map_err(fault)?;
             }
             Standing::Idle | Standing::Begins(_) => {}
-            Standing::Spent => return Err(Fault::Nothing("the session is spent".into())),
+            Standing::Spent => return Err(Fault::Nothing("the connection to the server is lost".into())),
         }
         self.standing = Standing::Idle;
         Ok(())
@@ -423,7 +432,7 @@ impl Pooled for PgSession {
         Box::pin(async move {
             let rows = self.query("SELECT 1 WHERE NOT pg_is_in_recovery()", &[]);
             match tokio::time::timeout(Duration::from_secs(5), rows).await {
-                Ok(rows) => Ok(!rows?.is_empty()),
+                Ok(rows) => Ok(!rows?.is_empty() || self.server.options.shared.allow_read_only),
                 Err(_) => Ok(false),
             }
         })
@@ -431,8 +440,11 @@ impl Pooled for PgSession {
 }
 
 /// Moves bytes between client and server until either is gone; notes warnings.
-async fn drive<T>(mut connection: Connection<Socket, T>, warned: Arc<AtomicBool>, heard: Option<Heard>)
-where
+pub(super) async fn drive<T>(
+    mut connection: Connection<Socket, T>,
+    warned: Arc<AtomicBool>,
+    heard: Option<Heard>,
+) where
     T: TlsStream + Unpin + Send,
 {
     loop {
@@ -464,7 +476,8 @@ fn translate(sql: &str, prefix: &str) -> String {
     let named = sql
         .replace("hapax_", prefix)
         .replace("{now}", commit::NOW)
-        .replace("{writable}", "NOT pg_is_in_recovery()");
+        // On in a standby, too.
+        .replace("{writable}", "current_setting('transaction_read_only') = 'off'");
     let mut parts = named.split('?');
     let mut translated = parts.next().unwrap_or_default().to_owned();
     for (number, part) in parts.enumerate() {

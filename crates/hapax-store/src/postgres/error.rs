@@ -12,9 +12,7 @@ use tokio_postgres::{Config, Error, error::SqlState};
 pub(super) fn fault(error: Error) -> Fault {
     let Some(state) = error.code() else {
         // No word from the server: the connection broke, or our own types don't fit.
-        return if error.is_closed()
-            || std::error::Error::source(&error).is_some_and(<dyn std::error::Error>::is::<std::io::Error>)
-        {
+        return if error.is_closed() || source_io(&error).is_some() {
             Fault::Lost(error.into())
         } else {
             Fault::Damage(None, error.to_string())
@@ -47,7 +45,7 @@ pub(super) fn ends_session(error: &Error) -> bool {
 }
 
 /// What the server says, with its code.
-fn told(error: &Error) -> String {
+pub(super) fn told(error: &Error) -> String {
     match error.as_db_error() {
         Some(said) => format!("{} ({})", said.message(), said.code().code()),
         None => error.to_string(),
@@ -68,6 +66,12 @@ pub(super) fn cannot_connect(what: &str, config: &Config, error: &Error) -> Stor
     if error.code().is_none() && deepest(error) == "server does not support TLS" {
         return refused(what, WORDS.not_there(), code::CANNOT_OPEN);
     }
+    // What the driver says of hosts of which none takes writes.
+    let io = source_io(error);
+    if io.is_some_and(|io| io.kind() == std::io::ErrorKind::PermissionDenied) {
+        let why = "it takes no writes, or none of its hosts does: name the primary";
+        return refused(what, why, code::READ_ONLY);
+    }
     let user = quoted(config.get_user().unwrap_or_default());
     let database = config.get_dbname().map_or_else(|| user.clone(), quoted);
     let cure = match error.code().map(SqlState::code) {
@@ -75,12 +79,19 @@ pub(super) fn cannot_connect(what: &str, config: &Config, error: &Error) -> Stor
         Some("3D000") => format!("create the database first: CREATE DATABASE {database}"),
         Some("42501") => format!("let this user connect: GRANT CONNECT ON DATABASE {database} TO {user}"),
         // A setting that it doesn't know.
+        Some("42704") if config.get_options().is_some() => {
+            "take it out of the address's `options`, if it stands there, or upgrade the server to PostgreSQL 13".to_owned()
+        }
         Some("42704") => "upgrade the server: it must be PostgreSQL 13 or newer".to_owned(),
         // Too many sessions, or a server that starts or stops: later it may work.
         Some("53300" | "57P03" | "57P01") => return StoreError::Retry(told(error).into()),
         _ => "check that the server runs, and its address".to_owned(),
     };
     refused(what, format!("{}: {cure}", deepest(error)), code::CANNOT_OPEN)
+}
+
+pub(super) fn source_io(error: &Error) -> Option<&std::io::Error> {
+    std::error::Error::source(error).and_then(<dyn std::error::Error>::downcast_ref)
 }
 
 /// A name as it stands in a statement.

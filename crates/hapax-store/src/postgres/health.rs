@@ -3,9 +3,10 @@
 use crate::{
     error::StoreError,
     server::{
-        error::{all_runs, reported},
+        error::{all_runs, undone},
         pool::Sessions,
         sql::{Fault, Session, one, values},
+        takes_no_writes,
     },
     store::{BoxFuture, Fact, Verdict},
 };
@@ -16,7 +17,7 @@ pub(super) fn facts(sessions: Sessions) -> BoxFuture<'static, Result<Vec<Fact>, 
     Box::pin(async move {
         let mut session = sessions.lend().await?;
         let facts = ask(&mut **session).await;
-        facts.map_err(|fault| reported(fault.before_commit(), &all_runs(&Namespace::default())))
+        facts.map_err(|fault| undone(fault, &all_runs(&Namespace::default())))
     })
 }
 
@@ -36,7 +37,12 @@ async fn ask(session: &mut dyn Session) -> Result<Vec<Fact>, Fault> {
         _ => (Verdict::Good, "commits are on the disk before they are answered"),
     };
     facts.push(Fact { name: "synchronous_commit", found, verdict, meaning: meaning.into() });
-    facts.push(standbys(session).await?);
+    if setting(session, "transaction_read_only").await? == "on" {
+        facts.push(takes_no_writes());
+    }
+    if !is_standby(session).await? {
+        facts.push(standbys(session).await?);
+    }
     let version = setting(session, "server_version").await?;
     let meaning = "13 and newer are supported".into();
     facts.push(Fact { name: "PostgreSQL", found: version, verdict: Verdict::Good, meaning });
@@ -46,6 +52,11 @@ async fn ask(session: &mut dyn Session) -> Result<Vec<Fact>, Fault> {
 async fn setting(session: &mut dyn Session, name: &str) -> Result<String, Fault> {
     let row = one(session, "SELECT current_setting(?)", values![name]).await?;
     row.map_or(Ok(String::new()), |row| row.text(0).map(str::to_owned))
+}
+
+async fn is_standby(session: &mut dyn Session) -> Result<bool, Fault> {
+    let row = one(session, "SELECT pg_is_in_recovery()::int", values![]).await?;
+    row.map_or(Ok(false), |row| row.int(0).map(|standby| standby != 0))
 }
 
 /// A standby that lags behind loses what was acknowledged when it takes over.

@@ -18,13 +18,14 @@ mod health;
 mod listen;
 mod schema;
 mod tls;
+mod user;
 
 use crate::{
     codec::{Codec, PayloadCodec},
     error::StoreError,
     server::{
         OnServer, ServerStore,
-        address::{check_prefix, hidden},
+        address::{check_password, check_prefix, hidden, understood},
         clock_of,
         options::{Options, shared_options},
         pool::Sessions,
@@ -48,6 +49,7 @@ use tokio_postgres::{Config, config::SslMode};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 pub use crate::server::Isolation;
+pub use user::PostgresDatabase;
 
 /// How long a connection may take, unless the address says something else.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -135,7 +137,7 @@ impl PostgresStore {
         let bad = |why: String| refused(&hidden(url), why, code::BAD_URL);
         check_prefix(&options.shared.prefix).map_err(bad)?;
         let (config, tls) = address(url).map_err(bad)?;
-        let Options { sessions, must_exist, codec, .. } = options.shared.clone();
+        let Options { sessions, answer_limit, must_exist, codec, .. } = options.shared.clone();
         let server = Arc::new(Server {
             config,
             tls,
@@ -144,10 +146,10 @@ impl PostgresStore {
             round_trips: Arc::<AtomicU64>::default(),
         });
         let mut first = PgSession::open(&server, None).await?;
-        first.check().await?;
+        server.options.shared.admit(first.check().await)?;
         schema::migrate(&mut first, &server.what, must_exist).await?;
         let clock = clock_of(&mut first).await?;
-        let sessions = Sessions::new(Arc::new(server.clone()), sessions);
+        let sessions = Sessions::new(Arc::new(server.clone()), sessions, answer_limit);
         let store = ServerStore::new(sessions.clone(), sessions, codec, Arc::new(health::facts), clock);
         Ok(Arc::new(Self { store, server, listening: Listening::default() }))
     }
@@ -166,7 +168,8 @@ impl PostgresStore {
 
 /// The parts of an address, and how its sessions are encrypted.
 fn address(url: &str) -> Result<(Config, MakeRustlsConnect), String> {
-    let (url, encryption) = take(url, &WORDS)?;
+    check_password(url)?;
+    let (url, encryption) = take(&understood(url, "postgres")?, &WORDS)?;
     let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| deepest(&error))?;
     if config.get_connect_timeout().is_none() {
         config.connect_timeout(CONNECT);

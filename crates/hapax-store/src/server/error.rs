@@ -43,6 +43,19 @@ pub(crate) fn reported(fault: Fault, about: &RunKey) -> StoreError {
     }
 }
 
+/// The same for work that didn't come to a commit: what was lost is known to have changed nothing.
+pub(crate) fn undone(fault: Fault, about: &RunKey) -> StoreError {
+    reported(fault.before_commit(), about)
+}
+
+/// Why no session was lent, as what became of a statement.
+pub(crate) fn unlent(error: StoreError) -> Fault {
+    match error {
+        StoreError::Retry(source) => Fault::Nothing(source),
+        error => Fault::Nothing(error.into()),
+    }
+}
+
 /// Stands for all runs of a namespace where an error can't name one.
 pub(crate) fn all_runs(namespace: &Namespace) -> RunKey {
     RunKey { namespace: namespace.clone(), run: RunId::new("*").expect("a star is a name") }

@@ -17,6 +17,7 @@ mod creation;
 pub(crate) mod error;
 mod journal;
 mod lease;
+mod limit;
 mod mailbox;
 pub(crate) mod options;
 mod outbox;
@@ -36,11 +37,11 @@ use crate::{
     prepare,
     store::{
         Answer, BoxFuture, Claimant, Created, Fact, Fleet, GcPolicy, GcReport, Hint, Lease, ListFilter,
-        Loaded, NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreStats, Ticket,
+        Loaded, NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreStats, Ticket, Verdict,
     },
 };
 use creation::{Birth, Creation};
-use error::{all_runs, reported};
+use error::{all_runs, reported, undone};
 use hapax_core::{
     checkpoint::Checkpoint,
     commit::{Epoch, Write, Written},
@@ -72,7 +73,7 @@ pub(crate) const TABLES: [&str; 9] = [
     "hapax_tags",
 ];
 
-/// What is done with each of them.
+/// What is done with each of them; whoever only looks needs the first.
 pub(crate) const RIGHTS: [&str; 4] = ["SELECT", "INSERT", "UPDATE", "DELETE"];
 
 /// What is said of tables that aren't there, beside others that are.
@@ -120,6 +121,12 @@ impl Isolation {
 pub(crate) type Health =
     Arc<dyn Fn(Sessions) -> BoxFuture<'static, Result<Vec<Fact>, StoreError>> + Send + Sync>;
 
+/// What is said of a server that can only be looked at.
+pub(crate) fn takes_no_writes() -> Fact {
+    let meaning = "runs can be looked at; whatever changes them needs the primary".into();
+    Fact { name: "writes", found: "none: it is read-only".into(), verdict: Verdict::Note, meaning }
+}
+
 /// Does `$work` in a transaction of the store; `$about` is the run that errors name.
 macro_rules! call {
     ($store:expr, $about:expr, |$tx:ident| $work:expr) => {{
@@ -134,15 +141,17 @@ pub(crate) use call;
 macro_rules! look {
     ($store:expr, $about:expr, |$session:ident| $read:expr) => {{
         let mut lent = $store.sessions.lend().await?;
-        let about = |fault: $crate::server::sql::Fault| {
-            $crate::server::error::reported(fault.before_commit(), $about)
-        };
+        let about = |fault: $crate::server::sql::Fault| $crate::server::error::undone(fault, $about);
         lent.begin_reading().await.map_err(about)?;
         let answer = {
             let $session: &mut dyn $crate::server::sql::Session = &mut **lent;
             $read.await
         };
-        lent.rollback().await.map_err(about)?;
+        let over = lent.rollback().await;
+        // What failed first says why.
+        if answer.is_ok() {
+            over.map_err(about)?;
+        }
         answer
     }};
 }
@@ -156,7 +165,7 @@ macro_rules! ask {
             let $session: &mut dyn $crate::server::sql::Session = &mut **lent;
             $read.await
         };
-        answer.map_err(|fault| reported(fault.before_commit(), $about))
+        answer.map_err(|fault| undone(fault, $about))
     }};
 }
 
@@ -225,13 +234,24 @@ impl ServerStore {
         self.lanes.write(prepared, room)
     }
 
+    /// A session for what is asked again and again. Where the server allows no further one, one of the others makes room.
+    async fn lend_asking(&self) -> Result<Lent, StoreError> {
+        match self.asking.lend().await {
+            Err(StoreError::Retry(_)) => {
+                self.sessions.lend().await?.retire();
+                self.asking.lend().await
+            }
+            lent => lent,
+        }
+    }
+
     async fn look_out(&self, filter: ReadyFilter) -> Result<Outlook, StoreError> {
-        let mut lent = self.asking.lend().await?;
+        let mut lent = self.lend_asking().await?;
         let outlook = lease::outlook(&mut **lent, &self.overlong, &self.clock, &filter).await;
         outlook.map_err(|fault| {
             // Whatever it is, the next one is asked on a session that was looked at: a primary may have become a standby.
-            drop(Lent::take(lent));
-            reported(fault.before_commit(), &all_runs(&filter.namespace))
+            lent.retire();
+            undone(fault, &all_runs(&filter.namespace))
         })
     }
 
@@ -255,7 +275,7 @@ pub(crate) async fn clock_of(session: &mut dyn Session) -> Result<Clock, StoreEr
         Ok(None) => Err(Fault::damage("the server tells no time")),
         Err(fault) => Err(fault),
     };
-    let about = |fault: Fault| reported(fault.before_commit(), &all_runs(&Namespace::default()));
+    let about = |fault: Fault| undone(fault, &all_runs(&Namespace::default()));
     clock.heard(asked_us, said_us.map_err(about)?, now_us());
     Ok(clock)
 }
@@ -301,9 +321,9 @@ impl<T: OnServer> Store for T {
 
     fn cancels(&self, owner: Arc<str>) -> Answer<'_, Vec<RunKey>> {
         Box::pin(async move {
-            let mut lent = self.server().asking.lend().await?;
+            let mut lent = self.server().lend_asking().await?;
             let runs = lease::cancels(&mut **lent, &owner).await;
-            runs.map_err(|fault| reported(fault.before_commit(), &all_runs(&Namespace::default())))
+            runs.map_err(|fault| undone(fault, &all_runs(&Namespace::default())))
         })
     }
 
@@ -372,7 +392,7 @@ impl<T: OnServer> Store for T {
     fn run(&self, run: RunKey) -> Answer<'_, Option<RunRecord>> {
         Box::pin(async move {
             look!(self.server(), &run, |session| read::run(session, &run))
-                .map_err(|fault| reported(fault, &run))
+                .map_err(|fault| undone(fault, &run))
         })
     }
 
@@ -420,7 +440,7 @@ impl<T: OnServer> Store for T {
         Box::pin(async move {
             let about = all_runs(&namespace);
             let fleet = look!(self.server(), &about, |session| lease::fleet(session, &namespace));
-            fleet.map_err(|fault| reported(fault.before_commit(), &about))
+            fleet.map_err(|fault| undone(fault, &about))
         })
     }
 
@@ -457,9 +477,10 @@ impl<T: OnServer> Store for T {
 
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
-            self.server().lanes.close().await;
+            // Whatever needs no answer comes first: whoever waits may give up on the lanes.
             self.stop_hearing();
             self.server().asking.close();
+            self.server().lanes.close().await;
             self.server().sessions.close();
         })
     }

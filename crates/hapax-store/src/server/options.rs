@@ -1,16 +1,23 @@
 //! How a server is used, whichever it is.
 
-use super::Isolation;
-use crate::codec::Codec;
+use super::{Isolation, RIGHTS};
+use crate::{codec::Codec, error::StoreError};
+use hapax_core::error::code;
+use std::time::Duration;
+
+/// Longer than a server of ours lets a statement run: who is slow and lives says so itself.
+const ANSWER_LIMIT: Duration = Duration::from_secs(65);
 
 /// What the options of all servers have in common.
 #[derive(Clone)]
 pub(crate) struct Options {
     pub(crate) prefix: String,
     pub(crate) sessions: usize,
+    pub(crate) answer_limit: Duration,
     pub(crate) isolation: Isolation,
     pub(crate) allow_unsafe: bool,
     pub(crate) must_exist: bool,
+    pub(crate) allow_read_only: bool,
     pub(crate) codec: Codec,
 }
 
@@ -19,9 +26,11 @@ impl Default for Options {
         Self {
             prefix: "hapax_".into(),
             sessions: 16,
+            answer_limit: ANSWER_LIMIT,
             isolation: Isolation::default(),
             allow_unsafe: false,
             must_exist: false,
+            allow_read_only: false,
             codec: Codec::default(),
         }
     }
@@ -32,11 +41,28 @@ impl std::fmt::Debug for Options {
         f.debug_struct("Options")
             .field("prefix", &self.prefix)
             .field("sessions", &self.sessions)
+            .field("answer_limit", &self.answer_limit)
             .field("isolation", &self.isolation)
             .field("allow_unsafe", &self.allow_unsafe)
             .field("must_exist", &self.must_exist)
+            .field("allow_read_only", &self.allow_read_only)
             .field("payload_codec", &self.codec.0.is_some())
             .finish()
+    }
+}
+
+impl Options {
+    /// What a look at the server found; one that takes no writes may do.
+    pub(crate) fn admit(&self, checked: Result<(), StoreError>) -> Result<(), StoreError> {
+        match checked {
+            Err(StoreError::Open { code: code::READ_ONLY, .. }) if self.allow_read_only => Ok(()),
+            checked => checked,
+        }
+    }
+
+    /// What is done with each table.
+    pub(crate) fn rights(&self) -> &'static [&'static str] {
+        if self.allow_read_only { &RIGHTS[..1] } else { &RIGHTS }
     }
 }
 
@@ -54,6 +80,14 @@ macro_rules! shared_options {
         #[must_use]
         pub fn sessions(mut self, most: usize) -> Self {
             self.shared.sessions = most.max(1);
+            self
+        }
+
+        /// How long an answer may take before its connection is given up; 65 s by default, a little longer than the
+        /// server lets a statement run.
+        #[must_use]
+        pub fn answer_limit(mut self, limit: std::time::Duration) -> Self {
+            self.shared.answer_limit = limit;
             self
         }
 
@@ -75,6 +109,14 @@ macro_rules! shared_options {
         #[must_use]
         pub fn must_exist(mut self, must_exist: bool) -> Self {
             self.shared.must_exist = must_exist;
+            self
+        }
+
+        /// Takes a server that takes no writes as well, and a user who may only read: whatever only looks at runs works
+        /// there, and everything else fails.
+        #[must_use]
+        pub fn allow_read_only(mut self, allow: bool) -> Self {
+            self.shared.allow_read_only = allow;
             self
         }
 

@@ -5,7 +5,7 @@
 
 use super::{
     ServerStore, call,
-    error::{Outcome, all_runs, reported},
+    error::{Outcome, all_runs, undone},
     look,
     runs::found_locked,
     sql::{Fault, GROUP_BYTES, Row, Session, Value, groups, place_rows, places, values},
@@ -100,7 +100,8 @@ async fn claim(tx: &mut Tx<'_>, filter: &ClaimFilter, by: &Claimant) -> Outcome<
 /// Channels that may be claimed by the clock, those first that have waited longest; locked.
 async fn due(tx: &mut Tx<'_>, filter: &ClaimFilter) -> Result<Vec<Channel>, Fault> {
     let mut sql =
-        "SELECT run_id, topic FROM hapax_channels WHERE namespace = ? AND due_at <= {now}".to_owned();
+        "SELECT run_id, topic FROM hapax_channels WHERE namespace = ? AND due_at > 0 AND due_at <= {now}"
+            .to_owned();
     let mut all: Vec<Value<'_>> = vec![filter.namespace.as_str().into()];
     if !filter.topics.is_empty() {
         sql.push_str(&format!(" AND topic IN {}", places(filter.topics.len())));
@@ -311,11 +312,11 @@ async fn list(
     filter: &OutboxFilter,
 ) -> Result<Vec<OutboxRecord>, StoreError> {
     let about = all_runs(&filter.namespace);
-    let unknown = |fault| reported(fault, &about);
+    let failed = |fault: Fault| undone(fault, &about);
     let (sql, all) = list_query(filter);
-    let rows = session.rows(&sql, &all).await.map_err(unknown)?;
+    let rows = session.rows(&sql, &all).await.map_err(failed)?;
     let read = |row: &Row| {
-        let stored = Stored::read(row, &filter.namespace).map_err(unknown)?;
+        let stored = Stored::read(row, &filter.namespace).map_err(failed)?;
         let (run, step) = (stored.record.run.clone(), Some(stored.record.place.step));
         let what = |error| format!("a message cannot be read: {error}");
         stored.unpack(codec).map_err(|error| StoreError::Corrupt { run, step, what: what(error) })

@@ -2,7 +2,10 @@
 //!
 //! Invariant: a session that was in a transaction when it came back is closed, never lent again.
 
-use super::sql::{Fault, Session};
+use super::{
+    limit::Limited,
+    sql::{Fault, Session},
+};
 use crate::{
     clock::{micros, now_us},
     error::StoreError,
@@ -10,12 +13,14 @@ use crate::{
 };
 use deadpool::managed::{self, Metrics, QueueMode, RecycleError, RecycleResult};
 use std::{
+    ops::{Deref, DerefMut},
     sync::{
-        Arc,
+        Arc, Once,
         atomic::{AtomicI64, Ordering},
     },
     time::Duration,
 };
+use tokio::sync::Notify;
 
 /// A session that rested for longer is asked whether its server still takes writes. Idle workers come more often than that,
 /// and ask for it themselves.
@@ -38,13 +43,55 @@ pub(crate) trait Pooled: Session {
 
 /// The sessions of a store.
 #[derive(Clone)]
-pub(crate) struct Sessions(managed::Pool<Manager>);
+pub(crate) struct Sessions {
+    pool: managed::Pool<Manager>,
+    /// Told when a session comes back.
+    back: Arc<Notify>,
+    /// That there are too few is said once.
+    said: Arc<Once>,
+}
 
 /// A session that goes back when it is dropped.
-pub(crate) type Lent = managed::Object<Manager>;
+pub(crate) struct Lent {
+    session: managed::Object<Manager>,
+    // Dropped after the session.
+    _back: TellBack,
+}
+
+/// Tells one who waits that a session came back.
+struct TellBack(Arc<Notify>);
+
+impl Drop for TellBack {
+    fn drop(&mut self) {
+        self.0.notify_one();
+    }
+}
+
+impl Lent {
+    /// Closes it instead of giving it back.
+    pub(crate) fn retire(self) {
+        drop(managed::Object::take(self.session));
+    }
+}
+
+impl Deref for Lent {
+    type Target = Box<dyn Pooled>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.session
+    }
+}
+
+impl DerefMut for Lent {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.session
+    }
+}
 
 pub(crate) struct Manager {
     connect: Arc<dyn Connect>,
+    /// How long an answer may take.
+    limit: Duration,
     /// When a session was last found broken, in microseconds since 1970.
     broken_us: AtomicI64,
 }
@@ -54,7 +101,7 @@ impl managed::Manager for Manager {
     type Error = StoreError;
 
     async fn create(&self) -> Result<Self::Type, StoreError> {
-        self.connect.connect().await
+        Ok(Box::new(Limited::new(self.connect.connect().await?, self.limit)))
     }
 
     async fn recycle(&self, session: &mut Self::Type, metrics: &Metrics) -> RecycleResult<StoreError> {
@@ -65,6 +112,7 @@ impl managed::Manager for Manager {
         // What broke one may have broken all that were there: a server that was restarted, a network that was gone.
         let rested = metrics.last_used();
         let is_suspect = now_us() - micros(rested) <= self.broken_us.load(Ordering::Relaxed);
+        let is_suspect = is_suspect && !hapax_core::canary::on("unsuspecting");
         if (rested > RESTED || is_suspect) && !matches!(session.takes_writes().await, Ok(true)) {
             return Err(RecycleError::message("its server takes no writes"));
         }
@@ -73,17 +121,32 @@ impl managed::Manager for Manager {
 }
 
 impl Sessions {
-    pub(crate) fn new(connect: Arc<dyn Connect>, most: usize) -> Self {
+    pub(crate) fn new(connect: Arc<dyn Connect>, most: usize, limit: Duration) -> Self {
         // The one that was used last is lent first, so that few of them have rested.
-        let manager = Manager { connect, broken_us: AtomicI64::new(0) };
+        let manager = Manager { connect, limit, broken_us: AtomicI64::new(0) };
         let pool = managed::Pool::builder(manager).max_size(most).queue_mode(QueueMode::Lifo).build();
-        Self(pool.expect("a pool without timeouts needs no runtime"))
+        let pool = pool.expect("a pool without timeouts needs no runtime");
+        Self { pool, back: Arc::default(), said: Arc::new(Once::new()) }
     }
 
-    /// A session; waits for one when all are lent.
+    /// A session; waits for one when all are lent, or when the server allows no more than there are.
     pub(crate) async fn lend(&self) -> Result<Lent, StoreError> {
-        match self.0.get().await {
-            Ok(session) => Ok(session),
+        let opened = loop {
+            // Asked for beforehand, so that a pool that is closed meanwhile wakes it too.
+            let back = self.back.notified();
+            match self.pool.get().await {
+                Err(managed::PoolError::Backend(StoreError::Retry(source))) if self.has_others() => {
+                    self.said.call_once(|| {
+                        tracing::warn!(error = %source, "no further session can be opened: those that are open are shared");
+                    });
+                    back.await;
+                }
+                opened => break opened,
+            }
+        };
+        match opened {
+            Ok(session) => Ok(Lent { session, _back: TellBack(self.back.clone()) }),
+            Err(managed::PoolError::Backend(error @ StoreError::Retry(_))) => Err(error),
             // The store is open, so whatever keeps a session from opening now may pass.
             Err(managed::PoolError::Backend(error)) => Err(StoreError::Retry(error.into())),
             Err(managed::PoolError::Closed) => Err(StoreError::Retry("the store is closed".into())),
@@ -91,7 +154,12 @@ impl Sessions {
         }
     }
 
+    fn has_others(&self) -> bool {
+        self.pool.status().size > 0 && !hapax_core::canary::on("unshared")
+    }
+
     pub(crate) fn close(&self) {
-        self.0.close();
+        self.pool.close();
+        self.back.notify_waiters();
     }
 }

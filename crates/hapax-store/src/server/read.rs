@@ -3,7 +3,7 @@
 //! Invariant: a checkpoint only leaves here when key, digest and the digests of all pages match its content.
 
 use super::{
-    error::reported,
+    error::undone,
     journal, mailbox,
     sql::{Fault, Row, Session, Value, one, places, values},
 };
@@ -101,7 +101,7 @@ pub(super) async fn load(
     codec: &Codec,
     key: &RunKey,
 ) -> Result<Loaded, StoreError> {
-    let record = run(session, key).await.map_err(|fault| reported(fault, key))?;
+    let record = run(session, key).await.map_err(|fault| undone(fault, key))?;
     let record = record.ok_or_else(|| StoreError::NotFound { run: key.clone() })?;
     let found = checkpoint(session, codec, key, record.step).await?;
     let Some((checkpoint, from_seq)) = found.filter(|(found, _)| found.digest == record.digest) else {
@@ -109,7 +109,7 @@ pub(super) async fn load(
         return Err(corrupt(key, record.step, what));
     };
     let journal = journal::read_based_on(session, codec, &record, from_seq).await;
-    Ok(Loaded { journal: journal.map_err(|fault| reported(fault, key))?, record, checkpoint })
+    Ok(Loaded { journal: journal.map_err(|fault| undone(fault, key))?, record, checkpoint })
 }
 
 fn corrupt(key: &RunKey, step: u64, what: impl Into<String>) -> StoreError {
@@ -120,7 +120,7 @@ fn corrupt(key: &RunKey, step: u64, what: impl Into<String>) -> StoreError {
 fn blamed(fault: Fault, key: &RunKey, step: u64) -> StoreError {
     match fault {
         Fault::Damage(_, what) => corrupt(key, step, what),
-        fault => reported(fault, key),
+        fault => undone(fault, key),
     }
 }
 
@@ -207,8 +207,8 @@ pub(super) async fn checkpoints(
         let sql =
             "SELECT min(step_id) FROM hapax_checkpoints WHERE namespace = ? AND run_id = ? AND step_id >= ?";
         let row = one(session, sql, values![key.namespace.as_str(), key.run.as_str(), from]).await;
-        let row = row.map_err(|fault| reported(fault, key))?;
-        let step = row.map_or(Ok(None), |row| row.maybe_int(0)).map_err(|fault| reported(fault, key))?;
+        let row = row.map_err(|fault| undone(fault, key))?;
+        let step = row.map_or(Ok(None), |row| row.maybe_int(0)).map_err(|fault| undone(fault, key))?;
         let Some(step) = step.map(i64::cast_unsigned) else { break };
         if !found.is_empty() && step != from {
             return Err(corrupt(key, from, "its checkpoint is missing"));

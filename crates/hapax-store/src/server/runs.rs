@@ -5,7 +5,7 @@
 use super::{
     commit::{NewCheckpoint, insert_checkpoints},
     creation::Birth,
-    error::{Halt, Outcome, reported},
+    error::{Halt, Outcome, undone},
     journal,
     read::{self, RECORD},
     sql::{Fault, Session, Value, places, values},
@@ -131,21 +131,21 @@ pub(super) async fn list(
     about: &RunKey,
 ) -> Result<Vec<RunRecord>, StoreError> {
     let (sql, values) = list_query(filter);
-    let rows = session.rows(&sql, &values).await.map_err(|fault| reported(fault, about))?;
+    let rows = session.rows(&sql, &values).await.map_err(|fault| undone(fault, about))?;
     let mut runs = vec![];
     for row in &rows {
         let name = row.text(0).ok().and_then(|name| RunId::new(name).ok());
         let key =
             name.map_or_else(|| about.clone(), |run| RunKey { namespace: filter.namespace.clone(), run });
-        runs.push(read::record(row, &filter.namespace).map_err(|fault| reported(fault, &key))?);
+        runs.push(read::record(row, &filter.namespace).map_err(|fault| undone(fault, &key))?);
     }
-    read::add_tags(session, &filter.namespace, &mut runs).await.map_err(|fault| reported(fault, about))?;
+    read::add_tags(session, &filter.namespace, &mut runs).await.map_err(|fault| undone(fault, about))?;
     Ok(runs)
 }
 
 /// The question that a filter asks, and its values.
 fn list_query(filter: &ListFilter) -> (String, Vec<Value<'_>>) {
-    let mut sql = format!("SELECT {RECORD} FROM hapax_runs r WHERE namespace = ?");
+    let mut sql = format!("SELECT {RECORD} FROM hapax_runs r WHERE namespace = ? AND created_at > 0");
     let mut values: Vec<Value<'_>> = vec![filter.namespace.as_str().into()];
     if let Some(graph) = filter.graph.as_deref() {
         sql.push_str(" AND graph = ?");

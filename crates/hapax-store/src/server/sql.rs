@@ -54,7 +54,7 @@ impl Fault {
     /// A key that is taken will be found by whoever looks again.
     pub(crate) fn taken_is_again(self) -> Self {
         match self {
-            Fault::Duplicate(source) => Fault::Again(source),
+            Fault::Duplicate(source) if !hapax_core::canary::on("taken_is_refused") => Fault::Again(source),
             fault => fault,
         }
     }
@@ -322,15 +322,15 @@ pub(crate) fn groups<T>(rows: &[T], most: usize, bytes: usize, size: impl Fn(&T)
 }
 
 /// Rows of one statement at the most.
-const ROWS: usize = 64;
+const ROWS: usize = 256;
 
 /// Rows that the next statement takes of so many. Few different numbers, so that few statements are prepared.
 fn portion(left: usize) -> usize {
     match left {
         ROWS.. => ROWS,
-        32.. => 32,
-        16.. => 16,
-        9.. => 8,
+        128.. => 128,
+        64.. => 64,
+        9.. => left - left % 8,
         few => few,
     }
 }
@@ -369,10 +369,13 @@ mod tests {
 
     #[test]
     fn portions_hold_every_row_once_and_have_few_sizes() {
-        for count in 0..300 {
+        for count in 0..600 {
             let rows: Vec<usize> = (0..count).collect();
             assert_eq!(portions(&rows).collect::<Vec<_>>().concat(), rows);
-            assert!(portions(&rows).all(|some| matches!(some.len(), 1..=8 | 16 | 32 | 64)));
+            assert!(
+                portions(&rows)
+                    .all(|some| matches!(some.len(), 1..=8 | 16 | 24 | 32 | 40 | 48 | 56 | 64 | 128 | 256))
+            );
         }
     }
 

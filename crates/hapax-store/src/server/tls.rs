@@ -35,6 +35,15 @@ pub(crate) struct Words {
 }
 
 impl Words {
+    /// The option that an option of another server's users stands for.
+    fn instead_of(&self, name: &str) -> Option<&'static str> {
+        match &*name.to_ascii_lowercase().replace(['-', '_'], "") {
+            "sslmode" => Some(self.mode),
+            "sslrootcert" | "sslca" => Some(self.root),
+            _ => None,
+        }
+    }
+
     /// What the mode is called.
     pub(crate) fn of(&self, mode: Mode) -> String {
         let word = self.modes.iter().find(|(_, known)| *known == mode).map_or("", |(word, _)| word);
@@ -88,6 +97,8 @@ pub(crate) fn take(url: &str, words: &Words) -> Result<(String, Tls), String> {
         } else if name == words.root {
             let path = percent_encoding::percent_decode_str(value).decode_utf8();
             root = Some(path.map_err(|_| format!("{name} is no path"))?.into_owned());
+        } else if let Some(ours) = words.instead_of(name) {
+            return Err(format!("`{name}` is the word of other servers: here it is `{ours}`"));
         } else {
             others.push(option);
         }
@@ -158,6 +169,14 @@ mod tests {
         assert_eq!(taken("p://h/d?sslmode=require").unwrap(), ("p://h/d".into(), Mode::Require));
         assert_eq!(taken("p://h/d?a=1&sslmode=REQUIRE&b").unwrap(), ("p://h/d?a=1&b".into(), Mode::Require));
         assert!(taken("p://h/d?sslmode=yes").unwrap_err().contains("prefer, require, verify-ca"));
+    }
+
+    #[test]
+    fn the_words_of_other_servers_are_answered_with_ours() {
+        for (theirs, ours) in [("ssl-mode=REQUIRED", "`sslmode`"), ("ssl_ca=ca.pem", "`sslrootcert`")] {
+            let refused = take(&format!("p://h/d?{theirs}"), &WORDS).unwrap_err();
+            assert!(refused.ends_with(&format!("here it is {ours}")), "{refused}");
+        }
     }
 
     #[test]

@@ -6,11 +6,12 @@
 use super::{
     chain::{Chain, is_plain},
     commit,
-    error::{Halt, Outcome, reported},
+    error::{Halt, Outcome, reported, unlent},
     pool::Sessions,
     sql::{Fault, Row, Session, Value, one},
 };
 use crate::{
+    clock::now_us,
     codec::{Codec, Encoders},
     error::StoreError,
     prepare::Prepared,
@@ -26,6 +27,7 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot},
@@ -89,6 +91,7 @@ macro_rules! transact {
                 {
                     tracing::debug!(%source, "a transaction is tried again");
                     tries += 1;
+                    $crate::server::writer::let_others_finish(tries).await;
                 }
                 outcome => break outcome,
             }
@@ -96,6 +99,14 @@ macro_rules! transact {
     }};
 }
 pub(crate) use transact;
+
+/// The pause before a try: none at first, then one that differs from session to session and grows to a tenth of a second.
+pub(crate) async fn let_others_finish(tries: usize) {
+    if tries > 3 {
+        let most = 1_000 << tries.min(10) >> 3;
+        tokio::time::sleep(Duration::from_micros(now_us().cast_unsigned() % most)).await;
+    }
+}
 
 /// Commits what was done, and tells others of it; or undoes it.
 pub(crate) async fn finish<T>(
@@ -249,8 +260,9 @@ type Queue = VecDeque<(u64, Prepared, Waiter)>;
 impl Lane {
     async fn run(mut self, mut jobs: mpsc::UnboundedReceiver<Job>) {
         while let Some(first) = jobs.recv().await {
+            // Whoever is about to write shares the transaction; a lone commit doesn't wait for company.
+            tokio::task::yield_now().await;
             let (mut bytes, mut batch) = (first.room.num_permits(), vec![first]);
-            // Only what is there already: a lone commit doesn't wait for company.
             while batch.len() < BATCH_WRITES
                 && bytes < BATCH_BYTES
                 && let Ok(job) = jobs.try_recv()
@@ -345,11 +357,14 @@ impl Lane {
     }
 
     async fn write_chains(&self, chains: &[Chain]) -> Result<Vec<bool>, Fault> {
-        let mut session = self.sessions.lend().await.map_err(|error| Fault::Nothing(error.into()))?;
+        let mut session = self.sessions.lend().await.map_err(unlent)?;
         let mut tries = 0;
         loop {
             match session.write_chains(chains).await {
-                Err(Fault::Again(_)) if tries + 1 < TRIES && session.is_sound() => tries += 1,
+                Err(Fault::Again(_)) if tries + 1 < TRIES && session.is_sound() => {
+                    tries += 1;
+                    let_others_finish(tries).await;
+                }
                 outcome => return outcome,
             }
         }

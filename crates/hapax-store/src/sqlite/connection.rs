@@ -156,7 +156,7 @@ pub(super) fn check_file_system(file: &Path, magic: u64) -> Result<(), Refusal> 
 }
 
 /// The name of the network file system that has this magic number.
-pub(super) fn network_file_system(magic: u64) -> Option<&'static str> {
+pub(crate) fn network_file_system(magic: u64) -> Option<&'static str> {
     // Some kernels report the number sign-extended.
     Some(match magic & 0xffff_ffff {
         0x6969 => "NFS",

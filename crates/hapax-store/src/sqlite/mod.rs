@@ -12,7 +12,7 @@
 //! | `read`, `health` | what is read, checked against its digests; what is really in force |
 
 mod commit;
-mod connection;
+pub(crate) mod connection;
 mod error;
 mod health;
 mod journal;

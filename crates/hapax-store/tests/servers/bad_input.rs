@@ -130,9 +130,7 @@ async fn a_server_that_takes_no_writes_any_more_loses_nothing(kind: Kind) {
     let refused = refused_write(&store, &holder).await;
     assert!(matches!(refused, StoreError::Retry(_)), "{refused}");
     assert_eq!(store.run(key("r")).await.expect("reads go on").expect("the run").step, 1);
-    if kind == Kind::MySql {
-        assert_eq!(kind.refusal(&guarded).await.1, code::READ_ONLY);
-    }
+    assert_eq!(kind.refusal(&guarded).await.1, code::READ_ONLY);
     read_only(false);
     let written = loop {
         match holder.commit(holder.next("two")).await {
@@ -167,8 +165,10 @@ async fn a_standby_is_refused() {
     Kind::Postgres.store(&url).await;
     let standby = primary.standby().expect("a standby");
     let of_standby = url.replace(&primary.address().to_string(), &standby.address().to_string());
-    let (said, code) = Kind::Postgres.refusal(&of_standby).await;
-    assert!(code == code::READ_ONLY && said.contains("name the primary"), "{said}");
+    for url in [of_standby.clone(), format!("{of_standby}?target_session_attrs=read-write")] {
+        let (said, code) = Kind::Postgres.refusal(&url).await;
+        assert!(code == code::READ_ONLY && said.contains("name the primary"), "{said}");
+    }
 }
 
 #[tokio::test]

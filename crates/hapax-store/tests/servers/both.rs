@@ -87,6 +87,20 @@ impl Kind {
         }
     }
 
+    /// Opens it with this limit to every answer.
+    pub(crate) async fn answering_within(self, url: &str, limit: Duration) -> Arc<dyn Store> {
+        match self {
+            Kind::Postgres => {
+                let options = PostgresOptions::default().answer_limit(limit);
+                PostgresStore::open(url, options).await.expect("it opens")
+            }
+            Kind::MySql => {
+                let options = MySqlOptions::default().answer_limit(limit);
+                MySqlStore::open(url, options).await.expect("it opens")
+            }
+        }
+    }
+
     /// Opens what must open.
     pub(crate) async fn store(self, url: &str) -> Arc<dyn Store> {
         self.open(url).await.expect("it opens")

@@ -43,14 +43,21 @@ async fn of_many_who_create_at_once_each_run_has_one_creator(kind: Kind) {
     }
 }
 
-/// The first of them travels alone, the others together: of none is anything claimed that isn't known.
+/// The first of them travels alone, the others together: of none is anything claimed that isn't known, whether a COMMIT
+/// never arrived or its answer didn't.
 async fn a_lost_answer_leaves_all_who_waited_for_it_in_the_dark(kind: Kind) {
+    each_loss(kind, Proxy::swallow_replies).await;
+    each_loss(kind, Proxy::swallow_requests).await;
+}
+
+/// Eight runs at once, of whose messages one after the other is lost.
+async fn each_loss(kind: Kind, lose: fn(&Proxy, u64)) {
     let url = kind.database();
     let proxy = Proxy::start(address(&url)).expect("a proxy");
     let (near, far) = (kind.store(&url).await, kind.one_session(&proxy.url(&url).expect("a URL")).await);
     for lost in 1.. {
         let names: Vec<String> = (0..8).map(|number| format!("{lost}-{number}")).collect();
-        proxy.swallow_replies(lost);
+        lose(&proxy, lost);
         let before = proxy.counts().bytes_lost;
         let creating = tokio::spawn({
             let (far, names) = (far.clone(), names.clone());

@@ -8,8 +8,11 @@ use crate::{
 use futures::future::join_all;
 use hapax_core::commit::Written;
 use hapax_servers::Proxy;
-use hapax_store::{ListFilter, Store, StoreError};
-use std::sync::Arc;
+use hapax_store::{
+    ListFilter, Pace, Store, StoreError,
+    conformance::{Sample, sample::step},
+};
+use std::{sync::Arc, time::Duration};
 
 #[path = "../triggers/mysql.rs"]
 mod mysql_triggers;
@@ -21,6 +24,7 @@ on_both! {
     a_statement_that_never_arrives_leaves_nothing,
     a_statement_whose_answer_is_lost_is_told_from_one_that_took_effect,
     when_all_sessions_are_cut_one_question_fails_at_the_most,
+    a_connection_that_stands_still_is_given_up,
 }
 
 /// A database with a store that nothing happens to, and one behind a proxy.
@@ -220,4 +224,27 @@ async fn when_all_sessions_are_cut_one_question_fails_at_the_most(kind: Kind) {
         }
     }
     assert!(failed <= 1, "{failed} of 8 sessions were found broken by their users");
+}
+
+/// It stays open, and nothing is heard of it any more: what became of a write is found out over another one.
+async fn a_connection_that_stands_still_is_given_up(kind: Kind) {
+    let url = kind.database();
+    let proxy = Proxy::start(address(&url)).expect("a proxy");
+    let store = kind.answering_within(&proxy.url(&url).expect("a URL"), Duration::from_secs(2)).await;
+    let mut holder = Sample::run("r").hold(&store).await;
+    holder.commit(holder.next("one")).await.expect("a step");
+    let write = Arc::new(step(holder.next("two")));
+    proxy.swallow_replies(1);
+    let ticket = store.submit(write.clone(), Pace::Ahead).await.expect("room");
+    tokio::task::block_in_place(|| proxy.wait_for_loss());
+    let patience = Duration::from_secs(30);
+    let told = tokio::time::timeout(patience, ticket).await.expect("it is given up");
+    let told = told.expect_err("no answer came");
+    assert!(matches!(told, StoreError::Unknown(_) | StoreError::Retry(_)), "{told}");
+    proxy.pass();
+    let settled = match store.settle(write.clone()).await {
+        Err(StoreError::Retry(_)) => store.submit(write, Pace::Ahead).await.expect("room").await,
+        settled => settled,
+    };
+    assert!(matches!(settled, Ok(Written::Committed | Written::AlreadyCommitted)), "{settled:?}");
 }

@@ -1,14 +1,17 @@
 //! What a user may not do is found out when the store is opened, with the very statement that grants it.
 
 use crate::both::{Kind, name, on_both, sql};
+use futures::future::join_all;
 use hapax_core::error::code;
 use hapax_store::conformance::Sample;
+use std::sync::Arc;
 
 on_both! {
     a_right_that_is_missing_is_named_by_the_statement_that_grants_it,
     rights_that_come_with_a_role_are_enough,
     who_may_not_make_the_tables_is_told_what_it_takes,
     tables_that_are_gone_are_missed_at_once,
+    a_user_who_may_open_three_sessions_does_all_with_them,
 }
 
 /// A user of this database alone who has no right in it.
@@ -121,4 +124,22 @@ async fn tables_that_are_gone_are_missed_at_once(kind: Kind) {
     sql(&url, "DROP TABLE hapax_letters");
     let (said, code) = kind.refusal(&url).await;
     assert!(code == code::CANNOT_OPEN && said.contains("hapax_letters are gone"), "{said}");
+}
+
+/// Whoever comes fourth waits for one of the three.
+async fn a_user_who_may_open_three_sessions_does_all_with_them(kind: Kind) {
+    let url = kind.database();
+    kind.store(&url).await;
+    let user = user(kind, &url);
+    let account = account(kind, &user);
+    grant_all(kind, &url, &account);
+    let few = kind.pick("CONNECTION LIMIT 3", "WITH MAX_USER_CONNECTIONS 3");
+    sql(&url, &kind.pick(format!("ALTER ROLE {account} {few}"), format!("ALTER USER {account} {few}")));
+    let store = kind.store(&by(&url, &user)).await;
+    let steps = (0..24).map(async |number| {
+        let mut holder = Sample::run(&format!("r{number}")).hold(&store).await;
+        holder.commit(holder.next("one")).await.expect("a step");
+        store.cancels(Arc::from("w")).await.expect("what is asked again and again");
+    });
+    join_all(steps).await;
 }

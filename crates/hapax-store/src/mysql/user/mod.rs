@@ -1,0 +1,276 @@
+//! Transactions in a MySQL or MariaDB database of the user's.
+//!
+//! Invariant: a session is in one transaction at a time and is given back only after its own COMMIT or ROLLBACK was
+//! answered; any other is closed. No zombie outlives its marker: a session that does nothing for ten minutes is ended
+//! by the server. What sessions do outside of the user's transactions is READ COMMITTED, and each statement of it
+//! commits by itself.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `prepare` | the table of markers, and the rights to it; which tables roll back |
+//! | `transaction`, `row` | one transaction; its values |
+//! | `written` | which tables a statement may write to |
+
+mod prepare;
+mod row;
+mod transaction;
+mod written;
+
+use super::{
+    address,
+    connection::{CONNECT, connect},
+    error::{cannot_connect, ends_session},
+    health::{ASK, Settings},
+};
+use crate::{
+    db::{
+        Database, DatabaseOptions, DbError, Isolation, Kind, Transaction, TxOptions, marker, result_of,
+        standing::Standing,
+    },
+    error::StoreError,
+    server::{address::hidden, tls::Mode},
+    store::BoxFuture,
+};
+use hapax_core::json::Json;
+use mysql_async::{Conn, Error, Opts, Params, Value as Bound, prelude::Queryable};
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex, Once, PoisonError},
+    time::Duration,
+};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use transaction::MyTransaction;
+
+const SESSION: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; SET SESSION autocommit = 1, \
+     wait_timeout = 600, innodb_lock_wait_timeout = 10, lock_wait_timeout = 60, completion_type = 'NO_CHAIN', \
+     sql_safe_updates = 0, sql_select_limit = 18446744073709551615, time_zone = '+00:00' \
+     /*M! , idle_transaction_timeout = 600 */";
+
+/// A MySQL or MariaDB database of the user's.
+///
+/// ```no_run
+/// use hapax_store::db::{Database, MySqlDatabase, TxOptions};
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let shop = MySqlDatabase::open("mysql://root@localhost:3306/shop", 16).await?;
+/// shop.prepare().await?;
+/// let mut tx = shop.begin(&TxOptions::default()).await?;
+/// tx.execute("UPDATE stock SET anvils = anvils - 1", &[]).await?;
+/// tx.rollback().await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// What isn't an address is refused, with what to do:
+///
+/// ```
+/// use hapax_store::db::MySqlDatabase;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let refused = MySqlDatabase::open("mysql://me:p#ss@localhost/shop", 16).await;
+/// assert!(refused.err().is_some_and(|error| error.to_string().contains("%23")));
+/// # }
+/// ```
+pub struct MySqlDatabase {
+    address: Opts,
+    mode: Mode,
+    what: String,
+    allow_unsafe: bool,
+    /// That it may lose commits is said once.
+    said: Once,
+    idle: Mutex<Vec<UserSession>>,
+    room: Arc<Semaphore>,
+    /// Tables that are known to roll back.
+    sound: Mutex<HashSet<String>>,
+}
+
+struct UserSession {
+    conn: Conn,
+    /// How transactions are isolated where nothing else is said.
+    isolation: String,
+    /// It may hold something beyond its transaction, so nobody else gets it.
+    stained: bool,
+}
+
+impl std::fmt::Debug for MySqlDatabase {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MySqlDatabase").field("server", &self.what).finish_non_exhaustive()
+    }
+}
+
+impl MySqlDatabase {
+    /// The database at this address, with so many sessions at the most.
+    pub async fn open(url: &str, sessions: usize) -> Result<Arc<Self>, DbError> {
+        Self::open_with(url, &DatabaseOptions { sessions, ..DatabaseOptions::default() }).await
+    }
+
+    /// As [`open`](Self::open), with options. Refuses a server that can't be reached, takes no writes, or may lose
+    /// what it has committed.
+    pub async fn open_with(url: &str, options: &DatabaseOptions) -> Result<Arc<Self>, DbError> {
+        let what = hidden(url);
+        let (address, mode) = address(url).map_err(|why| DbError::Unusable { what: what.clone(), why })?;
+        let database = Arc::new(Self {
+            address,
+            mode,
+            what,
+            allow_unsafe: options.allow_unsafe,
+            said: Once::new(),
+            idle: Mutex::default(),
+            room: Arc::new(Semaphore::new(options.sessions.max(1))),
+            sound: Mutex::default(),
+        });
+        database.give_back(database.connect().await?);
+        Ok(database)
+    }
+
+    fn unusable(&self, why: impl Into<String>) -> DbError {
+        DbError::Unusable { what: self.what.clone(), why: why.into() }
+    }
+
+    /// Opens a session on a server that takes writes and keeps what it has committed.
+    async fn connect(&self) -> Result<UserSession, DbError> {
+        let connected = tokio::time::timeout(CONNECT, connect(&self.address, self.mode)).await;
+        let mut conn =
+            connected.map_err(|_| DbError::Away("it doesn't answer".into()))?.map_err(|error| {
+                match cannot_connect(&self.what, &self.address, &error) {
+                    StoreError::Open { why, .. } if matches!(error, Error::Server(_)) => self.unusable(why),
+                    refused => DbError::Away(refused.to_string()),
+                }
+            })?;
+        conn.query_drop(SESSION).await.map_err(|error| failed(&error))?;
+        let settings = Settings::of(conn.query(ASK).await.map_err(|error| failed(&error))?);
+        self.check(&settings)?;
+        Ok(UserSession { conn, isolation: settings.isolation(), stained: false })
+    }
+
+    fn check(&self, settings: &Settings) -> Result<(), DbError> {
+        if settings.is_read_only() {
+            return Err(self.unusable("it is read-only: name the primary"));
+        }
+        if settings.logs_statements() {
+            let why = "its binary log has the format STATEMENT, which can't hold what is written here: \
+                       set binlog_format = ROW";
+            return Err(self.unusable(why));
+        }
+        let Some(cure) = settings.loses_commits() else { return Ok(()) };
+        let why = format!("it may lose what it has committed: {cure}");
+        if self.allow_unsafe {
+            self.said.call_once(|| tracing::warn!(database = %self.what, "{why}"));
+            return Ok(());
+        }
+        Err(self.unusable(why))
+    }
+
+    /// A session, and the room that it takes.
+    async fn lend(&self) -> Result<(UserSession, OwnedSemaphorePermit), DbError> {
+        let room =
+            self.room.clone().acquire_owned().await.map_err(|error| DbError::Away(error.to_string()))?;
+        loop {
+            let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            match idle {
+                None => return Ok((self.connect().await.map_err(DbError::for_now)?, room)),
+                Some(mut session) => {
+                    // The server may have ended it meanwhile.
+                    if session.conn.ping().await.is_ok() {
+                        return Ok((session, room));
+                    }
+                }
+            }
+        }
+    }
+
+    fn give_back(&self, session: UserSession) {
+        if !session.stained {
+            self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(session);
+        }
+    }
+}
+
+impl Database for Arc<MySqlDatabase> {
+    fn kind(&self) -> Kind {
+        Kind::MySql
+    }
+
+    fn what(&self) -> &str {
+        &self.what
+    }
+
+    fn identity(&self) -> BoxFuture<'_, Result<String, DbError>> {
+        Box::pin(async move {
+            let (mut session, _room) = self.lend().await?;
+            let settings = Settings::of(session.conn.query(ASK).await.map_err(|error| failed(&error))?);
+            self.give_back(session);
+            let database = self.address.db_name().unwrap_or_default();
+            Ok(format!("mysql {} {database}", settings.server()))
+        })
+    }
+
+    fn prepare(&self) -> BoxFuture<'_, Result<(), DbError>> {
+        Box::pin(self.prepare_marker())
+    }
+
+    fn begin<'a>(&'a self, options: &'a TxOptions) -> BoxFuture<'a, Result<Box<dyn Transaction>, DbError>> {
+        Box::pin(async move {
+            let (mut session, room) = self.lend().await?;
+            let isolation = match options.isolation {
+                Isolation::Default => &*session.isolation,
+                Isolation::ReadCommitted => "READ COMMITTED",
+                Isolation::RepeatableRead => "REPEATABLE READ",
+                Isolation::Serializable => "SERIALIZABLE",
+            };
+            let access = if options.read_only { "READ ONLY" } else { "READ WRITE" };
+            let begin = format!("SET TRANSACTION ISOLATION LEVEL {isolation}; START TRANSACTION {access}");
+            session.conn.query_drop(begin).await.map_err(|error| failed(&error))?;
+            Ok(Box::new(MyTransaction {
+                session,
+                database: self.clone(),
+                standing: Standing::Open,
+                limit: options.statement_timeout,
+                read_only: options.read_only,
+                _room: room,
+            }) as Box<dyn Transaction>)
+        })
+    }
+
+    fn marker<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Option<Json>, DbError>> {
+        Box::pin(async move {
+            let (mut session, _room) = self.lend().await?;
+            let found = session.conn.exec_first(marker::select(Kind::MySql, marker::TABLE), (id,)).await;
+            let found: Option<String> = found.map_err(|error| failed(&error))?;
+            self.give_back(session);
+            found.map(|text| result_of(&text)).transpose()
+        })
+    }
+
+    fn sweep(&self, ids: Vec<String>, age: Duration) -> BoxFuture<'_, Result<u64, DbError>> {
+        Box::pin(async move {
+            let age = Bound::from(i64::try_from(age.as_millis()).unwrap_or(i64::MAX));
+            let mut deleted = 0;
+            for batch in ids.chunks(marker::BATCH) {
+                let (mut session, _room) = self.lend().await?;
+                let values = std::iter::once(age.clone()).chain(batch.iter().map(Bound::from)).collect();
+                let delete = marker::delete(Kind::MySql, marker::TABLE, batch.len());
+                let done = session.conn.exec_drop(delete, Params::Positional(values)).await;
+                done.map_err(|error| failed(&error))?;
+                deleted += session.conn.affected_rows();
+                self.give_back(session);
+            }
+            Ok(deleted)
+        })
+    }
+}
+
+fn failed(error: &Error) -> DbError {
+    match error {
+        Error::Server(said) if said.code == 1213 => DbError::Again(said.message.clone()),
+        Error::Server(said) if said.code == 1205 => DbError::Away(said.message.clone()),
+        // Written to in a transaction that only reads.
+        Error::Server(said) if said.code == 1792 || !ends_session(error) => {
+            DbError::Statement { message: said.message.clone(), state: Some(said.code.to_string()) }
+        }
+        // It doesn't fit the statement, so it was never sent.
+        Error::Driver(mysql_async::DriverError::StmtParamsMismatch { .. }) => {
+            DbError::Statement { message: error.to_string(), state: None }
+        }
+        error => DbError::Away(error.to_string()),
+    }
+}
