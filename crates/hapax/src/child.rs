@@ -99,21 +99,19 @@ impl EffectFuture<'_> {
             Begun::Go(_, asked, busy) => (asked, busy),
             Begun::Told(outcome) => return self.replay(outcome),
         };
-        let outcome = match self.create(live, &new).await {
-            Err(error) => failed(error.code(), error.to_string(), false),
-            Ok(()) => {
-                let subject = mailbox::end_of(new.key.run.as_str());
-                self.take_letters(live, &subject).await;
-                match self.child_outcome(live, &new.key).await {
-                    Some(outcome) => outcome,
-                    None => {
-                        drop(busy);
-                        return self.attempt.waits.wait(Wait::Child(subject)).await;
-                    }
-                }
+        let subject = mailbox::end_of(new.key.run.as_str());
+        let outcome = self.attempt.with_store(async {
+            if let Err(error) = self.create(live, &new).await {
+                return Some(failed(error.code(), error.to_string(), false));
             }
-        };
-        self.finish(asked, outcome).await
+            self.take_letters(live, &subject).await;
+            self.child_outcome(live, &new.key).await
+        });
+        if let Some(outcome) = outcome.await {
+            return self.finish(asked, outcome).await;
+        }
+        drop(busy);
+        self.attempt.waits.wait(Wait::Child(subject)).await
     }
 
     fn refused(&self, error: &Error) -> EffectError {

@@ -115,7 +115,8 @@ impl<S: State, A: Send + Sync + 'static> Ctx<S, A> {
         self.attempt.number
     }
 
-    /// When this attempt is dropped: the node's own limit or the run's, whichever comes first.
+    /// When this attempt is dropped: the node's own limit or the run's, whichever comes first. What it waits for a store
+    /// that stands still is added to its own.
     pub fn deadline(&self) -> Instant {
         self.attempt.deadline
     }
@@ -196,6 +197,11 @@ impl<S: State, A: Send + Sync + 'static> Ctx<S, A> {
                 site.end(asked, outcome).await
             }
         }
+    }
+
+    /// Where the next call is made.
+    pub(crate) fn site(&mut self) -> (&Arc<Attempt>, &Arc<str>, &mut u32) {
+        (&self.attempt, &self.scope, &mut self.calls)
     }
 
     #[cfg(feature = "http")]
@@ -357,7 +363,7 @@ impl<S: State, A: Send + Sync + 'static> Ctx<S, A> {
 }
 
 /// The lane's next call.
-fn next_call<'a>(
+pub(crate) fn next_call<'a>(
     attempt: &'a Arc<Attempt>,
     scope: &'a Arc<str>,
     calls: &mut u32,

@@ -14,7 +14,7 @@ use hapax_core::{
     error::{Coded, code},
     failure::clip,
     id::check_name,
-    journal::{Awaits, EffectKind, EffectOutcome, Entry, Intent, Question, Seen, Timer},
+    journal::{Awaits, EffectKind, EffectOutcome, Entry, Intent, Question, RecordedCall, Seen, Timer},
     json::Json,
     key::{Digest, EffectSite, effect_key_of_digest, sha256},
     limits,
@@ -164,6 +164,11 @@ impl<'a> EffectFuture<'a> {
     /// Computes the key and looks into the record.
     pub(crate) fn ask<Q: Serialize + ?Sized>(&self, request: &Q) -> Result<Asked, EffectError> {
         let item = &self.attempt.item;
+        if crate::transaction::is_in_transaction() {
+            let message = "a transaction holds no other calls: make this one before or after it".to_owned();
+            self.attempt.condemn(NodeError::coded(code::UNDECLARED_EFFECT, message.clone(), false));
+            return Err(self.error(code::UNDECLARED_EFFECT, message, false));
+        }
         if !self.attempt.alive.load(Ordering::Acquire) {
             let message = "this context belongs to an attempt that has ended".to_owned();
             return Err(self.error(code::DEAD_HANDLE, message, false));
@@ -189,7 +194,8 @@ impl<'a> EffectFuture<'a> {
             index: self.index,
             name: self.name,
         };
-        let own = item.rules.key(&site, &request);
+        // A marker under a key that another call has as well would stand for both.
+        let own = item.rules.key(&site, &request).filter(|_| self.kind != EffectKind::Transaction);
         if let Some(Err(error)) = own.as_deref().map(|key| check_name("idempotency key", key)) {
             self.attempt.condemn(NodeError::coded(error.code(), error.to_string(), false));
             return Err(self.error(error.code(), error.to_string(), false));
@@ -279,6 +285,11 @@ impl<'a> EffectFuture<'a> {
     /// Lets the call go ahead. Of a write the intent is durable first, and with it everything that the run did before;
     /// a write that may have taken effect and can't be repeated waits for a person's word.
     pub(crate) async fn begin(&self, asked: Asked) -> Begun<'a> {
+        self.begin_with(asked, None).await
+    }
+
+    /// As [`EffectFuture::begin`]; the intent of a call that begins comes with a note.
+    pub(crate) async fn begin_with(&self, asked: Asked, note: Option<Entry>) -> Begun<'a> {
         let live = self.live().await;
         let busy = self.attempt.waits.busy();
         self.attempt.supersede_call(self.scope, self.index);
@@ -288,9 +299,9 @@ impl<'a> EffectFuture<'a> {
         }
         let intent = self.intent(live, &asked);
         if !self.in_doubt(live) {
-            // A child whose end the run waited for was begun before the run was parked.
-            if !(self.kind == EffectKind::Child && self.is_begun()) {
-                self.record(live, &[Entry::Intent(intent)], true, canary::on("gate_open")).await;
+            if !self.goes_on() {
+                let entries: Vec<_> = [Entry::Intent(intent)].into_iter().chain(note).collect();
+                self.record(live, &entries, true, canary::on("gate_open")).await;
             }
             return Begun::Go(asked.key.clone(), asked, busy);
         }
@@ -319,6 +330,18 @@ impl<'a> EffectFuture<'a> {
             key: asked.key.to_string(),
             at_us: live.now_us(),
             anew: false,
+        }
+    }
+
+    /// Whether the call goes on where it stood when the run was parked or taken over, its intent durable.
+    fn goes_on(&self) -> bool {
+        let recorded = lock(&self.attempt.item.recorded);
+        let begun = recorded.call(self.scope, self.index).filter(|call| call.outcome.is_none());
+        match self.kind {
+            EffectKind::Child => begun.is_some(),
+            // Another attempt may have seen something else before.
+            EffectKind::Transaction => begun.is_some_and(|call| call.attempt == self.attempt.number),
+            _ => false,
         }
     }
 
@@ -365,6 +388,7 @@ impl<'a> EffectFuture<'a> {
         match self.kind {
             EffectKind::Write => live.now_us() - since_us > limits::KEY_TTL.as_micros() as i64,
             EffectKind::WriteAtMostOnce => true,
+            EffectKind::Transaction => call.is_some_and(RecordedCall::is_doubted),
             _ => false,
         }
     }
@@ -418,6 +442,9 @@ impl<'a> EffectFuture<'a> {
         let live = self.live().await;
         if self.kind == EffectKind::Read {
             self.see(live, &asked, outcome.clone(), None);
+        } else if self.kind == EffectKind::Transaction {
+            // The database remembers until it is durable, with the item's next row or the step.
+            self.attempt.item.see([self.result(live, outcome.clone())]);
         } else {
             let result = self.result(live, outcome.clone());
             self.record(live, &[result], false, canary::on("result_early")).await;
@@ -562,7 +589,7 @@ impl<'a> EffectFuture<'a> {
                 self.see(live, &asked, outcome.clone(), Some(letter.number));
                 outcome
             };
-            let taken = live.mailbox.take(&live.gate, &subject, read).await;
+            let taken = self.attempt.with_store(live.mailbox.take(&live.gate, &subject, read)).await;
             if let Some(outcome) = self.unless_halted(taken).await {
                 return self.replay(outcome);
             }
@@ -602,20 +629,26 @@ impl<'a> EffectFuture<'a> {
 
     /// Journals and waits for the disk. When the run is stopped meanwhile this never returns: the node's future
     /// is dropped where it stands, and user code doesn't see why.
-    async fn record(&self, live: &Live, entries: &[Entry], unless_cancelled: bool, without_waiting: bool) {
+    pub(crate) async fn record(
+        &self,
+        live: &Live,
+        entries: &[Entry],
+        unless_cancelled: bool,
+        without_waiting: bool,
+    ) {
         self.unless_stopped(live).await;
-        let durable = async {
+        let durable = self.attempt.with_store(async {
             let alone = self.scope.is_empty() && !without_waiting;
             let pace = if alone { live.pace } else { Pace::Ahead };
             let mark = live.journal(&self.attempt.item, pace, entries, unless_cancelled).await?;
             if without_waiting { Ok(()) } else { live.gate.passed(mark).await }
-        };
+        });
         if durable.await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 
-    async fn unless_stopped(&self, live: &Live) {
+    pub(crate) async fn unless_stopped(&self, live: &Live) {
         let dead = !self.attempt.alive.load(Ordering::Acquire);
         if dead || self.attempt.is_condemned() || live.gate.halt().is_some() {
             std::future::pending::<()>().await;

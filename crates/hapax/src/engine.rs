@@ -1,6 +1,7 @@
 //! Opens a store, registers graphs, and looks after their runs until it is shut down.
 
 use crate::{
+    clock,
     error::Error,
     flow::{Flow, fits},
     gate::Halt,
@@ -11,6 +12,7 @@ use crate::{
     options::Options,
     outline::GraphOutline,
     testing::Script,
+    transaction::{self, Databases},
     worker::{self, Drive, End, Shared},
 };
 use hapax_core::{
@@ -19,7 +21,14 @@ use hapax_core::{
     state::State,
 };
 use hapax_store::{Fleet, GcPolicy, GcReport, ListFilter, RunRecord, Store, StoreError, memory::MemoryStore};
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 use tokio::{sync::broadcast, task::AbortHandle};
 
 /// Executes runs over one store. Cheap to clone; all clones are one engine, and each [`Flow`] and
@@ -58,7 +67,8 @@ pub struct Engine {
 /// The engine's own tasks. With its last handle they end too, but not before the runs that they look after.
 struct Background {
     shared: Arc<Shared>,
-    tasks: [AbortHandle; 3],
+    tasks: [AbortHandle; 4],
+    is_shut: AtomicBool,
 }
 
 impl Background {
@@ -68,8 +78,9 @@ impl Background {
             shared.tasks.spawn(worker::find_work(shared.clone())).abort_handle(),
             tokio::spawn(lease::renew(shared.clone())).abort_handle(),
             tokio::spawn(lease::hear_cancels(shared.clone())).abort_handle(),
+            tokio::spawn(transaction::sweep(shared.clone())).abort_handle(),
         ];
-        Arc::new(Self { shared: shared.clone(), tasks })
+        Arc::new(Self { shared: shared.clone(), tasks, is_shut: AtomicBool::new(false) })
     }
 
     fn abort(&self) {
@@ -103,10 +114,18 @@ impl fmt::Debug for Engine {
 #[derive(Debug, Clone, Default)]
 pub struct Builder {
     options: Options,
+    databases: Databases,
     script: Option<Arc<Script>>,
 }
 
 impl Builder {
+    /// A database of the user's, for [`Ctx::transaction`](crate::Ctx::transaction): its name, and where it is.
+    /// One that isn't named here is looked for in the environment: `HAPAX_DB_SHOP` is the address of `shop`.
+    pub fn database(self, name: &str, url: &str) -> Self {
+        self.databases.add(name, url);
+        self
+    }
+
     /// Limits and policies.
     pub fn options(mut self, options: Options) -> Self {
         self.options = options;
@@ -127,13 +146,14 @@ impl Builder {
 
     /// Works on a store that is open already.
     pub fn with_store(self, store: Arc<dyn Store>) -> Engine {
-        let shared = Shared::new(store, self.options, self.script);
+        let shared = Shared::new(store, self.options, self.databases, self.script);
         Engine { background: Background::start(&shared), shared }
     }
 }
 
 async fn open_store(url: &str) -> Result<Arc<dyn Store>, Error> {
-    match url.split_once(':') {
+    let parts = url.split_once(':').map(|(scheme, rest)| (scheme.to_ascii_lowercase(), rest));
+    match parts.as_ref().map(|(scheme, rest)| (scheme.as_str(), *rest)) {
         Some(("memory", _)) => Ok(MemoryStore::shared()),
         #[cfg(feature = "sqlite")]
         Some(("sqlite", path)) if !path.is_empty() => {
@@ -146,7 +166,7 @@ async fn open_store(url: &str) -> Result<Arc<dyn Store>, Error> {
             Ok(hapax_store::postgres::PostgresStore::open(url, options).await?)
         }
         #[cfg(feature = "mysql")]
-        Some(("mysql", _)) => {
+        Some(("mysql" | "mariadb", _)) => {
             let options = hapax_store::mysql::MySqlOptions::default();
             Ok(hapax_store::mysql::MySqlStore::open(url, options).await?)
         }
@@ -249,7 +269,7 @@ impl Engine {
         }
         // In a task of its own: a caller that stops listening must not leave the run claimed and forgotten.
         let claimed = self.shared.tasks.spawn(async move {
-            let lease = shared.claim_back(key.clone()).await?;
+            let Some(lease) = shared.claim_back(key.clone()).await? else { return Ok(()) };
             let mut taken = shared.take(key, lease);
             taken.claim.used = Duration::from_micros(record.used_us);
             shared.admit(code, taken).await;
@@ -319,8 +339,12 @@ impl Engine {
 
     /// Stops taking work, lets every run finish its current step, gives all leases back, and closes the store.
     /// What is not done by the deadline is dropped, as a crash would, and its lease given back as well; nothing is lost
-    /// either way.
+    /// either way. A store that doesn't answer is given up as well.
     pub async fn shutdown(&self, deadline: Duration) {
+        if self.background.is_shut.load(Ordering::Acquire) {
+            return;
+        }
+        let (began, grace) = (clock::instant(), self.shared.options.cancel_grace);
         self.shared.drain.cancel();
         self.shared.tasks.close();
         if tokio::time::timeout(deadline, self.shared.tasks.wait()).await.is_err() {
@@ -328,9 +352,12 @@ impl Engine {
                 self.shared.stop(&run, Halt::Drained);
             }
             // A node that blocks its thread can't be dropped; nobody waits for it.
-            let _ = tokio::time::timeout(self.shared.options.cancel_grace, self.shared.tasks.wait()).await;
+            let _ = tokio::time::timeout(grace, self.shared.tasks.wait()).await;
         }
         self.background.abort();
-        self.shared.store.close().await;
+        // What is still on its way to a server may arrive or not, as in a crash.
+        let left = deadline.saturating_sub(clock::since(began)).max(grace);
+        let _ = tokio::time::timeout(left, self.shared.store.close()).await;
+        self.background.is_shut.store(true, Ordering::Release);
     }
 }

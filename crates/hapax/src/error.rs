@@ -159,11 +159,13 @@ fn built_in() -> String {
     stores.join(", ")
 }
 
-/// An address as it may be shown.
+/// An address as it may be shown: nobody knows which part of one that isn't understood is a password.
 fn without_password(url: &str) -> String {
-    match (url.split_once("://"), url.rsplit_once('@')) {
-        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://…@{host}"),
-        _ => url.to_owned(),
+    let (scheme, rest) = url.split_once(':').unwrap_or(("", url));
+    match rest.contains(['@', '=', ':']) || rest.contains("%40") {
+        false => url.to_owned(),
+        true if scheme.is_empty() => "…".into(),
+        true => format!("{scheme}:…"),
     }
 }
 

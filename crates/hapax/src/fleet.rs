@@ -101,7 +101,8 @@ impl Worker {
         WorkerReport {
             finished: count(&tally.finished),
             handed_over: count(&tally.handed_over),
-            lost: count(&tally.lost),
+            // Those that it still holds couldn't be given back in time.
+            lost: count(&tally.lost) + shared.holding().len() as u64,
         }
     }
 }

@@ -249,7 +249,8 @@ fn carried(record: &RunRecord, onto: &Checkpoint, rows: Vec<JournalRow>) -> Vec<
         let entry = match row.entry {
             // Letters are in the other run's mailbox, and what they brought is recorded beside; what was streamed was
             // shown to those who watched the other run.
-            Entry::Took { .. } | Entry::Chunk(_) | Entry::Streams(_) => return None,
+            // A transaction that hasn't ended is the other run's as well.
+            Entry::Took { .. } | Entry::Chunk(_) | Entry::Streams(_) | Entry::Transaction(_) => return None,
             // Its key was the other run's.
             Entry::Intent(intent) => {
                 Entry::Intent(hapax_core::journal::Intent { key: String::new(), ..intent })

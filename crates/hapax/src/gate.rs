@@ -97,6 +97,8 @@ pub(crate) struct Gate {
     trouble_since: Mutex<Option<Instant>>,
     halt: OnceLock<Halt>,
     halted: CancellationToken,
+    /// Until when the run is ours for sure, in microseconds since the machine started.
+    leased_until_us: AtomicU64,
 }
 
 impl Gate {
@@ -126,6 +128,7 @@ impl Gate {
             trouble_since: Mutex::default(),
             halt: OnceLock::new(),
             halted: CancellationToken::new(),
+            leased_until_us: AtomicU64::new(u64::MAX),
         })
     }
 
@@ -139,6 +142,17 @@ impl Gate {
         let halt = self.halt.get_or_init(|| halt).clone();
         self.halted.cancel();
         halt
+    }
+
+    /// The run is ours for so long, counted from then.
+    pub(crate) fn leased(&self, from: Duration, ttl: Duration) {
+        self.leased_until_us.store(micros(from + ttl), Ordering::Release);
+    }
+
+    /// Whether the lease can't have run out, also if this process stood still. What isn't fenced by the store must not be
+    /// done without.
+    pub(crate) fn is_leased(&self) -> bool {
+        micros(clock::since_boot()) < self.leased_until_us.load(Ordering::Acquire)
     }
 
     /// Cancelled as soon as the run stops.

@@ -23,7 +23,7 @@ use hapax_core::{
 };
 use hapax_store::Pace;
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet, VecDeque},
     fmt,
     sync::{
         Arc, Mutex,
@@ -36,6 +36,9 @@ use tokio_util::sync::CancellationToken;
 
 /// How long a call waits for others of its attempt that are recorded and haven't been asked for.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A store that doesn't answer for as long stands still. What is quicker is a node's own time, like any other call.
+const STANDSTILL: Duration = Duration::from_millis(200);
 
 /// An item of the current step, and what it recorded.
 pub(crate) struct Item {
@@ -185,6 +188,8 @@ pub(crate) struct Attempt {
     /// How many chunks it streamed. Changed only by whoever has the gate's turn.
     pub(crate) streamed: AtomicU64,
     pub(crate) waits: Waits,
+    /// How long its store stood still.
+    store_time: Mutex<StoreTime>,
     unasked: Mutex<Unasked>,
     /// Told when a recorded call is asked for, or its answer given.
     caught_up: Notify,
@@ -235,6 +240,49 @@ impl Unasked {
     }
 }
 
+/// How long an attempt's store stood still: that isn't its own time.
+#[derive(Default)]
+struct StoreTime {
+    /// As far as it is over, and until when that is counted.
+    stood_still: Duration,
+    counted_to: Option<Instant>,
+    /// Since when each of its calls waits, oldest first.
+    waiting: VecDeque<Instant>,
+}
+
+impl StoreTime {
+    /// A call that has waited since then has its answer. Counted from the oldest that waits: it may be answered last.
+    fn answered(&mut self, since: Instant, now: Instant) {
+        let oldest = self.waiting.front().copied().unwrap_or(since);
+        if let Some(at) = self.waiting.iter().position(|other| *other == since) {
+            self.waiting.remove(at);
+        }
+        if now.duration_since(oldest) >= STANDSTILL {
+            let from = self.counted_to.map_or(oldest, |counted| counted.max(oldest));
+            self.stood_still += now.saturating_duration_since(from);
+            self.counted_to = Some(now);
+        }
+    }
+}
+
+/// A call that waits for the store, until this is dropped.
+struct WithStore<'a>(&'a Mutex<StoreTime>, Instant);
+
+impl<'a> WithStore<'a> {
+    fn new(time: &'a Mutex<StoreTime>) -> Self {
+        let mut waiting = lock(time);
+        let now = crate::clock::instant();
+        waiting.waiting.push_back(now);
+        Self(time, now)
+    }
+}
+
+impl Drop for WithStore<'_> {
+    fn drop(&mut self) {
+        lock(self.0).answered(self.1, crate::clock::instant());
+    }
+}
+
 /// A recorded answer that waits for its turn.
 pub(crate) struct Recalled<'a>(&'a Attempt);
 
@@ -256,6 +304,7 @@ impl Attempt {
             outgoing: Outgoing::default(),
             streamed: AtomicU64::new(0),
             waits: Waits::default(),
+            store_time: Mutex::default(),
             unasked: Mutex::new(unasked),
             caught_up: Notify::new(),
             hopeless: AtomicBool::new(false),
@@ -267,6 +316,36 @@ impl Attempt {
             beyond: Mutex::default(),
             stopped: CancellationToken::new(),
         })
+    }
+
+    /// What a call asks of the store: if that stands still, the time isn't the attempt's own.
+    pub(crate) async fn with_store<T>(&self, work: impl Future<Output = T>) -> T {
+        let _waits = WithStore::new(&self.store_time);
+        work.await
+    }
+
+    /// Resolves when its own time is over, so that a store that stands still fails no node.
+    pub(crate) async fn out_of_time(&self) {
+        // The call that waited when the time was over: it may turn out that the store stands still.
+        let mut suspect = None;
+        loop {
+            let (stood_still, oldest) = {
+                let time = lock(&self.store_time);
+                (time.stood_still, time.waiting.front().copied().filter(|_| !canary::on("store_time_counts")))
+            };
+            let due = self.deadline.checked_add(stood_still).unwrap_or(self.deadline);
+            let now = crate::clock::instant();
+            if now < due {
+                suspect = None;
+                tokio::time::sleep_until(due.into()).await;
+            } else if let Some(since) = oldest.filter(|since| suspect.is_none_or(|suspect| suspect == *since))
+            {
+                suspect = Some(since);
+                tokio::time::sleep_until((since + STANDSTILL).max(now + STANDSTILL / 8).into()).await;
+            } else {
+                return;
+            }
+        }
     }
 
     /// Fails the attempt whatever the node makes of it.
@@ -414,5 +493,29 @@ impl Attempt {
             self.condemn(NodeError::coded(code::REPLAY_MISMATCH, message, false));
         }
         path
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Seconds after the first call.
+    fn stood_still(calls: &[(u64, u64)]) -> u64 {
+        let (begun, mut time) = (crate::clock::instant(), StoreTime::default());
+        let at = |second| begun + Duration::from_secs(second);
+        time.waiting.extend(calls.iter().map(|(since, _)| at(*since)));
+        let mut answers = calls.to_vec();
+        answers.sort_by_key(|(_, answered)| *answered);
+        answers.iter().for_each(|(since, answered)| time.answered(at(*since), at(*answered)));
+        time.stood_still.as_secs()
+    }
+
+    #[test]
+    fn a_standstill_is_counted_once_whichever_call_is_answered_first() {
+        assert_eq!(stood_still(&[(0, 60)]), 60);
+        assert_eq!(stood_still(&[(0, 60), (50, 61)]), 61);
+        assert_eq!(stood_still(&[(0, 61), (50, 60)]), 61);
+        assert_eq!(stood_still(&[(0, 10), (0, 10)]), 10);
     }
 }

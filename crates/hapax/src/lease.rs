@@ -1,6 +1,7 @@
 //! Keeps what is held: renews leases, and hears of cancels that were asked for elsewhere.
 
 use crate::{
+    clock,
     gate::Halt,
     worker::{Shared, next_hint},
 };
@@ -16,8 +17,7 @@ const HEAR_CANCELS: Duration = Duration::from_millis(500);
 pub(crate) async fn renew(shared: Arc<Shared>) {
     // However short the lease, two renewals may be lost.
     let often = shared.options.lease_renewal.min(shared.options.lease_ttl / 3).max(Duration::from_millis(1));
-    let mut ticks = tokio::time::interval(often);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut ticks = clock::ticks(often);
     loop {
         tokio::select! {
             _ = ticks.tick() => {}
@@ -27,10 +27,14 @@ pub(crate) async fn renew(shared: Arc<Shared>) {
         if held.is_empty() {
             continue;
         }
+        let asked = clock::since_boot();
         match shared.store.renew(held, shared.claimant()).await {
             Ok(renewals) => {
-                for (run, _) in renewals.into_iter().filter(|(_, renewal)| *renewal == Renewal::Lost) {
-                    shared.stop(&run, Halt::Fenced);
+                for (run, renewal) in renewals {
+                    match renewal {
+                        Renewal::Lost => drop(shared.stop(&run, Halt::Fenced)),
+                        _ => shared.renewed(&run, asked),
+                    }
                 }
             }
             Err(error) => tracing::warn!(%error, "cannot renew leases; trying again"),
@@ -51,8 +55,7 @@ async fn of_cancel(hints: &mut Option<Receiver<Hint>>, shared: &Shared) {
 
 /// Stops the runs for which a cancel was requested.
 pub(crate) async fn hear_cancels(shared: Arc<Shared>) {
-    let mut ticks = tokio::time::interval(HEAR_CANCELS);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut ticks = clock::ticks(HEAR_CANCELS);
     let mut hints = None;
     loop {
         tokio::select! {

@@ -50,6 +50,7 @@ mod step;
 mod stream;
 mod tail;
 pub mod testing;
+mod transaction;
 mod wait;
 mod worker;
 
@@ -124,6 +125,7 @@ pub use outline::{EdgeOutline, GraphOutline, NodeOutline};
 pub use question::{AnswerError, OpenQuestion, Question};
 pub use replay::{Divergence, Replay};
 pub use tail::{StreamChunk, StreamEvent, Superseded, Tail};
+pub use transaction::{Db, Tx};
 
 #[doc(hidden)]
 pub use hapax_core::__private;

@@ -81,6 +81,7 @@ pub struct Options {
     pub(crate) cancel_grace: Duration,
     pub(crate) durability: Durability,
     pub(crate) store_patience: Duration,
+    pub(crate) marker_retention: Duration,
     pub(crate) scan_interval: Duration,
     pub(crate) finds_work: bool,
     pub(crate) name: Option<String>,
@@ -105,6 +106,7 @@ impl Default for Options {
             cancel_grace: limits::CANCEL_GRACE,
             durability: Durability::default(),
             store_patience: Duration::from_secs(30),
+            marker_retention: Duration::from_secs(15 * 60),
             scan_interval: Duration::from_secs(1),
             finds_work: true,
             name: None,
@@ -146,9 +148,9 @@ setters! {
     queue_depth: usize;
     /// Runs that execute at the same time. Default: 256.
     max_active_runs: usize;
-    /// One attempt of a node. Default: 30 s.
+    /// One attempt of a node, not counting what it waits for a store that stands still. Default: 30 s.
     node_timeout: Duration;
-    /// A run's time while it runs. Default: 10 min.
+    /// A run's time while it runs, with all that it waits for, its store too. Default: 10 min.
     run_budget: Duration;
     /// How long a start waits for room before its run is parked. Default: 30 s.
     backpressure_timeout: Duration;
@@ -169,6 +171,9 @@ setters! {
     /// How long a run waits for a store that is busy, full or out of reach before it gives up; it can be resumed
     /// afterwards. Default: 30 s.
     store_patience: Duration;
+    /// How old the marker of a [transaction](crate::Ctx::transaction) is before it is deleted: older than any transaction can
+    /// be whose worker was frozen. Default: 15 min.
+    marker_retention: Duration;
     /// How often the engine looks for runs that nobody holds. Default: 1 s.
     scan_interval: Duration;
     /// Whether the engine takes up runs that nobody holds. Default: yes. A tool that only looks at runs says no;

@@ -215,7 +215,8 @@ impl EffectFuture<'_> {
             item.see([Entry::Took { letter: letter.number }, self.result(live, outcome.clone())]);
             outcome
         };
-        match self.unless_halted(live.mailbox.take(&live.gate, &subject, read).await).await {
+        let taken = self.attempt.with_store(live.mailbox.take(&live.gate, &subject, read)).await;
+        match self.unless_halted(taken).await {
             Some(outcome) => self.replay(outcome),
             None => {
                 drop(busy);

@@ -523,10 +523,8 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
                 return Ok(Ok(Tried::Parked(waits)));
             }
             () = self.past_grace() => return Err(self.halt()),
-            () = tokio::time::sleep_until(attempt.deadline.into()) => {
-                if own >= self.run_deadline {
-                    return Err(self.out_of_budget());
-                }
+            () = tokio::time::sleep_until(self.run_deadline.into()) => return Err(self.out_of_budget()),
+            () = attempt.out_of_time() => {
                 Err(NodeError::coded(code::NODE_TIMEOUT, format!("took longer than {timeout:?}"), true))
             }
         };

@@ -81,7 +81,7 @@ impl Attempt {
         // A replay repeats what the node does, not what others were shown of it.
         let Some(live) = &self.item.live else { return Ok(()) };
         let _busy = self.waits.busy();
-        match self.journal_chunk(live, call, payload).await {
+        match self.with_store(self.journal_chunk(live, call, payload)).await {
             Ok(true) => Ok(()),
             Ok(false) => Err(dead()),
             // The run stops: the node's future is dropped where it stands.

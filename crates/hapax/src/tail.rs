@@ -3,10 +3,10 @@
 //! Invariant: a reader reads the store and nothing else, so it sees what is durable. An event is one row of the journal,
 //! and its cursor is the number of the next: whoever goes on from there misses nothing and sees nothing twice.
 
-use crate::{Engine, error::Error};
+use crate::{Engine, error::Error, handle::Patience};
 use futures::{Stream, future::OptionFuture, stream::try_unfold};
 use hapax_core::{
-    id::{NodeId, RunKey},
+    id::NodeId,
     journal::{Entry, JournalRow},
     json::Json,
     limits::{STREAM_PAGE, STREAM_POLL, STREAM_POLL_MAX},
@@ -242,13 +242,26 @@ pub struct Tail {
     so_far: bool,
     streamed: watch::Receiver<()>,
     pause: Duration,
+    patience: Patience,
+}
+
+/// What a look at the store found.
+enum Found {
+    /// There may be events to give.
+    Rows,
+    /// No more come.
+    End,
+    /// There may be more later.
+    Nothing,
 }
 
 impl Engine {
     /// Follows what a run streams, in the order in which it was streamed, from its first chunk until the run is over; it
     /// may be executed here or elsewhere. Each event has a cursor, from which another reader goes on.
     ///
-    /// Only what is durable is seen. A run that isn't there is told by [`Tail::next`].
+    /// Only what is durable is seen. A run that isn't there is told by [`Tail::next`]. A store that is out of reach is borne
+    /// for [`Options::store_patience`](crate::Options::store_patience), unless the reader wants [what is there
+    /// now](Tail::so_far).
     pub fn tail(&self, run: &str) -> Tail {
         Tail {
             engine: self.clone(),
@@ -259,6 +272,7 @@ impl Engine {
             so_far: false,
             streamed: self.shared.streamed.subscribe(),
             pause: STREAM_POLL,
+            patience: Patience::of(self),
         }
     }
 }
@@ -293,18 +307,13 @@ impl Tail {
             }
             // Read before the rows: what comes after this is seen as a change.
             self.streamed.mark_unchanged();
-            if self.read_page().await? {
-                self.pause = STREAM_POLL;
-                continue;
-            }
-            let record = self.engine.record(&self.run).await?;
-            let all_read = record.next_seq <= self.next_seq;
-            if all_read && (self.so_far || record.status.is_final()) {
-                return Ok(None);
-            }
-            if all_read {
-                self.engine.is_open()?;
-                self.wait(&record.key).await;
+            match self.look_patiently().await? {
+                Found::Rows => self.pause = STREAM_POLL,
+                Found::End => return Ok(None),
+                Found::Nothing => {
+                    self.engine.is_open()?;
+                    self.wait().await?;
+                }
             }
         }
     }
@@ -312,6 +321,32 @@ impl Tail {
     /// As a stream of the `futures` crate.
     pub fn into_stream(self) -> impl Stream<Item = Result<StreamEvent, Error>> {
         try_unfold(self, async |mut tail| Ok(tail.next().await?.map(|event| (event, tail))))
+    }
+
+    /// Takes what the store has; nothing while it is out of reach and that can be borne.
+    async fn look_patiently(&mut self) -> Result<Found, Error> {
+        let found = self.look().await;
+        if self.so_far {
+            return found;
+        }
+        let (found, answer) = match found {
+            Ok(found) => (found, Ok(())),
+            Err(error) => (Found::Nothing, Err(error)),
+        };
+        self.patience.bear(answer).map(|()| found)
+    }
+
+    /// Takes what the store has.
+    async fn look(&mut self) -> Result<Found, Error> {
+        if self.read_page().await? {
+            return Ok(Found::Rows);
+        }
+        let record = self.engine.record(&self.run).await?;
+        Ok(match record.next_seq <= self.next_seq {
+            false => Found::Rows,
+            true if self.so_far || record.status.is_final() => Found::End,
+            true => Found::Nothing,
+        })
     }
 
     /// Takes the next rows; whether there were any.
@@ -326,13 +361,14 @@ impl Tail {
 
     /// Waits until there may be more: this engine wrote a chunk, the run left it, or it is time to look at what others
     /// wrote.
-    async fn wait(&mut self, run: &RunKey) {
-        let shared = self.engine.shared.clone();
-        let left = OptionFuture::from(shared.watch(run).map(|_| shared.left(run)));
+    async fn wait(&mut self) -> Result<(), Error> {
+        let (run, shared) = (self.engine.key(&self.run)?, self.engine.shared.clone());
+        let left = OptionFuture::from(shared.watch(&run).map(|_| shared.left(&run)));
         tokio::select! {
-            Ok(()) = self.streamed.changed() => shared.flushed(run).await,
+            Ok(()) = self.streamed.changed() => shared.flushed(&run).await,
             Some(_) = left => {}
             () = tokio::time::sleep(self.pause) => self.pause = (self.pause * 2).min(STREAM_POLL_MAX),
         }
+        Ok(())
     }
 }

@@ -3,17 +3,20 @@
 //! Invariant: a run is in `held` from its claim to its end, so that its lease is renewed and its cancel heard.
 
 use crate::{
-    Options,
+    Options, clock,
     drive::Claim,
     error::Error,
     gate::{Gate, Halt, lock},
+    handle::LOOK,
     observe::{Event, Observer},
     outline::GraphOutline,
     replay::{Replay, Source},
     testing::Script,
+    transaction::{Databases, Markers},
 };
 use futures::future::BoxFuture;
 use hapax_core::{
+    canary,
     commit::{PausedBy, Status, Wake},
     id::{Namespace, RunKey},
     key::Digest,
@@ -89,6 +92,10 @@ pub(crate) struct Shared {
     pub(crate) owner: Arc<str>,
     pub(crate) observer: Observer,
     pub(crate) clock: Clock,
+    /// The user's own, for transactions.
+    pub(crate) databases: Databases,
+    /// What transactions have left in them.
+    pub(crate) markers: Markers,
     /// In a test: what answers instead of the outside.
     pub(crate) script: Option<Arc<Script>>,
     pub(crate) drain: CancellationToken,
@@ -157,7 +164,12 @@ pub(crate) struct Taken {
 }
 
 impl Shared {
-    pub(crate) fn new(store: Arc<dyn Store>, options: Options, script: Option<Arc<Script>>) -> Arc<Self> {
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        options: Options,
+        databases: Databases,
+        script: Option<Arc<Script>>,
+    ) -> Arc<Self> {
         let hired = CancellationToken::new();
         if options.finds_work {
             hired.cancel();
@@ -167,6 +179,8 @@ impl Shared {
             store,
             owner: owner(&options).into(),
             observer: Observer::default(),
+            databases,
+            markers: Markers::default(),
             script,
             drain: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -299,15 +313,31 @@ impl Shared {
         held.get(run).map(|held| held.gate.shut(halt)).is_some()
     }
 
-    /// Claims a run. A lease of our own that nothing executes under any more, because the store failed when the
-    /// run was given up, is waited for.
-    pub(crate) async fn claim_back(&self, key: RunKey) -> Result<Lease, StoreError> {
+    /// A run's lease was renewed, asked for then.
+    pub(crate) fn renewed(&self, run: &RunKey, asked: Duration) {
+        if let Some(held) = lock(&self.held).get(run) {
+            held.gate.leased(asked, self.options.lease_ttl);
+        }
+    }
+
+    /// Claims a run, unless it is over or came into our hands meanwhile. A lease of our own that nothing executes
+    /// under any more, because the store failed when the run was given up, is waited for.
+    pub(crate) async fn claim_back(&self, key: RunKey) -> Result<Option<Lease>, StoreError> {
         loop {
             match self.store.claim(key.clone(), self.claimant()).await {
-                Err(StoreError::Held { owner, left_ms, .. }) if *owner == *self.owner => {
-                    tokio::time::sleep(Duration::from_millis(left_ms)).await;
+                Ok(lease) => return Ok(Some(lease)),
+                Err(StoreError::WrongStatus { status, .. })
+                    if status.is_final() && !canary::on("resume_refused") =>
+                {
+                    return Ok(None);
                 }
-                claimed => return claimed,
+                Err(StoreError::Held { owner, left_ms, .. }) if *owner == *self.owner => {
+                    if self.watch(&key).is_some() && !canary::on("resume_refused") {
+                        return Ok(None);
+                    }
+                    tokio::time::sleep(Duration::from_millis(left_ms).min(LOOK)).await;
+                }
+                Err(error) => return Err(error),
             }
         }
     }
@@ -318,6 +348,7 @@ impl Shared {
         let (store, observer, crew) = (self.store.clone(), self.observer.clone(), self.crew.clone());
         let mail = self.mail.clone();
         let gate = Gate::new(store, key.clone(), lease.epoch, store_patience, observer, mail, crew);
+        gate.leased(clock::since_boot(), self.options.lease_ttl);
         let (end, ended) = watch::channel(None);
         lock(&self.given_up).remove(&key);
         let held = Held { lease, gate: gate.clone(), end: ended };
@@ -516,7 +547,12 @@ async fn look(shared: &Arc<Shared>) -> Look {
         shared.crowded.fetch_or(room == 0, Ordering::AcqRel);
         return Look::In(Duration::MAX);
     }
-    match shared.store.outlook(filter).await {
+    // A question may go unanswered for as long as its server likes; a claim that was made must be known.
+    let outlook = tokio::select! {
+        outlook = shared.store.outlook(filter) => outlook,
+        () = shared.closing() => return Look::In(Duration::MAX),
+    };
+    match outlook {
         Ok(outlook) if outlook.ready && take_what_fits(shared).await => Look::Again,
         Ok(outlook) => Look::In(outlook.next.unwrap_or(Duration::MAX)),
         Err(error) => {

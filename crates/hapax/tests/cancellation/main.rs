@@ -4,7 +4,11 @@
 mod common;
 
 use common::*;
-use hapax::{Coded, Error, Event, NodePolicy, Run, Status, core::error::code, prelude::*};
+use hapax::{
+    Coded, EffectError, Error, Event, NodePolicy, Run, Status,
+    core::{commit::Write as StoreWrite, error::code},
+    prelude::*,
+};
 use serde::{Deserialize, Serialize};
 use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
@@ -281,6 +285,85 @@ async fn the_deadline_is_the_nodes_or_the_runs_whichever_comes_first() {
     let flow = engine(options).register(graph, ()).await.unwrap();
     let board = flow.start("run", Board::default()).await.unwrap().wait().await.unwrap();
     assert_eq!(board.log, ["15", "12"]);
+}
+
+/// A store that stands still for a minute takes none of the five seconds that a node has for itself; its own six are too many.
+#[tokio::test(start_paused = true)]
+async fn what_a_node_waits_for_its_store_is_not_its_own_time() {
+    let signal = Signal::default();
+    let work = node!(
+        [] | ctx | {
+            let pause = Duration::from_millis(ctx.state().total);
+            ctx.effect("write", Write, &1, async |_| Ok::<_, NodeError>(())).await?;
+            pass(pause).await;
+            Ok::<_, EffectError>(Board::delta().log("done"))
+        }
+    );
+    let options = Options::default().node_timeout(Duration::from_secs(5));
+    let is_journal = |write: &StoreWrite| matches!(write, StoreWrite::Append(_));
+    let store = Arc::new(Mortal::slow_to_answer(memory(), is_journal, &signal));
+    let engine = Engine::builder().options(options).with_store(store);
+    let flow = engine.register(Graph::new("slow", 1, WORK).node(WORK, work), ()).await.unwrap();
+    let after = async |name: &str, pause: u64| {
+        let begun = Instant::now();
+        let board = Board { total: pause, ..Board::default() };
+        let run = flow.start(name, board).await.unwrap();
+        let minutely = async {
+            loop {
+                pass(Duration::from_secs(60)).await;
+                signal.give();
+            }
+        };
+        let ended = tokio::select! {
+            ended = run.wait() => ended,
+            () = minutely => unreachable!("it goes on for ever"),
+        };
+        (
+            ended.map(|board| board.log).map_err(|error| failure(&error).node.clone()),
+            begun.elapsed().as_secs(),
+        )
+    };
+    let (ended, took) = after("quick", 4_900).await;
+    assert_eq!((ended.unwrap(), took), (vec!["done".to_owned()], 124));
+    let (ended, _) = after("slow", 6_000).await;
+    assert_eq!(ended.unwrap_err().unwrap().code.as_str(), code::NODE_TIMEOUT);
+}
+
+/// A store that answers quickly takes none either: a lane that writes again and again hides no other that is stuck.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_stuck_beside_one_that_writes_is_out_of_time() {
+    let signal = Signal::default();
+    let work = node!(
+        [] | ctx | {
+            let mut lane = ctx.scope("writes");
+            let writes = async {
+                loop {
+                    lane.effect("write", Write, &1, async |_| Ok::<_, NodeError>(())).await?;
+                }
+            };
+            tokio::select! {
+                ended = writes => ended,
+                () = forever() => Ok::<_, EffectError>(Board::delta()),
+            }
+        }
+    );
+    let options = Options::default().node_timeout(Duration::from_secs(5));
+    let is_journal = |write: &StoreWrite| matches!(write, StoreWrite::Append(_));
+    let store = Arc::new(Mortal::slow_to_answer(memory(), is_journal, &signal));
+    let engine = Engine::builder().options(options).with_store(store);
+    let flow = engine.register(Graph::new("stuck", 1, WORK).node(WORK, work), ()).await.unwrap();
+    let run = flow.start("run", Board::default()).await.unwrap();
+    let quickly = async {
+        loop {
+            pass(Duration::from_millis(50)).await;
+            signal.give();
+        }
+    };
+    let error = tokio::select! {
+        ended = run.wait() => ended.unwrap_err(),
+        () = quickly => unreachable!("it goes on for ever"),
+    };
+    assert_eq!(failure(&error).node.as_ref().unwrap().code.as_str(), code::NODE_TIMEOUT);
 }
 
 #[tokio::test]

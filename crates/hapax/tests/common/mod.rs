@@ -182,6 +182,15 @@ impl Process {
         Self::over(Mortal::dying_before(store.clone(), write))
     }
 
+    /// A process that doesn't hear that certain writes were made, before the signal.
+    pub(crate) fn slow_to_hear(
+        store: &Arc<dyn Store>,
+        write: impl Fn(&hapax::core::commit::Write) -> bool + Send + Sync + 'static,
+        signal: &Signal,
+    ) -> Self {
+        Self::over(Mortal::slow_to_answer(store.clone(), write, signal))
+    }
+
     fn over(mortal: Mortal) -> Self {
         let dead = mortal.dead();
         Self { runtime: runtime(), store: Arc::new(mortal), dead }
@@ -193,8 +202,12 @@ impl Process {
     }
 
     pub(crate) fn engine(&self, options: Options) -> Engine {
+        self.build(Engine::builder().options(options))
+    }
+
+    pub(crate) fn build(&self, builder: hapax::Builder) -> Engine {
         let _inside = self.runtime.enter();
-        Engine::builder().options(options).with_store(self.store.clone())
+        builder.with_store(self.store.clone())
     }
 
     pub(crate) fn run<T>(&self, work: impl Future<Output = T>) -> T {
@@ -214,6 +227,11 @@ impl Process {
     /// Resolves when a fatal write was tried.
     pub(crate) async fn died(&self) {
         self.dead.cancelled().await;
+    }
+
+    /// Its store answers no more, and its runs are another's; it doesn't know.
+    pub(crate) fn cut_off(&self) {
+        self.dead.cancel();
     }
 
     /// Ends it where it stands.

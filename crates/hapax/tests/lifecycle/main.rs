@@ -225,6 +225,21 @@ async fn a_run_that_another_engine_holds_can_be_followed_but_not_taken() {
     assert_eq!(other.resume("run").await.unwrap().wait().await.unwrap().total, 11);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_run_that_is_resumed_twice_at_once_is_there_for_both() {
+    let first = engine(Options::default());
+    let (flow, reached, signal) = registered(&first).await;
+    flow.start("run", Board::default()).await.unwrap();
+    reached.take().await;
+    tokio::join!(first.shutdown(Duration::from_secs(600)), async { signal.give() });
+    let second = Engine::builder().with_store(first.store());
+    let (flow, ..) = registered(&second).await;
+    let begun = tokio::time::Instant::now();
+    let (one, other) = tokio::join!(flow.resume("run"), flow.resume("run"));
+    assert_eq!(one.unwrap().wait().await.unwrap(), other.unwrap().wait().await.unwrap());
+    assert!(begun.elapsed() < Duration::from_secs(5), "not only once its own lease had run out");
+}
+
 #[tokio::test]
 async fn a_run_is_bound_to_its_graphs_shape_unless_a_new_one_declares_itself_compatible() {
     let first = engine(Options::default());

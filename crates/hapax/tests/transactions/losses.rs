@@ -1,0 +1,91 @@
+//! Whatever is lost between the engine and the database, at whichever message.
+
+use crate::{
+    common::*,
+    shop::{INTROSPECTION, Kind, MARKER, Shop, Way, known_by, paying},
+};
+use hapax::store::db::Strategy;
+use hapax_servers::Proxy;
+use std::time::Duration;
+
+macro_rules! on_servers {
+    ($($test:ident),* $(,)?) => {
+        $(mod $test {
+            #[test]
+            fn postgres() {
+                super::$test(super::Kind::Postgres, super::MARKER);
+            }
+
+            #[test]
+            fn postgres_by_introspection() {
+                super::$test(super::Kind::Postgres, super::INTROSPECTION);
+            }
+
+            #[test]
+            fn mysql() {
+                super::$test(super::Kind::MySql, super::MARKER);
+            }
+        })*
+    };
+}
+
+on_servers! {
+    row_05_a_lost_reply_at_any_point_leaves_one_effect,
+    row_06_a_lost_request_at_any_point_leaves_one_effect,
+}
+
+fn row_05_a_lost_reply_at_any_point_leaves_one_effect(kind: Kind, strategy: Strategy) {
+    each_loss(kind, strategy, Proxy::swallow_replies);
+}
+
+fn row_06_a_lost_request_at_any_point_leaves_one_effect(kind: Kind, strategy: Strategy) {
+    each_loss(kind, strategy, Proxy::swallow_requests);
+}
+
+/// A run for each message of a transaction that may be lost, until there is none left to lose.
+fn each_loss(kind: Kind, strategy: Strategy, lose: fn(&Proxy, u64)) {
+    let shop = Shop::open(kind, strategy);
+    let (proxy, url) = shop.proxy();
+    let (store, way) = (memory(), Way::default());
+    let process = Process::healthy(&store);
+    process.run(async {
+        let engine = process.build(known_by(&url));
+        let flow = engine.register(paying(&shop, &way), ()).await.unwrap();
+        // The first opens what all use.
+        flow.start("run-0", Board::default()).await.unwrap().wait().await.unwrap();
+        for lost in 1.. {
+            let before = proxy.counts().bytes_lost;
+            lose(&proxy, lost);
+            let name = format!("run-{lost}");
+            let run = flow.start(&name, Board::default()).await.unwrap();
+            let ending = run.wait();
+            tokio::pin!(ending);
+            let ended = loop {
+                tokio::select! {
+                    ended = &mut ending => break Some(ended),
+                    () = tokio::task::yield_now() => {}
+                }
+                if proxy.counts().bytes_lost > before {
+                    break None;
+                }
+            };
+            proxy.pass();
+            let is_lost = ended.is_none();
+            if is_lost {
+                proxy.cut();
+            }
+            let board = match ended {
+                Some(ended) => ended.unwrap(),
+                None => ending.await.unwrap(),
+            };
+            let there: Vec<String> = shop.effects().into_iter().filter(|what| *what == name).collect();
+            assert_eq!(there.len(), 1, "message {lost} was lost");
+            assert_eq!(board.total, lost + 1, "message {lost} was lost");
+            if !is_lost {
+                assert!(lost > 4, "a transaction has more than {lost} messages");
+                break;
+            }
+        }
+        engine.shutdown(Duration::from_secs(60)).await;
+    });
+}
