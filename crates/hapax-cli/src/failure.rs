@@ -2,6 +2,7 @@
 
 use crate::{
     output::{BAD, FAINT, STRONG, clean},
+    session::ServerKind,
     table::wrapped,
 };
 use anstyle::Style;
@@ -9,7 +10,7 @@ use hapax::{Coded, Error};
 use hapax_core::error::{Code, code};
 use hapax_store::StoreError;
 use serde::Serialize;
-use std::{error::Error as _, io};
+use std::{error::Error as _, ffi::OsStr, io};
 
 const FAILED: u8 = 1;
 const USAGE: u8 = 2;
@@ -73,6 +74,19 @@ impl Failure {
     pub(crate) fn cured_by(mut self, better: impl Into<String>) -> Self {
         if let Failure::Coded { cure, .. } = &mut self {
             *cure = Some(better.into());
+        }
+        self
+    }
+
+    /// At a store with this address: a cure that fits its kind.
+    pub(crate) fn at(mut self, url: &OsStr) -> Self {
+        if let Failure::Coded { code, cure, .. } = &mut self
+            && cure.is_none()
+        {
+            let server = ServerKind::of(&url.to_string_lossy()).filter(|server| server.is_built_in());
+            *cure = server
+                .map_or_else(|| cure_of_file(code), |server| cure_of_server(code, server))
+                .map(Into::into);
         }
         self
     }
@@ -279,6 +293,40 @@ fn cure_around(code: Code) -> &'static str {
     }
 }
 
+/// The cure at a file, where the usual one speaks of servers as well.
+fn cure_of_file(code: Code) -> Option<&'static str> {
+    match code {
+        code::STORE_RETRY => Some("try again; if it stays, look for a process that holds the file"),
+        code::CANNOT_OPEN => {
+            Some("check the path and its permissions; a store is created by the program whose runs it holds")
+        }
+        code::READ_ONLY => Some("give this user write permission for the file and its folder"),
+        _ => None,
+    }
+}
+
+/// The cure at a server, where the usual one speaks of files as well.
+fn cure_of_server(code: Code, server: ServerKind) -> Option<&'static str> {
+    match (code, server) {
+        (code::STORE_RETRY, _) => Some(
+            "try again; if it stays, see whether the server runs, can be reached and allows one more session",
+        ),
+        (code::CORRUPT, _) => Some("restore the database from a backup; `doctor` names what is damaged"),
+        (code::STORE_FULL, _) => Some("make room on the server's disk, or delete finished runs with `gc`"),
+        (code::CANNOT_OPEN, _) => {
+            Some("do what the message says; a store is created by the program whose runs it holds")
+        }
+        (code::READ_ONLY, _) => Some("name the server that takes writes, or let this one take them"),
+        (code::BAD_URL, ServerKind::Postgres) => Some(
+            "mend what the message names: `postgres://user:password@host:5432/database?sslmode=verify-full&sslrootcert=ca.pem`",
+        ),
+        (code::BAD_URL, ServerKind::MySql) => Some(
+            "mend what the message names: `mysql://user:password@host:3306/database?ssl-mode=VERIFY_IDENTITY&ssl-ca=ca.pem`",
+        ),
+        _ => None,
+    }
+}
+
 fn cure_of_http(code: Code) -> &'static str {
     match code {
         code::HTTP_INVALID => "mend the request or the client; nothing was sent",
@@ -301,6 +349,27 @@ mod tests {
         let mut words = text.lines().filter(|line| line.contains(' ') && !line.contains("https://"));
         assert!(words.all(|line| line.len() <= 40), "{text}");
         assert!(text.contains("\n  cure: look for it with `list`; it\n    may live"), "{text}");
+    }
+
+    #[test]
+    fn a_cure_fits_the_kind_of_store() {
+        let codes = [code::STORE_RETRY, code::CORRUPT, code::STORE_FULL, code::CANNOT_OPEN, code::READ_ONLY];
+        let cure = |code, url: &str| Failure::coded(code, "no").at(OsStr::new(url)).report().unwrap().cure;
+        for code in codes {
+            let told = cure(code, "sqlite:orders.db").unwrap();
+            assert!(!told.contains("server"), "{code}: {told}");
+            for url in
+                ["postgres://db/orders", "POSTGRESQL://db/orders", "mysql://db/orders", "mariadb://db/orders"]
+            {
+                if ServerKind::of(url).unwrap().is_built_in() {
+                    let told = cure(code, url).unwrap();
+                    assert!(!told.contains("file") && !told.contains("path"), "{code}: {told}");
+                }
+            }
+        }
+        let own =
+            Failure::coded(code::READ_ONLY, "no").cured_by("ask Ann").at(OsStr::new("postgres://db/orders"));
+        assert_eq!(own.report().unwrap().cure.unwrap(), "ask Ann");
     }
 
     #[test]

@@ -147,7 +147,7 @@ fn stock(global: &args::Global, command: commands::Online, out: &Output) -> Resu
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::io("cannot start", &error))?;
     runtime.block_on(async {
-        let (engine, address) = match session::open(global).await {
+        let (engine, address) = match session::open(global, command.only_reads()).await {
             Err(failure) if command.is_doctor() => {
                 commands::doctor::tell_unopened(&failure, out)?;
                 return Err(failure);
@@ -157,7 +157,10 @@ fn stock(global: &args::Global, command: commands::Online, out: &Output) -> Resu
         let session = Session { engine: &engine, out, embedded: false, address: &address };
         let outcome = on(&session, command).await;
         engine.shutdown(FAREWELL).await;
-        outcome
+        outcome.map_err(|failure| match address.first() {
+            Some((_, url)) => failure.at(url),
+            None => failure,
+        })
     })
 }
 

@@ -24,6 +24,31 @@ use std::{
 /// How often a run that is waited for is looked at.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// The kinds of servers, whether or not they are built in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ServerKind {
+    Postgres,
+    MySql,
+}
+
+impl ServerKind {
+    /// Whose address it is; `None`: no server's.
+    pub(crate) fn of(url: &str) -> Option<Self> {
+        match &*url.split_once("://")?.0.to_ascii_lowercase() {
+            "postgres" | "postgresql" => Some(Self::Postgres),
+            "mysql" | "mariadb" => Some(Self::MySql),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn is_built_in(self) -> bool {
+        match self {
+            Self::Postgres => cfg!(feature = "postgres"),
+            Self::MySql => cfg!(feature = "mysql"),
+        }
+    }
+}
+
 /// What a command works with.
 pub(crate) struct Session<'a> {
     pub(crate) engine: &'a Engine,
@@ -124,15 +149,15 @@ impl Session<'_> {
     }
 }
 
-/// Opens the store that the flags or the environment name.
-pub(crate) async fn open(global: &Global) -> Result<(Engine, Address), Failure> {
+/// Opens the store that the flags or the environment name; one that takes no writes as well, if it is only read.
+pub(crate) async fn open(global: &Global, only_reads: bool) -> Result<(Engine, Address), Failure> {
     let url = global.store.clone().or_else(|| env::var_os("HAPAX_STORE").filter(|url| !url.is_empty()));
     let url = url.ok_or_else(|| {
         Failure::usage("no store is named")
             .cured_by("pass --store sqlite:path/to/file.db, or set HAPAX_STORE")
     })?;
     let namespace = namespace(global)?;
-    let store = open_store(&url, true).await?;
+    let store = open_store(&url, true, only_reads).await.map_err(|failure| failure.at(&url))?;
     let address = vec![("HAPAX_STORE", url), ("HAPAX_NAMESPACE", namespace.as_str().into())];
     let options = Options::default().finds_work(false).namespace(namespace);
     Ok((Engine::builder().options(options).with_store(store), address))
@@ -152,7 +177,15 @@ pub(crate) fn namespace(global: &Global) -> Result<Namespace, Failure> {
 
 /// As the engine opens it, but for any path that the system knows. Commands open only what must exist: of a misspelt name
 /// would come an empty store, and another program's database would get tables that nobody asked for.
-pub(crate) async fn open_store(url: &OsString, must_exist: bool) -> Result<Arc<dyn Store>, Failure> {
+#[cfg_attr(
+    not(any(feature = "postgres", feature = "mysql")),
+    expect(unused_variables, reason = "a file is opened in one way")
+)]
+pub(crate) async fn open_store(
+    url: &OsString,
+    must_exist: bool,
+    only_reads: bool,
+) -> Result<Arc<dyn Store>, Failure> {
     let bytes = url.as_bytes();
     if bytes == b"memory:" {
         return Ok(MemoryStore::shared());
@@ -162,13 +195,17 @@ pub(crate) async fn open_store(url: &OsString, must_exist: bool) -> Result<Arc<d
         return Ok(SqliteStore::open(Path::new(OsStr::from_bytes(path)), options).await?);
     }
     let url = url.to_string_lossy().into_owned();
-    #[cfg(feature = "postgres")]
-    if url.starts_with("postgres://") || url.starts_with("postgresql://") {
-        return Ok(PostgresStore::open(&url, PostgresOptions::default().must_exist(must_exist)).await?);
+    match ServerKind::of(&url) {
+        #[cfg(feature = "postgres")]
+        Some(ServerKind::Postgres) => {
+            let options = PostgresOptions::default().must_exist(must_exist).allow_read_only(only_reads);
+            Ok(PostgresStore::open(&url, options).await?)
+        }
+        #[cfg(feature = "mysql")]
+        Some(ServerKind::MySql) => {
+            let options = MySqlOptions::default().must_exist(must_exist).allow_read_only(only_reads);
+            Ok(MySqlStore::open(&url, options).await?)
+        }
+        _ => Err(Error::BadUrl { url }.into()),
     }
-    #[cfg(feature = "mysql")]
-    if url.starts_with("mysql://") {
-        return Ok(MySqlStore::open(&url, MySqlOptions::default().must_exist(must_exist)).await?);
-    }
-    Err(Error::BadUrl { url }.into())
 }

@@ -3,59 +3,16 @@
 mod common;
 
 use common::{
-    Order, Shop, clean_env,
-    tool::{tool_on, tool_with},
+    Order, Shop,
+    tool::{Worker, tool_on, tool_with},
 };
-use rustix::process::{Pid, Signal, kill_process};
-use std::{
-    env,
-    io::{BufRead, BufReader, Lines},
-    process::{Child, ChildStdout, Command, Stdio},
-    time::Duration,
-};
+use rustix::process::Signal;
+use std::time::Duration;
 
 /// Not a test of its own: the program that the others start.
 #[test]
 fn tool() {
     common::tool::play();
-}
-
-/// The program as a worker, which ends with the test.
-struct Worker {
-    child: Child,
-    lines: Lines<BufReader<ChildStdout>>,
-}
-
-impl Worker {
-    fn start(shop: &Shop, args: &str) -> Self {
-        let mut command = Command::new(env::current_exe().unwrap());
-        command.args(["tool", "--exact", "--nocapture", "--test-threads=1"]);
-        clean_env(&mut command);
-        command.env("HAPAX_TOOL", args).env("HAPAX_TOOL_STORE", format!("sqlite:{}", shop.path().display()));
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        Self { child, lines }
-    }
-
-    /// The next line with this in it.
-    fn until(&mut self, part: &str) -> String {
-        let found = self.lines.by_ref().map(Result::unwrap).find(|line| line.contains(part));
-        found.unwrap_or_else(|| panic!("it never said `{part}`"))
-    }
-
-    fn stop(mut self) -> i32 {
-        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
-        self.until("stopped");
-        self.child.wait().unwrap().code().unwrap()
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        // Both fail only for a child that is gone.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -64,19 +21,33 @@ async fn a_worker_takes_up_what_nobody_holds_until_it_is_asked_to_stop() {
     shop.engine.shutdown(Duration::from_secs(5)).await;
     let engine = shop.reopened().await;
     engine.submit("order-1", Order { sku: "anvil".into(), cents: 4200, ..Order::default() }).await.unwrap();
-    let mut worker = Worker::start(&shop, "worker");
+    let mut worker = Worker::start(&shop.url(), "worker");
     assert!(worker.until(" works on ").ends_with("works on orders"));
     worker.until("claimed  order-1  at step 0");
     worker.until("left     order-1  succeeded");
     assert_eq!(worker.stop(), 0);
     engine.submit("order-2", Order { sku: "anvil".into(), cents: 4200, ..Order::default() }).await.unwrap();
-    let mut worker = Worker::start(&shop, "worker --json --drain 5s");
+    let mut worker = Worker::start(&shop.url(), "worker --json --drain 5s");
     let left: serde_json::Value = serde_json::from_str(&worker.until("\"left\"")).unwrap();
     assert_eq!(
         (&left["v"], &left["run"], &left["status"]),
         (&1.into(), &"order-2".into(), &"succeeded".into())
     );
     assert_eq!(worker.stop(), 0);
+}
+
+/// The second time by another signal: two of a kind may arrive as one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_is_asked_twice_stops_at_once() {
+    let shop = Shop::open().await;
+    shop.engine.shutdown(Duration::from_secs(5)).await;
+    let orders = shop.reopened().await;
+    orders.submit("order-1", Order { sku: "slow".into(), cents: 4200, ..Order::default() }).await.unwrap();
+    let mut worker = Worker::start(&shop.url(), "worker --drain 1h");
+    worker.until("claimed  order-1  at step 0");
+    worker.signal(Signal::TERM);
+    worker.signal(Signal::INT);
+    assert_eq!(worker.exit_code(), 130);
 }
 
 #[tokio::test]

@@ -23,7 +23,7 @@ async fn sleep(mut ctx: hapax::Ctx<Nap>) -> Result<NapDelta, EffectError> {
 }
 
 /// Microseconds since 1970.
-pub fn us(time: std::time::SystemTime) -> i64 {
+fn us(time: std::time::SystemTime) -> i64 {
     let since = time.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
 }

@@ -23,8 +23,10 @@ Examples:
 /// Rows of a journal that are read at once.
 const PAGE: usize = 1000;
 
-/// Where the third column begins.
-const INDENT: usize = 22;
+/// What the verdicts take, with a gap.
+const VERDICT: usize = 8;
+/// What the names take at the least.
+const NAMES: usize = 12;
 /// Where it begins on a screen that has too little room beside the other two: below them.
 const NARROW_INDENT: usize = 2;
 /// As much as it should have.
@@ -72,7 +74,10 @@ impl Doctor {
         let limit = usize::try_from(self.checkpoints).unwrap_or(usize::MAX);
         let (runs, unread) = match session.list(ListFilter { limit, ..ListFilter::default() }).await {
             Ok(listed) => listed,
-            Err(error) => return vec![damaged("runs", error.message())],
+            Err(error) if error.code() == Some(code::CORRUPT) => {
+                return vec![damaged("runs", error.message())];
+            }
+            Err(error) => return vec![unknown("runs", error.message())],
         };
         let (store, mut verified) = (session.engine.store(), 0);
         let row = |run: &Damaged| damaged("run", format!("[{}] {}", code::CORRUPT, run.error));
@@ -97,14 +102,12 @@ impl Doctor {
                 facts.push(unreadable("journal", &error));
             }
         }
-        if facts.is_empty() {
-            facts.push(Fact {
-                name: "digests",
-                found: format!("{verified} checkpoints in {} runs", runs.len()),
-                verdict: Verdict::Good,
-                meaning: "each matches its digest: nothing was changed since it was committed".into(),
-            });
-        }
+        facts.push(Fact {
+            name: "digests",
+            found: format!("{verified} checkpoints in {} runs", runs.len()),
+            verdict: Verdict::Good,
+            meaning: "each matches its digest: nothing was changed since it was committed".into(),
+        });
         facts
     }
 }
@@ -134,15 +137,17 @@ fn tell(facts: &[Fact], out: &Output) -> Result<bool, Failure> {
 }
 
 fn unreadable(name: &'static str, error: &StoreError) -> Fact {
-    let mut fact = damaged(name, format!("[{}] {error}", error.code()));
-    if !matches!(error, StoreError::Corrupt { .. }) {
-        fact.meaning = "it could not be read now, so nothing is known of it: try again".into();
-    }
-    fact
+    let found = format!("[{}] {error}", error.code());
+    if matches!(error, StoreError::Corrupt { .. }) { damaged(name, found) } else { unknown(name, found) }
+}
+
+fn unknown(name: &'static str, found: String) -> Fact {
+    let meaning = "it could not be read now, so nothing is known of it: try again".into();
+    Fact { name, found, verdict: Verdict::Unsafe, meaning }
 }
 
 fn damaged(name: &'static str, found: String) -> Fact {
-    let meaning = "it is never used as it is: the run stops there; restore the file from a backup".into();
+    let meaning = "it is never used as it is: the run stops there; restore the store from a backup".into();
     Fact { name, found, verdict: Verdict::Unsafe, meaning }
 }
 
@@ -165,7 +170,8 @@ fn view(fact: &Fact) -> FactView {
 
 fn human(facts: &[Fact], safe: bool, out: &Output) -> String {
     let width = out.width().unwrap_or(usize::MAX);
-    let mut text: String = facts.iter().map(|fact| paragraph(fact, width, out)).collect();
+    let names = facts.iter().map(|fact| fact.name.len()).fold(NAMES, usize::max);
+    let mut text: String = facts.iter().map(|fact| paragraph(fact, names, width, out)).collect();
     let (style, verdict) =
         if safe { (GOOD, "the store is safe to use") } else { (BAD, "something is unsafe") };
     text.push('\n');
@@ -176,22 +182,24 @@ fn human(facts: &[Fact], safe: bool, out: &Output) -> String {
 }
 
 /// A fact: verdict, name, what was found, and below it what that means.
-fn paragraph(fact: &Fact, width: usize, out: &Output) -> String {
+fn paragraph(fact: &Fact, names: usize, width: usize, out: &Output) -> String {
     let style = match fact.verdict {
         Verdict::Good => GOOD,
         Verdict::Note => WARN,
         Verdict::Unsafe => BAD,
     };
-    let is_narrow = width < INDENT + ROOM;
-    let indent = if is_narrow { NARROW_INDENT } else { INDENT };
+    // Where the third column begins.
+    let wide = VERDICT + names + 2;
+    let is_narrow = width < wide + ROOM;
+    let indent = if is_narrow { NARROW_INDENT } else { wide };
     let room = width.saturating_sub(indent).max(1);
     let verdict = out.paint(style, &format!("{:<6}", word(fact.verdict)));
     let found = folded(&clean(&fact.found), room).join(&format!("\n{:indent$}", ""));
     let mut text = if is_narrow {
-        let name = out.paint(STRONG, &cut(fact.name, width.saturating_sub(8)));
+        let name = out.paint(STRONG, &cut(fact.name, width.saturating_sub(VERDICT)));
         format!("{verdict}  {name}\n{:indent$}{found}\n", "")
     } else {
-        format!("{verdict}  {}  {found}\n", out.paint(STRONG, &format!("{:<12}", fact.name)))
+        format!("{verdict}  {}  {found}\n", out.paint(STRONG, &format!("{:<names$}", fact.name)))
     };
     for line in folded(&clean(&fact.meaning), room) {
         text.push_str(&format!("{:indent$}{}\n", "", out.paint(FAINT, &line)));

@@ -129,6 +129,22 @@ impl Online {
         }
     }
 
+    /// Whether it changes nothing, so that a store that takes no writes will do.
+    pub(crate) fn only_reads(&self) -> bool {
+        match self {
+            Online::List(_)
+            | Online::Show(_)
+            | Online::Tail(_)
+            | Online::Graph(_)
+            | Online::Replay(_)
+            | Online::Inbox(_)
+            | Online::Workers(_)
+            | Online::Doctor(_) => true,
+            Online::Outbox(command) => command.only_reads(),
+            _ => false,
+        }
+    }
+
     pub(crate) fn is_doctor(&self) -> bool {
         matches!(self, Online::Doctor(_))
     }

@@ -103,6 +103,11 @@ struct Changed<'a> {
 }
 
 impl Outbox {
+    /// Whether it changes nothing.
+    pub(super) fn only_reads(&self) -> bool {
+        self.action.is_none()
+    }
+
     pub(super) async fn run(self, session: &Session<'_>) -> Result<(), Failure> {
         match &self.action {
             None => self.list(session).await,

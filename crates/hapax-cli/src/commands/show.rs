@@ -15,7 +15,7 @@ use clap::Args;
 use hapax_core::{
     checkpoint::Checkpoint,
     error::code,
-    journal::{Done, EffectOutcome, Entry, JournalRow},
+    journal::{Done, EffectOutcome, Entry, JournalRow, TxSaid},
     key::{Digest, StepKey},
     order::{OrderKey, PathHash},
     state::Field,
@@ -335,6 +335,7 @@ fn told(entry: &Entry) -> String {
             format!("{} asks {}: {}", call(&question.scope, question.index), question.name, question.text)
         }
         Entry::Awaits(awaits) => format!("{} {} waits", call(&awaits.scope, awaits.index), awaits.name),
+        Entry::Transaction(note) => format!("{} {}", call(&note.scope, note.index), said(&note.said)),
         Entry::Timer(timer) => {
             format!("{} sleeps until {}", call(&timer.scope, timer.index), time(timer.due_us))
         }
@@ -357,6 +358,17 @@ fn told(entry: &Entry) -> String {
                 None => begins,
             }
         }
+        other => format!("{other:?}"),
+    }
+}
+
+/// What is said of a transaction.
+fn said(said: &TxSaid) -> String {
+    match said {
+        TxSaid::Begins { database, strategy } => format!("begins in {database}, by {strategy}"),
+        TxSaid::PreCommit { witness, .. } => format!("is about to be committed as {}", witness.as_str()),
+        TxSaid::Away { why } => format!("waits for its database: {why}"),
+        TxSaid::Doubt { why } => format!("is in doubt: {why}"),
         other => format!("{other:?}"),
     }
 }

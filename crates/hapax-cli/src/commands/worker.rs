@@ -16,8 +16,8 @@ use tokio::sync::broadcast::{Receiver, error::RecvError};
 
 const AFTER_HELP: &str = "\
 Asked to stop, by SIGTERM or Ctrl-C, it takes no new run, lets the steps in flight commit, and gives all its runs back, so \
-that other workers go on with them at once. Any number of workers may share a store. How many runs a worker holds at a time is \
-an option of its engine.
+that other workers go on with them at once; asked a second time, it drops the steps in flight. Any number of workers may share a store. \
+How many runs a worker holds at a time is an option of its engine.
 
 It needs the code of your graphs: it is a command of the program into which you build it with `hapax_cli::run`, here `orders`.
 
@@ -57,14 +57,28 @@ impl Worker {
         let name = crew.name().to_owned();
         say(session, &Line::Works { name: &name, graphs })?;
         session.out.remark(&format!("stops within {} when asked to", age(self.drain)));
-        let told = async {
-            tokio::select! {
-                () = requests.next() => Ok(()),
-                failed = tell(session, &mut events) => failed,
-            }
+        let (stop, stopped) = tokio::sync::oneshot::channel();
+        let asked_twice = async {
+            requests.next().await;
+            session.out.remark("stopping; asked again, it stops at once");
+            // It may have stopped already, since nobody listens to what it says.
+            let _ = stop.send(());
+            requests.next().await;
         };
         let mut told_well = Ok(());
-        let report = crew.run_until(async { told_well = told.await }).await;
+        let work = crew.run_until(async {
+            tokio::select! {
+                _ = stopped => {}
+                failed = tell(session, &mut events) => told_well = failed,
+            }
+        });
+        let report = tokio::select! {
+            report = work => report,
+            () = asked_twice => {
+                session.engine.shutdown(Duration::ZERO).await;
+                return Err(at_once());
+            }
+        };
         told_well?;
         while let Ok(event) = events.try_recv() {
             tell_one(session, &event)?;
@@ -120,6 +134,12 @@ fn say(session: &Session<'_>, line: &Line<'_>) -> Result<(), Failure> {
             format!("stopped: {} finished, {handed_over} handed over{lost}\n", counted(*finished, "run"))
         }
     })
+}
+
+/// The failure of a worker that was asked to stop a second time, and didn't wait for its steps.
+fn at_once() -> Failure {
+    Failure::coded(code::INTERRUPTED, "stopped at once; steps in flight were dropped")
+        .cured_by("nothing is to be done: other workers execute them again")
 }
 
 fn no_graphs(session: &Session<'_>) -> Failure {

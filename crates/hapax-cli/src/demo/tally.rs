@@ -61,7 +61,7 @@ impl Tally {
             let paid = account.is_some_and(|account| account.cents >= due);
             lost += usize::from(!paid || !runs.finished.contains(&id));
         }
-        // The ledger may be told of others' orders: whoever resumes a fork of ours pays it there too.
+        // Only the orders of this demo count.
         let ours: Vec<&Entry> = log.iter().filter(|entry| setup.is_ours(&entry.charge.order)).collect();
         let charges = ours.iter().filter(|entry| entry.applied).count();
         let seconds = (done.took.as_secs_f64() * 1000.0).round() / 1000.0;

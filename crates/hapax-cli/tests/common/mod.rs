@@ -140,6 +140,10 @@ impl Shop {
         self.folder.path().join("shop.db")
     }
 
+    pub(crate) fn url(&self) -> String {
+        format!("sqlite:{}", self.path().display())
+    }
+
     pub(crate) async fn start(&self, run: &str, sku: &str) -> hapax::Run<Order> {
         let order = Order { sku: sku.into(), cents: 4200, card: "4111".into(), ..Order::default() };
         let options = StartOptions::default().tag("customer", "42");

@@ -5,11 +5,13 @@
 
 use super::{Order, Said, Shop, World, changed_shop, clean_env, said, shop};
 use hapax::{Engine, Graph, Node, Options};
+use rustix::process::{Pid, Signal, kill_process};
 use std::{
     env, fs,
+    io::{BufRead, BufReader, Lines},
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
-    process::{Command, ExitCode},
+    process::{Child, ChildStdout, Command, ExitCode, Stdio},
     sync::Arc,
 };
 
@@ -51,11 +53,59 @@ pub(crate) fn tool_with(shop: &Shop, args: &str, env: &[(&str, &str)]) -> Said {
     let mut command = Command::new(env::current_exe().unwrap());
     command.args(["tool", "--exact", "--nocapture", "--test-threads=1"]);
     clean_env(&mut command);
-    command.env("HAPAX_TOOL", args).env("HAPAX_TOOL_STORE", format!("sqlite:{}", shop.path().display()));
+    command.env("HAPAX_TOOL", args).env("HAPAX_TOOL_STORE", shop.url());
     command.envs(env.iter().copied());
     let mut said = said(command);
     said.out = said.out.split_once(MARK).expect("the program began").1.to_owned();
     said
+}
+
+/// The program as a worker, which ends with the test.
+pub(crate) struct Worker {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Worker {
+    pub(crate) fn start(url: &str, args: &str) -> Self {
+        let mut command = Command::new(env::current_exe().unwrap());
+        command.args(["tool", "--exact", "--nocapture", "--test-threads=1"]);
+        clean_env(&mut command);
+        command.env("HAPAX_TOOL", args).env("HAPAX_TOOL_STORE", url);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { child, lines }
+    }
+
+    /// The next line with this in it.
+    pub(crate) fn until(&mut self, part: &str) -> String {
+        let found = self.lines.by_ref().map(Result::unwrap).find(|line| line.contains(part));
+        found.unwrap_or_else(|| panic!("it never said `{part}`"))
+    }
+
+    /// Asks it to stop, and waits until it has; its exit code.
+    pub(crate) fn stop(mut self) -> i32 {
+        self.signal(Signal::TERM);
+        self.until("stopped");
+        self.exit_code()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Waits until it has ended.
+    pub(crate) fn exit_code(&mut self) -> i32 {
+        self.child.wait().unwrap().code().unwrap()
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // Both fail only for a child that is gone.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 /// The program as a file that others can start, with these variables set.
