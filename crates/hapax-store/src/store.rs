@@ -4,10 +4,10 @@
 //! keys inside one transaction, never on a check that comes before.
 
 pub use crate::fleet::{Fleet, Hint, Holding, Outlook};
-use crate::{clock::Clock, error::StoreError, outbox::Outbox};
+use crate::{clock::Clock, db::Statement, error::StoreError, outbox::Outbox};
 use hapax_core::{
     checkpoint::Checkpoint,
-    commit::{Epoch, Status, Wake, Write, Written},
+    commit::{Append, Epoch, Status, Wake, Write, Written},
     frontier::WorkItem,
     id::{Namespace, RunId, RunKey},
     journal::JournalRow,
@@ -139,6 +139,19 @@ pub trait Store: Send + Sync + 'static {
     /// Finds out, under the run's own lock, what became of a write whose answer was lost: as [`Store::submit`]'s
     /// outcome; `Retry`: it isn't there and may be submitted again.
     fn settle(&self, write: Arc<Write>) -> Answer<'_, Written>;
+
+    /// What names its database, as [`Database::identity`](crate::db::Database::identity) does; `None`: nobody else has
+    /// transactions in it.
+    fn identity(&self) -> Answer<'_, Option<String>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    /// The statements that append rows within another's transaction in the same database, the fence last: what
+    /// [`Store::submit`] would write, and [`Store::settle`] finds.
+    fn within<'a>(&'a self, _append: &'a Append) -> Answer<'a, Vec<Statement>> {
+        let nowhere = StoreError::Retry("this store writes in no transaction but its own".into());
+        Box::pin(std::future::ready(Err(nowhere)))
+    }
 
     /// The run, its latest checkpoint and the journal that builds on it, read in one snapshot and checked against
     /// their digests. The frontier's first page only; [`Store::frontier_page`] has the others. No chunks: nothing rests on

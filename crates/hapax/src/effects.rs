@@ -285,11 +285,12 @@ impl<'a> EffectFuture<'a> {
     /// Lets the call go ahead. Of a write the intent is durable first, and with it everything that the run did before;
     /// a write that may have taken effect and can't be repeated waits for a person's word.
     pub(crate) async fn begin(&self, asked: Asked) -> Begun<'a> {
-        self.begin_with(asked, None).await
+        self.begin_with(asked, None, false).await
     }
 
-    /// As [`EffectFuture::begin`]; the intent of a call that begins comes with a note.
-    pub(crate) async fn begin_with(&self, asked: Asked, note: Option<Entry>) -> Begun<'a> {
+    /// As [`EffectFuture::begin`]; the intent of a call that begins comes with a note. Where the call itself writes to the
+    /// journal, it writes them as well.
+    pub(crate) async fn begin_with(&self, asked: Asked, note: Option<Entry>, writes: bool) -> Begun<'a> {
         let live = self.live().await;
         let busy = self.attempt.waits.busy();
         self.attempt.supersede_call(self.scope, self.index);
@@ -301,7 +302,11 @@ impl<'a> EffectFuture<'a> {
         if !self.in_doubt(live) {
             if !self.goes_on() {
                 let entries: Vec<_> = [Entry::Intent(intent)].into_iter().chain(note).collect();
-                self.record(live, &entries, true, canary::on("gate_open")).await;
+                if writes {
+                    self.attempt.item.see(entries);
+                } else {
+                    self.record(live, &entries, true, canary::on("gate_open")).await;
+                }
             }
             return Begun::Go(asked.key.clone(), asked, busy);
         }
@@ -444,7 +449,9 @@ impl<'a> EffectFuture<'a> {
             self.see(live, &asked, outcome.clone(), None);
         } else if self.kind == EffectKind::Transaction {
             // The database remembers until it is durable, with the item's next row or the step.
-            self.attempt.item.see([self.result(live, outcome.clone())]);
+            if self.is_begun() {
+                self.attempt.item.see([self.result(live, outcome.clone())]);
+            }
         } else {
             let result = self.result(live, outcome.clone());
             self.record(live, &[result], false, canary::on("result_early")).await;

@@ -321,10 +321,19 @@ impl Engine {
         self.shared.options.finds_work
     }
 
-    /// Deletes finished runs by age and count.
+    /// Deletes finished runs by age and count, with the markers that their transactions have left.
     pub async fn gc(&self, mut policy: GcPolicy) -> Result<GcReport, Error> {
         policy.namespace = self.shared.options.namespace.clone();
-        Ok(self.shared.store.gc(policy).await?)
+        let store = &self.shared.store;
+        if policy.dry_run || !self.shared.databases.are_any() {
+            return Ok(store.gc(policy).await?);
+        }
+        let about_to_go = store.gc(GcPolicy { dry_run: true, ..policy.clone() }).await?.deleted;
+        let mut markers = transaction::left_by(&self.shared, &about_to_go).await?;
+        let report = store.gc(policy).await?;
+        markers.retain(|left| report.deleted.contains(left.run()));
+        transaction::forget(&self.shared, markers).await;
+        Ok(report)
     }
 
     /// What happens in this engine from now on. A listener that lags behind misses the oldest events.

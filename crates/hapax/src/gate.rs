@@ -22,7 +22,7 @@ use std::{
     },
     time::{Duration, Instant},
 };
-use tokio::sync::watch;
+use tokio::sync::{OwnedMutexGuard, watch};
 use tokio_util::sync::CancellationToken;
 
 /// Why a run stops being executed here.
@@ -53,15 +53,15 @@ pub(crate) struct Parking {
 const LONE: usize = 2;
 
 /// The right to hand over the next write. While this lives, nothing else of the run is accepted.
-pub(crate) struct Turn<'g> {
-    gate: &'g Gate,
-    next_seq: tokio::sync::MutexGuard<'g, u64>,
+pub(crate) struct Turn {
+    gate: Arc<Gate>,
+    next_seq: OwnedMutexGuard<u64>,
 }
 
 /// A write that the store accepted. While this lives, nothing else of the run is accepted.
-pub(crate) struct Accepted<'g> {
+pub(crate) struct Accepted {
     pub(crate) mark: Mark,
-    _turn: tokio::sync::MutexGuard<'g, u64>,
+    _turn: OwnedMutexGuard<u64>,
 }
 
 /// How many writes had been accepted at some point.
@@ -87,7 +87,7 @@ pub(crate) struct Gate {
     /// One for each run in the engine's hands, and the engine's own.
     crew: Arc<()>,
     /// The next journal row's number; locked while a write is being accepted, so that order is order of acceptance.
-    next_seq: tokio::sync::Mutex<u64>,
+    next_seq: Arc<tokio::sync::Mutex<u64>>,
     accepted: Mutex<VecDeque<Flying>>,
     /// The oldest writes, in the hands of whoever waits for them.
     settling: tokio::sync::Mutex<VecDeque<Flying>>,
@@ -119,7 +119,7 @@ impl Gate {
             observer,
             mail,
             crew,
-            next_seq: tokio::sync::Mutex::new(0),
+            next_seq: Arc::default(),
             accepted: Mutex::default(),
             settling: tokio::sync::Mutex::default(),
             issued: AtomicU64::new(0),
@@ -171,17 +171,28 @@ impl Gate {
     /// Hands a write to the store, behind all earlier ones. Doesn't wait for the disk, unless the caller would wait
     /// for it in any case and nothing else goes on in the engine that could share the wait.
     pub(crate) async fn submit(
-        &self,
+        self: &Arc<Self>,
         pace: Pace,
         build: impl FnOnce(u64) -> Write,
-    ) -> Result<Accepted<'_>, Halt> {
+    ) -> Result<Accepted, Halt> {
         self.turn().await?.submit(pace, build).await
     }
 
     /// Waits until the next write may be handed over.
-    pub(crate) async fn turn(&self) -> Result<Turn<'_>, Halt> {
+    pub(crate) async fn turn(self: &Arc<Self>) -> Result<Turn, Halt> {
         self.check()?;
-        Ok(Turn { next_seq: self.next_seq.lock().await, gate: self })
+        Ok(Turn { next_seq: self.next_seq.clone().lock_owned().await, gate: self.clone() })
+    }
+
+    /// The same once everything before it is durable: a write that is submitted again needs the turn.
+    pub(crate) async fn quiet_turn(self: &Arc<Self>) -> Result<Turn, Halt> {
+        loop {
+            self.flush().await?;
+            let turn = self.turn().await?;
+            if self.durable.load(Ordering::Acquire) == self.issued.load(Ordering::Acquire) {
+                return Ok(turn);
+            }
+        }
     }
 
     async fn accept(&self, write: &Arc<Write>, pace: Pace) -> Result<Ticket, Halt> {
@@ -371,13 +382,19 @@ impl Gate {
     }
 }
 
-impl<'g> Turn<'g> {
+impl Turn {
+    /// The number of the next row.
+    pub(crate) fn first_seq(&self) -> u64 {
+        *self.next_seq
+    }
+
+    /// So many rows were written by another way than the store's.
+    pub(crate) fn wrote(&mut self, rows: usize) {
+        *self.next_seq += rows as u64;
+    }
+
     /// As [`Gate::submit`].
-    pub(crate) async fn submit(
-        self,
-        pace: Pace,
-        build: impl FnOnce(u64) -> Write,
-    ) -> Result<Accepted<'g>, Halt> {
+    pub(crate) async fn submit(self, pace: Pace, build: impl FnOnce(u64) -> Write) -> Result<Accepted, Halt> {
         let Self { gate, mut next_seq } = self;
         let write = Arc::new(build(*next_seq));
         let pace = if Arc::strong_count(&gate.crew) == LONE { pace } else { Pace::Ahead };

@@ -97,32 +97,42 @@ impl Live {
     }
 
     /// As [`Live::journal`], in a turn that is ours already, and is until the answer is dropped.
-    pub(crate) async fn journal_in<'g>(
+    pub(crate) async fn journal_in(
         &self,
-        turn: Turn<'g>,
+        turn: Turn,
         item: &Item,
         pace: Pace,
         entries: &[Entry],
         unless_cancelled: bool,
-    ) -> Result<Accepted<'g>, Halt> {
+    ) -> Result<Accepted, Halt> {
         let mut flushed = 0;
         let append = |first_seq| {
-            let tail = lock(&item.tail);
-            let behind = canary::on("tail_behind") || canary::on("stream_ahead") && is_chunk(entries);
-            flushed = if behind { 0 } else { tail.len() };
-            let rows = tail[..flushed].iter().chain(entries).cloned().zip(first_seq..);
-            let rows = rows.map(|(entry, seq)| item.row(seq, entry)).collect();
-            let (run, epoch) = (item.run.clone(), self.epoch);
-            Write::Append(Append { run, epoch, first_seq, rows, unless_cancelled })
+            let append;
+            (append, flushed) = self.append(item, first_seq, entries, unless_cancelled);
+            Write::Append(append)
         };
         let accepted = turn.submit(pace, append).await?;
         // Known at once, in the journal's order: an attempt that is dropped while it waits for the disk has recorded
         // this all the same, and the next one must not call again.
-        lock(&item.tail).drain(..flushed);
-        let mut recorded = lock(&item.recorded);
-        entries.iter().for_each(|entry| recorded.take(entry));
-        drop(recorded);
+        item.journaled(flushed, entries);
         Ok(accepted)
+    }
+
+    /// The item's next rows: what it saw before, and these; and how many the former are.
+    pub(crate) fn append(
+        &self,
+        item: &Item,
+        first_seq: u64,
+        entries: &[Entry],
+        unless_cancelled: bool,
+    ) -> (Append, usize) {
+        let tail = lock(&item.tail);
+        let behind = canary::on("tail_behind") || canary::on("stream_ahead") && is_chunk(entries);
+        let seen = if behind { 0 } else { tail.len() };
+        let rows = tail[..seen].iter().chain(entries).cloned().zip(first_seq..);
+        let rows = rows.map(|(entry, seq)| item.row(seq, entry)).collect();
+        let (run, epoch) = (item.run.clone(), self.epoch);
+        (Append { run, epoch, first_seq, rows, unless_cancelled }, seen)
     }
 }
 
@@ -134,6 +144,13 @@ impl Item {
     /// A row of this item.
     fn row(&self, seq: u64, entry: Entry) -> JournalRow {
         JournalRow { seq, base: self.base, step: self.step, path_hash: self.path_hash, entry }
+    }
+
+    /// The journal has so much of what the item saw, and these entries behind it.
+    pub(crate) fn journaled(&self, seen: usize, entries: &[Entry]) {
+        lock(&self.tail).drain(..seen);
+        let mut recorded = lock(&self.recorded);
+        entries.iter().for_each(|entry| recorded.take(entry));
     }
 
     /// Takes note of what the item saw, to be journaled with its next row.

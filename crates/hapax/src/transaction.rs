@@ -2,12 +2,13 @@
 //!
 //! Invariant: what a transaction does is done by its [`Tx`] alone; no other call can be made while its closure runs.
 
+mod co_commit;
 mod databases;
 mod protocol;
 mod sweep;
 
 pub(crate) use databases::Databases;
-pub(crate) use sweep::{Markers, sweep};
+pub(crate) use sweep::{Markers, forget, left_by, sweep};
 
 use crate::{
     context::{Ctx, next_call},
@@ -15,7 +16,7 @@ use crate::{
     error::EffectError,
 };
 use hapax_core::{canary, journal::EffectKind};
-use hapax_store::db::{DbError, FromRow, Row, ToValue, Transaction, TxOptions, Value};
+use hapax_store::db::{DbError, FromRow, Row, Strategy, ToValue, Transaction, TxOptions, Value};
 use protocol::{Call, begins};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{cell::Cell, fmt, pin::pin, task::Poll};
@@ -227,7 +228,8 @@ impl<S: hapax_core::state::State, A: Send + Sync + 'static> Ctx<S, A> {
         // What an earlier execution has noted stays until its outcome is known.
         let first = ready.as_ref().ok().filter(|_| call.before.is_none());
         let note = first.map(|ready| call.entry(begins(db.0, ready.strategy)));
-        match site.begin_with(asked, note).await {
+        let writes = ready.as_ref().is_ok_and(|ready| ready.strategy == Strategy::CoCommit);
+        match site.begin_with(asked, note, writes).await {
             Begun::Told(outcome) => site.replay(outcome),
             Begun::Go(key, asked, busy) => {
                 let call = call.begun();

@@ -109,7 +109,8 @@ pub(crate) fn check(kind: Kind, sql: &str) -> Result<Allowed, Refused> {
             "DISCARD" | "RESET" | "LISTEN" | "UNLISTEN" => true,
             "SET" => match words.at(1) {
                 "CONSTRAINTS" => false,
-                "LOCAL" => RELIED_ON.contains(&words.at(2)),
+                // Of a name in quotes nothing is known.
+                "LOCAL" => RELIED_ON.contains(&words.at(2)) || words.at(2).is_empty(),
                 _ => true,
             },
             _ => words.any("SET_CONFIG"),
@@ -145,7 +146,9 @@ impl Words {
                 Token::Word(word) if word.value.eq_ignore_ascii_case(marker::TABLE) => {
                     return Err(Refused::Ours(word.value));
                 }
-                Token::Word(word) if word.quote_style.is_none() => words.push(word.value.to_uppercase()),
+                Token::Word(word) if word.quote_style.is_none() || word.value == "set_config" => {
+                    words.push(word.value.to_uppercase());
+                }
                 Token::Whitespace(_) => {}
                 Token::Period => words.push(".".into()),
                 _ => words.push(String::new()),
@@ -337,6 +340,8 @@ mod tests {
             "DISCARD TEMP",
             "LISTEN x",
             "SET LOCAL synchronous_commit = off",
+            "SET LOCAL \"synchronous_commit\" = off",
+            "SELECT pg_catalog.\"set_config\"('synchronous_commit', 'off', true)",
             "SELECT set_config('synchronous_commit', 'off', true)",
             "SET LOCAL client_min_messages = error",
         ] {

@@ -25,6 +25,8 @@ pub use guard::Refused;
 pub use marker::marker_table;
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteDatabase;
+#[cfg(feature = "sqlite")]
+pub(crate) use sqlite::file_identity;
 pub use value::{FromRow, FromValue, Mismatch, Row, ToValue, Value};
 pub use witness::{Fate, Witness};
 
@@ -171,6 +173,23 @@ pub enum DbError {
     },
 }
 
+/// A statement with its values, in the words of one database.
+///
+/// ```
+/// use hapax_store::db::{Statement, Value};
+/// let sql = "UPDATE stock SET free = free - 1 WHERE item = ? AND free > 0".into();
+/// let statement = Statement { sql, values: vec![Value::Text("anvil".into())], must_meet: true };
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct Statement {
+    /// Its text, with a place for each value.
+    pub sql: String,
+    /// Its values.
+    pub values: Vec<Value>,
+    /// Unless it meets a row, nothing may be committed.
+    pub must_meet: bool,
+}
+
 /// How a COMMIT ended that didn't succeed.
 ///
 /// ```
@@ -235,6 +254,12 @@ pub trait Database: Send + Sync {
     /// What names this very database, by whichever address it is reached: two with the same name share their
     /// transactions.
     fn identity(&self) -> BoxFuture<'_, Result<String, DbError>>;
+
+    /// Whether a transaction fails when it changes a row that another has changed since it began. To leave a note in a row
+    /// that changes by itself is nothing for such a one.
+    fn fails_if_changed(&self, _isolation: Isolation) -> bool {
+        false
+    }
 
     /// Whether transactions can be marked: the table is there, or was made, and the user has the rights. Asked before
     /// any statement of the user's.

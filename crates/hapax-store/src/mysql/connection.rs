@@ -42,6 +42,13 @@ const OVERHEAD: usize = 64 * 1024;
 /// The server's clock, in microseconds since 1970: of this moment, not of the statement's start.
 const NOW: &str = "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)";
 
+/// A statement in MySQL's words.
+pub(super) fn translate(sql: &str, prefix: &str) -> String {
+    sql.replace("{now}", NOW)
+        .replace("{writable}", "@@GLOBAL.read_only IN ('0', 'OFF')")
+        .replace("hapax_", prefix)
+}
+
 /// What every session of a store shares.
 pub(super) struct Server {
     pub(super) address: Opts,
@@ -226,11 +233,7 @@ impl MySession {
                 self.conn.close(statement).await.map_err(fault)?;
             }
         }
-        let translated = sql
-            .replace("{now}", NOW)
-            .replace("{writable}", "@@GLOBAL.read_only IN ('0', 'OFF')")
-            .replace("hapax_", &self.server.options.shared.prefix);
-        let answer = self.conn.prep(translated).await;
+        let answer = self.conn.prep(translate(sql, &self.server.options.shared.prefix)).await;
         let statement = self.answered(standing, answer).map_err(fault)?;
         self.statements.insert(sql.into(), statement.clone());
         Ok(statement)

@@ -29,12 +29,14 @@ use crate::{
         clock_of,
         options::{Options, shared_options},
         pool::Sessions,
+        sql::{Done, Session},
         tls::{self, Mode, Tls, Words},
     },
 };
-use connection::{Asking, MySession, Server};
+use connection::{Asking, MySession, Server, translate};
 use error::refused;
 use hapax_core::error::code;
+use health::Settings;
 use mysql_async::{Opts, OptsBuilder, SslOpts};
 use rustls::crypto::CryptoProvider;
 use std::{
@@ -141,6 +143,11 @@ impl MySqlStore {
     }
 }
 
+/// What names a database of a server.
+fn identity(server: &Settings, address: &Opts) -> String {
+    format!("mysql {} {}", server.server(), address.db_name().unwrap_or_default())
+}
+
 /// The parts of an address, with what every session of ours asks of its connection.
 fn address(url: &str) -> Result<(Opts, Mode), String> {
     check_path(url)?;
@@ -185,6 +192,15 @@ impl std::fmt::Debug for MySqlStore {
 impl OnServer for MySqlStore {
     fn server(&self) -> &ServerStore {
         &self.store
+    }
+
+    fn name<'a>(&'a self, session: &'a mut dyn Session) -> Done<'a, String> {
+        Box::pin(async move { Ok(identity(&Settings::ask(session).await?, &self.server.address)) })
+    }
+
+    fn words(&self, sql: &str) -> String {
+        let database = self.server.address.db_name().unwrap_or_default().replace('`', "``");
+        translate(sql, &format!("`{database}`.{}", self.server.options.shared.prefix))
     }
 }
 

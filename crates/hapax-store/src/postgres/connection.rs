@@ -472,7 +472,7 @@ fn is_too_old(number: &str) -> bool {
 }
 
 /// A statement in PostgreSQL's words.
-fn translate(sql: &str, prefix: &str) -> String {
+pub(super) fn translate(sql: &str, prefix: &str) -> String {
     let named = sql
         .replace("hapax_", prefix)
         .replace("{now}", commit::NOW)

@@ -29,11 +29,12 @@ use crate::{
         clock_of,
         options::{Options, shared_options},
         pool::Sessions,
+        sql::{Done, Fault, Session, one},
         tls::{Mode, Words, take},
     },
     store::Hint,
 };
-use connection::{PgSession, Server};
+use connection::{PgSession, Server, translate};
 use error::{deepest, refused};
 use hapax_core::error::code;
 use listen::Listening;
@@ -166,6 +167,11 @@ impl PostgresStore {
     }
 }
 
+/// A standby that was promoted has the numbers of its primary, and is another database.
+const IDENTITY: &str = "SELECT format('postgres %s %s %s', system_identifier, oid, \
+     (extract(epoch from pg_postmaster_start_time()) * 1000000)::bigint) \
+     FROM pg_control_system(), pg_database WHERE datname = current_database()";
+
 /// The parts of an address, and how its sessions are encrypted.
 fn address(url: &str) -> Result<(Config, MakeRustlsConnect), String> {
     check_password(url)?;
@@ -205,5 +211,17 @@ impl OnServer for PostgresStore {
 
     fn stop_hearing(&self) {
         self.listening.stop();
+    }
+
+    fn name<'a>(&'a self, session: &'a mut dyn Session) -> Done<'a, String> {
+        Box::pin(async move {
+            let name = one(session, IDENTITY, &[]).await?;
+            Ok(name.ok_or_else(|| Fault::damage("the database has no name"))?.text(0)?.to_owned())
+        })
+    }
+
+    fn words(&self, sql: &str) -> String {
+        let PostgresOptions { schema, shared } = &self.server.options;
+        translate(sql, &format!("\"{}\".{}", schema.replace('"', "\"\""), shared.prefix))
     }
 }

@@ -8,6 +8,7 @@
 //! | `sql`, `pool`, `address`, `tls`, `options` | what is known of a server: sessions, values, rows, faults; its address; encryption |
 //! | `chain`, `writer` | writes that follow each other, and the lanes on which those of many runs share a transaction |
 //! | `commit`, `journal`, `lease`, `mailbox`, `outbox`, `runs` | what is done in a transaction |
+//! | `within` | an append as statements for another's transaction |
 //! | `read` | what is read, checked against its digests |
 
 pub(crate) mod address;
@@ -26,12 +27,14 @@ mod read;
 pub(crate) mod runs;
 pub(crate) mod sql;
 pub(crate) mod tls;
+mod within;
 mod writer;
 
 use crate::{
     check::{check_letter, check_limits, check_new_run},
     clock::{Clock, now_us},
     codec::{Codec, Encoders},
+    db::Statement,
     error::StoreError,
     outbox::Outbox,
     prepare,
@@ -44,7 +47,7 @@ use creation::{Birth, Creation};
 use error::{all_runs, reported, undone};
 use hapax_core::{
     checkpoint::Checkpoint,
-    commit::{Epoch, Write, Written},
+    commit::{Append, Epoch, Write, Written},
     frontier::WorkItem,
     id::{Namespace, RunKey},
     journal::JournalRow,
@@ -52,7 +55,7 @@ use hapax_core::{
 };
 use lease::Overlong;
 use pool::{Lent, Sessions};
-use sql::{Fault, Session, one};
+use sql::{Done, Fault, Session, one};
 use std::sync::Arc;
 use tokio::sync::broadcast;
 use writer::{Lanes, Shared};
@@ -291,6 +294,12 @@ pub(crate) trait OnServer: Send + Sync + 'static {
 
     /// Listens no more.
     fn stop_hearing(&self) {}
+
+    /// What names the database.
+    fn name<'a>(&'a self, session: &'a mut dyn Session) -> Done<'a, String>;
+
+    /// A statement in the server's words, which finds our tables from any session.
+    fn words(&self, sql: &str) -> String;
 }
 
 impl<T: OnServer> Store for T {
@@ -333,6 +342,17 @@ impl<T: OnServer> Store for T {
 
     fn settle(&self, write: Arc<Write>) -> Answer<'_, Written> {
         Box::pin(self.server().settle_write(write))
+    }
+
+    fn identity(&self) -> Answer<'_, Option<String>> {
+        Box::pin(async move {
+            let about = all_runs(&Namespace::default());
+            ask!(self.server(), &about, |session| self.name(session)).map(Some)
+        })
+    }
+
+    fn within<'a>(&'a self, append: &'a Append) -> Answer<'a, Vec<Statement>> {
+        Box::pin(within::append(append, &self.server().codec, |sql| self.words(sql)))
     }
 
     fn load(&self, run: RunKey) -> Answer<'_, Loaded> {

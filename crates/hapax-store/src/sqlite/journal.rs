@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     codec::Codec,
+    db::{Statement, ToValue, Value},
     judge::{self, Answer, Judgement},
     prepare::row_sum,
     store::RunRecord,
@@ -23,14 +24,46 @@ use hapax_core::{
 };
 use rusqlite::{Connection, Row, params};
 
+const FENCE: &str = "UPDATE hapax_runs SET next_seq = next_seq + ?4, updated_at = ?5 \
+     WHERE namespace = ?6 AND run_id = ?7 AND next_seq = ?3 AND (cancel_requested = 0 OR NOT ?8) \
+     AND (?9 IS NULL OR digest = ?9) AND epoch = ?1 AND nonce = ?2";
+const ROW: &str = "INSERT INTO hapax_journal (namespace, run_id, seq, base, step_id, path_hash, entry, sum) \
+     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+
+/// What [`append`] writes, as statements for another's transaction in the same file, the fence last.
+pub(super) fn within(append: &Append, entries: &[Vec<u8>], now: i64) -> Vec<Statement> {
+    let key = [append.run.namespace.as_str().to_value(), append.run.run.as_str().to_value()];
+    let mut statements = vec![];
+    for ((row, entry), seq) in append.rows.iter().zip(entries).zip(append.first_seq..) {
+        let sum = row_sum(seq, &row.base, row.step, row.path_hash, entry);
+        let numbers = [seq.cast_signed().to_value(), Value::Bytes(row.base.0.to_vec())];
+        let place = [row.step.cast_signed().to_value(), row.path_hash.0.cast_signed().to_value()];
+        let bytes = [Value::Bytes(entry.clone()), Value::Bytes(sum.to_vec())];
+        let values = key.iter().cloned().chain(numbers).chain(place).chain(bytes).collect();
+        statements.push(Statement { sql: insert_sql(ROW).into_owned(), values, must_meet: true });
+        if let Entry::Took { letter } = row.entry {
+            let values = key.iter().cloned().chain([letter.cast_signed().to_value()]).collect();
+            let sql = fence_sql(mailbox::TAKE).into_owned();
+            statements.push(Statement { sql, values, must_meet: false });
+        }
+    }
+    let epoch = [
+        append.epoch.counter.cast_signed().to_value(),
+        Value::Bytes(append.epoch.nonce.to_be_bytes().to_vec()),
+    ];
+    let rows =
+        [append.first_seq.cast_signed(), append.rows.len() as i64, now].map(|number| number.to_value());
+    let base = append.rows.first().map_or(Value::Null, |row| Value::Bytes(row.base.0.to_vec()));
+    let values =
+        epoch.into_iter().chain(rows).chain(key).chain([append.unless_cancelled.to_value(), base]).collect();
+    statements.push(Statement { sql: fence_sql(FENCE).into_owned(), values, must_meet: true });
+    statements
+}
+
 /// Appends rows, or says why not.
 pub(super) fn append(tx: &Tx<'_>, append: &Append, entries: &[Vec<u8>]) -> Outcome<Written> {
     let changed = tx.execute(
-        &fence_sql(
-            "UPDATE hapax_runs SET next_seq = next_seq + ?4, updated_at = ?5 \
-             WHERE namespace = ?6 AND run_id = ?7 AND next_seq = ?3 AND (cancel_requested = 0 OR NOT ?8) \
-             AND (?9 IS NULL OR digest = ?9) AND epoch = ?1 AND nonce = ?2",
-        ),
+        &fence_sql(FENCE),
         params![
             append.epoch.counter.cast_signed(),
             append.epoch.nonce.to_be_bytes(),
@@ -77,10 +110,7 @@ pub(super) fn insert(
 ) -> rusqlite::Result<()> {
     for ((row, entry), seq) in rows.iter().zip(entries).zip(first_seq..) {
         tx.execute(
-            &insert_sql(
-                "INSERT INTO hapax_journal (namespace, run_id, seq, base, step_id, path_hash, entry, sum) \
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
-            ),
+            &insert_sql(ROW),
             params![
                 run.namespace.as_str(),
                 run.run.as_str(),

@@ -119,13 +119,13 @@ fn read_letter(row: &Row<'_>, codec: &Codec) -> rusqlite::Result<Letter> {
     Ok(Letter { number, payload })
 }
 
+pub(super) const TAKE: &str =
+    "UPDATE hapax_letters SET taken = 1, payload = x'' WHERE namespace = ?1 AND run_id = ?2 AND number = ?3";
+
 /// Takes a letter, behind the fence of the row that says so. The row stays, since a letter that is sent again is known by
 /// its id; what it said is in the journal, as long as somebody may ask for it.
 pub(super) fn take(tx: &Tx<'_>, run: &RunKey, letter: u64) -> rusqlite::Result<()> {
-    tx.execute(
-        &fence_sql("UPDATE hapax_letters SET taken = 1, payload = x'' WHERE namespace = ?1 AND run_id = ?2 AND number = ?3"),
-        params![run.namespace.as_str(), run.run.as_str(), letter.cast_signed()],
-    )?;
+    tx.execute(&fence_sql(TAKE), params![run.namespace.as_str(), run.run.as_str(), letter.cast_signed()])?;
     Ok(())
 }
 

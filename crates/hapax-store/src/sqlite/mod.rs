@@ -30,8 +30,10 @@ use crate::{
     check::{check_letter, check_limits, check_new_run},
     clock::Clock,
     codec::{Codec, Encoders, PayloadCodec},
+    db::{self, Statement},
     error::StoreError,
     outbox::Outbox,
+    prepare,
     store::{
         Answer, BoxFuture, Claimant, Created, Fact, Fleet, GcPolicy, GcReport, Lease, ListFilter, Loaded,
         NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreStats, Ticket,
@@ -42,7 +44,7 @@ use error::{all_runs, unreadable};
 use hapax_core::{
     canary,
     checkpoint::Checkpoint,
-    commit::{Epoch, Write, Written},
+    commit::{Append, Epoch, Write, Written},
     frontier::WorkItem,
     id::{Namespace, RunKey},
     journal::JournalRow,
@@ -53,7 +55,7 @@ use locks::Locks;
 use queue::Queue;
 use rusqlite::Connection;
 use std::{path::Path, sync::Arc};
-use writer::{Shared, Writer};
+use writer::{Halt, Shared, Writer};
 
 /// How a file is opened.
 ///
@@ -309,9 +311,29 @@ impl Store for SqliteStore {
     }
 
     fn settle(&self, write: Arc<Write>) -> Answer<'_, Written> {
-        Box::pin(
-            async move { self.queue.call(write.run().clone(), move |tx| commit::settle(tx, &write)).await },
-        )
+        Box::pin(async move {
+            let settled = self.queue.call(write.run().clone(), move |tx| match commit::settle(tx, &write) {
+                Err(Halt::Settle(answer)) => Ok(answer),
+                Ok(written) => Ok(Ok(written)),
+                Err(Halt::Sql(error)) => Err(Halt::Sql(error)),
+            });
+            // Without the lock of the file nothing is known.
+            settled.await.map_err(|error| match error {
+                StoreError::Retry(source) => StoreError::Unknown(source),
+                error => error,
+            })?
+        })
+    }
+
+    fn identity(&self) -> Answer<'_, Option<String>> {
+        let name = db::file_identity(&self.place.file).map(Some);
+        Box::pin(std::future::ready(name.map_err(|error| StoreError::Retry(error.into()))))
+    }
+
+    fn within<'a>(&'a self, append: &'a Append) -> Answer<'a, Vec<Statement>> {
+        let entries = prepare::entries(&append.rows, &self.codec).map_err(StoreError::Retry);
+        let statements = entries.map(|entries| journal::within(append, &entries, self.clock.now_us()));
+        Box::pin(std::future::ready(statements))
     }
 
     fn load(&self, run: RunKey) -> Answer<'_, Loaded> {

@@ -54,6 +54,25 @@ async fn a_warning_of_the_users_own_says_nothing_of_the_commit() {
     assert_eq!(place.effects(), 1);
 }
 
+/// What a routine says of it doesn't count: a trigger that is put off to the COMMIT tells what that goes by.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_is_flushed_whatever_a_routine_has_set() {
+    let place = place();
+    let database = place.ready().await;
+    place.sql(
+        "CREATE TABLE heard (setting text); \
+         CREATE FUNCTION hear() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+         INSERT INTO heard VALUES (current_setting('synchronous_commit')); RETURN NULL; END $$; \
+         CREATE CONSTRAINT TRIGGER hears AFTER INSERT ON effects DEFERRABLE INITIALLY DEFERRED \
+         FOR EACH ROW EXECUTE FUNCTION hear()",
+    );
+    let mut tx = with_effect(&database, 1).await;
+    let off = "DO $$ BEGIN PERFORM set_config('synchronous_commit', 'off', true); END $$";
+    tx.execute(off, &[]).await.expect("a routine");
+    tx.commit().await.expect("a commit");
+    assert_eq!(place.sql("SELECT setting FROM heard"), "on");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_19_what_fails_at_commit_is_rolled_back() {
     let place = place();

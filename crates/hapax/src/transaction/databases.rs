@@ -3,9 +3,19 @@
 //! Invariant: users and passwords stay here. What is journaled, logged or shown of a database is its name, and where it is when it can't be used.
 
 use crate::gate::lock;
+use hapax_core::{
+    commit::{Append, Epoch},
+    id::{Namespace, RunId, RunKey},
+    journal::{Entry, JournalRow},
+    key::Digest,
+    order::PathHash,
+};
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 use hapax_store::db::{self, DatabaseOptions};
-use hapax_store::db::{Database, DbError, Strategy};
+use hapax_store::{
+    Store,
+    db::{Database, DbError, Isolation, Kind, Strategy, TxOptions},
+};
 use std::{
     collections::BTreeMap,
     env, fmt,
@@ -28,6 +38,18 @@ struct Known {
     /// That it can be marked, or asked, is found out once.
     marked: OnceCell<()>,
     asked: OnceCell<()>,
+    /// Whether it is the one in which the runs are, and lets this user write to them.
+    own: OnceCell<Own>,
+}
+
+/// How a database stands to that of the runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Own {
+    /// It is another.
+    No,
+    /// It is the same, and this user may not write to the runs.
+    Shut,
+    Open,
 }
 
 impl fmt::Debug for Databases {
@@ -45,7 +67,8 @@ pub(super) struct Ready {
 impl Databases {
     pub(crate) fn add(&self, name: &str, url: &str) {
         let url = url.to_owned();
-        let known = Known { url, open: OnceCell::new(), marked: OnceCell::new(), asked: OnceCell::new() };
+        let (open, marked, asked, own) = (OnceCell::new(), OnceCell::new(), OnceCell::new(), OnceCell::new());
+        let known = Known { url, open, marked, asked, own };
         lock(&self.known).insert(name.to_owned(), Arc::new(known));
     }
 
@@ -53,6 +76,12 @@ impl Databases {
     pub(crate) async fn get(&self, name: &str) -> Result<Arc<dyn Database>, DbError> {
         let known = self.known(name)?;
         known.open.get_or_try_init(|| open(&known.url)).await.cloned()
+    }
+
+    /// Whether there is any that transactions could have been in.
+    pub(crate) fn are_any(&self) -> bool {
+        !lock(&self.known).is_empty()
+            || env::vars_os().any(|(name, _)| name.to_string_lossy().starts_with(VARIABLE))
     }
 
     fn known(&self, name: &str) -> Result<Arc<Known>, DbError> {
@@ -72,11 +101,26 @@ impl Databases {
     }
 
     /// The database, ready for a transaction whose outcome is known as is asked for, or by the first way that can be had.
-    pub(super) async fn ready(&self, name: &str, asked: Option<Strategy>) -> Result<Ready, DbError> {
+    pub(super) async fn ready(
+        &self,
+        name: &str,
+        store: &dyn Store,
+        asked: Option<Strategy>,
+        isolation: Isolation,
+    ) -> Result<Ready, DbError> {
         let (database, known) = (self.get(name).await?, self.known(name)?);
+        let own = *known.own.get_or_try_init(|| own(&*database, store)).await?;
+        let is_shared_file = own != Own::No && database.kind() == Kind::Sqlite;
+        let may_ride = own == Own::Open && (is_shared_file || !database.fails_if_changed(isolation));
         let marked = || known.marked.get_or_try_init(|| database.prepare());
         let answers = || known.asked.get_or_try_init(|| database.prepare_introspection());
         let strategy = match asked {
+            Some(Strategy::CoCommit) if own != Own::Open => {
+                return Err(unusable(&*database, NOT_OWN));
+            }
+            Some(Strategy::CoCommit) => Strategy::CoCommit,
+            Some(_) if is_shared_file => return Err(unusable(&*database, SHARED_FILE)),
+            None if may_ride => Strategy::CoCommit,
             Some(Strategy::Introspection) => {
                 answers().await?;
                 Strategy::Introspection
@@ -85,7 +129,7 @@ impl Databases {
                 marked().await?;
                 Strategy::Marker
             }
-            _ => match marked().await {
+            None => match marked().await {
                 Ok(()) => Strategy::Marker,
                 Err(unmarked @ DbError::Unusable { .. }) => {
                     answers().await.map_err(|_| unmarked)?;
@@ -96,6 +140,52 @@ impl Databases {
         };
         Ok(Ready { database, strategy })
     }
+}
+
+/// What is said where a transaction can't write to the runs.
+const NOT_OWN: &str = "co-commit is asked for, and the runs aren't in this database, or its user may not INSERT INTO hapax_journal \
+     and UPDATE hapax_runs and hapax_letters";
+/// What is said of another strategy in the file of the runs.
+const SHARED_FILE: &str = "the runs are in this file, which takes one writer at a time: leave the strategy open, or use a file of its own";
+
+fn unusable(database: &dyn Database, why: &str) -> DbError {
+    DbError::Unusable { what: database.what().to_owned(), why: why.to_owned() }
+}
+
+/// How a database stands to that of the runs.
+async fn own(database: &dyn Database, store: &dyn Store) -> Result<Own, DbError> {
+    let ours = store.identity().await.map_err(|error| DbError::Away(error.to_string()))?;
+    let Some(ours) = ours else { return Ok(Own::No) };
+    match database.identity().await {
+        Ok(theirs) if theirs == ours => may_write(database, store).await,
+        Err(DbError::Away(why)) => Err(DbError::Away(why)),
+        _ => Ok(Own::No),
+    }
+}
+
+/// Whether this user may write to the runs: tried for one that isn't there, and undone.
+async fn may_write(database: &dyn Database, store: &dyn Store) -> Result<Own, DbError> {
+    let away = |error: &dyn fmt::Display| DbError::Away(error.to_string());
+    let run = RunKey { namespace: Namespace::default(), run: RunId::new("*").map_err(|error| away(&error))? };
+    let (base, path_hash, entry) = (Digest([0; 32]), PathHash(0), Entry::Took { letter: 0 });
+    let rows = vec![JournalRow { seq: 0, base, step: 0, path_hash, entry }];
+    let epoch = Epoch { counter: 0, nonce: 0 };
+    let nothing = Append { run, epoch, first_seq: 0, rows, unless_cancelled: true };
+    let statements = store.within(&nothing).await.map_err(|error| away(&error))?;
+    let mut tx = database.begin(&TxOptions::default()).await?;
+    for statement in statements {
+        match tx.execute(&statement.sql, &statement.values).await {
+            Ok(_) => {}
+            Err(DbError::Away(why)) => return Err(DbError::Away(why)),
+            Err(error) => {
+                tracing::debug!(database = database.what(), %error, "transactions can't write to the runs");
+                tx.rollback().await?;
+                return Ok(Own::Shut);
+            }
+        }
+    }
+    tx.rollback().await?;
+    Ok(Own::Open)
 }
 
 async fn open(url: &str) -> Result<Arc<dyn Database>, DbError> {

@@ -18,7 +18,7 @@ use hapax_core::{
     canonical::CanonicalError,
     error::{Coded, code},
     failure::clip,
-    journal::{EffectOutcome, Entry, RecordedTx, TxNote, TxSaid},
+    journal::{EffectOutcome, Entry, RecordedCall, RecordedTx, TxNote, TxSaid},
     json::Json,
     mailbox,
 };
@@ -39,6 +39,8 @@ pub(super) enum Stuck {
     Away(String),
     /// Nobody but a person can tell.
     Doubt(String),
+    /// The run stops: whoever waits here is dropped.
+    Stopped,
 }
 
 impl From<DbError> for Stuck {
@@ -80,9 +82,12 @@ impl Call<'_> {
 
     /// The database, if it can be used as the transaction wants it.
     pub(super) async fn ready(&self) -> Result<Ready, DbError> {
-        let strategy =
-            self.before.as_ref().and_then(|before| named(&before.strategy)).or(self.options.strategy);
-        self.site.attempt.with_store(self.live.shared.databases.ready(self.db, strategy)).await
+        // One that would have written its own end has none, so it didn't take effect: how the next one's is known is open.
+        let before = self.before.as_ref().and_then(|before| named(&before.strategy));
+        let strategy = before.filter(|before| *before != Strategy::CoCommit).or(self.options.strategy);
+        let (databases, store) = (&self.live.shared.databases, &self.live.shared.store);
+        let ready = databases.ready(self.db, &**store, strategy, self.options.isolation);
+        self.site.attempt.with_store(ready).await
     }
 
     /// Runs the transaction, or finds out how it ended.
@@ -107,8 +112,9 @@ impl Call<'_> {
             return self.read(&ready, work).await;
         }
         match ready.strategy {
+            Strategy::CoCommit => self.by_co_commit(&ready, work).await,
             Strategy::Introspection => self.by_introspection(&ready, work).await,
-            _ => {
+            Strategy::Marker => {
                 let id = self.id(key);
                 let (item, markers) = (&self.site.attempt.item, &self.live.shared.markers);
                 let _leaves = Leaves { markers, database: self.db, id: &id, run: &item.run, step: item.step };
@@ -279,16 +285,25 @@ impl Call<'_> {
 
     async fn begin(&self, ready: &Ready) -> Result<Tx, Stuck> {
         self.while_leased().await;
-        let is_noted = |tx: RecordedTx| !tx.strategy.is_empty() && tx.pre_commit.is_none();
-        if !self.site.transaction().is_some_and(is_noted) {
+        if !self.is_noted(ready) {
             self.note(begins(self.db, ready.strategy), false).await;
         }
+        self.open(ready).await
+    }
+
+    /// Whether it is noted that such a transaction begins.
+    pub(super) fn is_noted(&self, ready: &Ready) -> bool {
+        let begins = |tx: RecordedTx| tx.strategy == word(ready.strategy) && tx.pre_commit.is_none();
+        self.site.transaction().is_some_and(begins)
+    }
+
+    pub(super) async fn open(&self, ready: &Ready) -> Result<Tx, Stuck> {
         let inner = self.site.attempt.with_store(ready.database.begin(self.options)).await?;
         Ok(Tx { inner, saved: 0, away: None, contended: None })
     }
 
     /// Runs the closure. What it returns is no outcome when the database was gone meanwhile.
-    async fn run<T, E, F>(&self, tx: &mut Tx, work: F) -> Result<Done, Stuck>
+    pub(super) async fn run<T, E, F>(&self, tx: &mut Tx, work: F) -> Result<Done, Stuck>
     where
         T: Serialize,
         E: fmt::Display + 'static,
@@ -343,18 +358,16 @@ impl Call<'_> {
     /// The id of the marker: the call's key, and another each time the transaction was rolled back for good.
     fn id(&self, key: &str) -> String {
         let recorded = lock(&self.site.attempt.item.recorded);
-        let call = recorded.call(self.site.scope, self.site.index);
-        match call.and_then(|call| call.transaction.as_ref()).map_or(0, |transaction| transaction.rolled_back)
-        {
-            0 => key.to_owned(),
-            times => format!("{key}:{times}"),
-        }
+        recorded
+            .call(self.site.scope, self.site.index)
+            .map_or_else(|| key.to_owned(), |call| marker_id(key, call))
     }
 
     /// Parks the run: until its database can be asked again, or a person says how the transaction ended.
     pub(super) async fn stuck<T>(&self, key: &str, stuck: Stuck, busy: Busy<'_>) -> T {
         let waits = &self.site.attempt.waits;
         match stuck {
+            Stuck::Stopped => std::future::pending().await,
             Stuck::Away(why) => {
                 tracing::warn!(
                     database = self.db,
@@ -378,12 +391,20 @@ impl Call<'_> {
     }
 }
 
+/// The id of the marker of a call with this key.
+pub(super) fn marker_id(key: &str, call: &RecordedCall) -> String {
+    match call.transaction.as_ref().map_or(0, |transaction| transaction.rolled_back) {
+        0 => key.to_owned(),
+        times => format!("{key}:{times}"),
+    }
+}
+
 /// What is said of a transaction that begins.
 pub(super) fn begins(database: &str, strategy: Strategy) -> TxSaid {
     TxSaid::Begins { database: database.to_owned(), strategy: word(strategy).to_owned() }
 }
 
-fn word(strategy: Strategy) -> &'static str {
+pub(super) fn word(strategy: Strategy) -> &'static str {
     match strategy {
         Strategy::CoCommit => "co-commit",
         Strategy::Marker => "marker",
@@ -404,12 +425,12 @@ fn message(failed: &EffectOutcome) -> String {
 }
 
 /// Undoes what a transaction did; if something else has ended it, nobody knows what that was.
-async fn undo(tx: Tx) -> Result<(), Stuck> {
+pub(super) async fn undo(tx: Tx) -> Result<(), Stuck> {
     tx.inner.rollback().await.map_err(|error| Stuck::Doubt(error.to_string()))
 }
 
 /// The outcome of a transaction that the database undid, unless the database itself is gone.
-fn undone(error: DbError) -> Result<EffectOutcome, Stuck> {
+pub(super) fn undone(error: DbError) -> Result<EffectOutcome, Stuck> {
     match error {
         DbError::Away(why) => Err(Stuck::Away(why)),
         error => Ok(rolled_back(&error, true)),

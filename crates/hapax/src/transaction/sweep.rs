@@ -3,9 +3,15 @@
 //! Invariant: a marker goes only when the end of its transaction is durable, with the step that it was part of, and when it is
 //! older than any zombie can be.
 
+use super::protocol::{marker_id, word};
 use crate::{clock, gate::lock, worker::Shared};
-use hapax_core::{canary, commit::Status, id::RunKey};
-use hapax_store::StoreError;
+use hapax_core::{
+    canary,
+    commit::Status,
+    id::RunKey,
+    journal::{Entry, JournalRow, Recorded, TxSaid},
+};
+use hapax_store::{StoreError, db::Strategy};
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::{Arc, Mutex},
@@ -17,13 +23,19 @@ const BATCH: usize = 1_000;
 
 /// A marker that a transaction of this engine has left.
 #[derive(Debug, Clone)]
-struct Left {
+pub(crate) struct Left {
     database: Arc<str>,
     id: String,
     run: RunKey,
     step: u64,
     /// When, since the machine started.
     at: Duration,
+}
+
+impl Left {
+    pub(crate) fn run(&self) -> &RunKey {
+        &self.run
+    }
 }
 
 /// The markers that this engine has left and not deleted yet, in their order.
@@ -63,6 +75,50 @@ impl Markers {
     }
 }
 
+/// The markers that these runs have left, as their journals tell: whoever left them may be gone.
+pub(crate) async fn left_by(shared: &Shared, runs: &[RunKey]) -> Result<Vec<Left>, StoreError> {
+    let mut left = vec![];
+    for run in runs {
+        let (mut journal, mut next_seq) = (vec![], 0);
+        loop {
+            let rows = shared.store.journal(run.clone(), next_seq, BATCH).await?;
+            let Some(last) = rows.last() else { break };
+            next_seq = last.seq + 1;
+            journal.extend(rows.into_iter().filter(|row| !matches!(row.entry, Entry::Chunk(_))));
+        }
+        let marked = marked(&journal).into_iter();
+        let at = clock::since_boot();
+        left.extend(marked.map(|(database, id, step)| Left { database, id, run: run.clone(), step, at }));
+    }
+    Ok(left)
+}
+
+/// The database, the id and the step of each marker that a journal tells of.
+fn marked(journal: &[JournalRow]) -> Vec<(Arc<str>, String, u64)> {
+    let mut items = BTreeMap::<_, Recorded>::new();
+    let mut marked = vec![];
+    for row in journal {
+        let recorded = items.entry((row.step, row.path_hash)).or_default();
+        recorded.take(&row.entry);
+        if let Entry::Transaction(note) = &row.entry
+            && let TxSaid::Begins { database, strategy } = &note.said
+            && *strategy == word(Strategy::Marker)
+            && let Some(call) = recorded.call(&note.scope, note.index)
+        {
+            marked.push((database.as_str().into(), marker_id(&call.key, call), row.step));
+        }
+    }
+    marked
+}
+
+/// Deletes the markers of runs that are deleted; those that a zombie may still meet later.
+pub(crate) async fn forget(shared: &Shared, left: Vec<Left>) {
+    if !canary::on("markers_outlive_runs") {
+        delete(shared, left.clone()).await;
+        shared.markers.put_back(left);
+    }
+}
+
 /// Deletes markers for as long as the engine lives.
 pub(crate) async fn sweep(shared: Arc<Shared>) {
     let retention = shared.options.marker_retention;
@@ -79,36 +135,44 @@ pub(crate) async fn sweep(shared: Arc<Shared>) {
 
 /// Looks at a batch; answers how many it deleted.
 async fn sweep_once(shared: &Shared, retention: Duration) -> usize {
-    let (mut kept, mut gone) = (vec![], BTreeMap::<Arc<str>, Vec<Left>>::new());
-    let (mut durable, mut deleted) = (BTreeMap::new(), 0);
+    let (mut kept, mut gone, mut durable) = (vec![], vec![], BTreeMap::new());
     for left in shared.markers.old(retention) {
         if !durable.contains_key(&left.run) {
             let step = step_of(shared, &left.run).await.ok();
             durable.insert(left.run.clone(), step);
         }
         match durable[&left.run] {
-            Some(step) if step > left.step || canary::on("swept_early") => {
-                gone.entry(left.database.clone()).or_default().push(left);
-            }
+            Some(step) if step > left.step || canary::on("swept_early") => gone.push(left),
             _ => kept.push(left),
         }
     }
-    for (name, left) in gone {
-        let ids = left.iter().map(|left| left.id.clone()).collect();
-        let swept = match shared.databases.get(&name).await {
-            Ok(database) => database.sweep(ids, retention).await,
-            Err(error) => Err(error),
-        };
-        match swept {
-            Ok(_) => deleted += left.len(),
-            Err(error) => {
-                tracing::warn!(database = &*name, %error, "cannot delete markers; trying again");
-                kept.extend(left);
-            }
-        }
-    }
+    let old = gone.len();
+    let failed = delete(shared, gone).await;
+    let deleted = old - failed.len();
+    kept.extend(failed);
     shared.markers.put_back(kept);
     deleted
+}
+
+/// Deletes markers that are old enough by their database's clock; answers those of which it couldn't say.
+async fn delete(shared: &Shared, markers: Vec<Left>) -> Vec<Left> {
+    let mut by_database = BTreeMap::<Arc<str>, Vec<Left>>::new();
+    for left in markers {
+        by_database.entry(left.database.clone()).or_default().push(left);
+    }
+    let mut failed = vec![];
+    for (name, left) in by_database {
+        let ids = left.iter().map(|left| left.id.clone()).collect();
+        let swept = match shared.databases.get(&name).await {
+            Ok(database) => database.sweep(ids, shared.options.marker_retention).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = swept {
+            tracing::warn!(database = &*name, %error, "cannot delete markers; trying again");
+            failed.extend(left);
+        }
+    }
+    failed
 }
 
 /// The step that the run has durably reached; any, once it is over for good or gone. One that failed may be retried, and what

@@ -4,7 +4,7 @@ use super::Signal;
 use hapax::{
     core::{
         checkpoint::Checkpoint,
-        commit::{Epoch, Write, Written},
+        commit::{Append, Epoch, Write, Written},
         frontier::WorkItem,
         id::{Namespace, RunKey},
         journal::JournalRow,
@@ -13,7 +13,7 @@ use hapax::{
     store::{
         Answer, BoxFuture, Claimant, Clock, Created, Fleet, GcPolicy, GcReport, Lease, ListFilter, Loaded,
         NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreError, StoreStats, Ticket,
-        outbox::Outbox,
+        db::Statement, outbox::Outbox,
     },
 };
 use std::{sync::Arc, time::Duration};
@@ -211,6 +211,15 @@ impl Store for Mortal {
         retry(run: RunKey) -> ();
         delete(run: RunKey) -> ();
         gc(policy: GcPolicy) -> GcReport;
+    }
+
+    fn identity(&self) -> Answer<'_, Option<String>> {
+        self.inner.identity()
+    }
+
+    /// Nothing of it reaches the store.
+    fn within<'a>(&'a self, append: &'a Append) -> Answer<'a, Vec<Statement>> {
+        self.inner.within(append)
     }
 
     fn outbox(&self) -> &dyn Outbox {

@@ -2,7 +2,7 @@
 
 use crate::{
     common::*,
-    shop::{INTROSPECTION, Kind, MARKER, Shop, Way, known_by, paying},
+    shop::{CO_COMMIT, INTROSPECTION, Kind, MARKER, Shop, Way, known_by, paying},
 };
 use hapax::store::db::Strategy;
 use hapax_servers::Proxy;
@@ -25,6 +25,16 @@ macro_rules! on_servers {
             fn mysql() {
                 super::$test(super::Kind::MySql, super::MARKER);
             }
+
+            #[test]
+            fn postgres_by_co_commit() {
+                super::$test(super::Kind::Postgres, super::CO_COMMIT);
+            }
+
+            #[test]
+            fn mysql_by_co_commit() {
+                super::$test(super::Kind::MySql, super::CO_COMMIT);
+            }
         })*
     };
 }
@@ -46,7 +56,7 @@ fn row_06_a_lost_request_at_any_point_leaves_one_effect(kind: Kind, strategy: St
 fn each_loss(kind: Kind, strategy: Strategy, lose: fn(&Proxy, u64)) {
     let shop = Shop::open(kind, strategy);
     let (proxy, url) = shop.proxy();
-    let (store, way) = (memory(), Way::default());
+    let (store, way) = (shop.store(), Way::default());
     let process = Process::healthy(&store);
     process.run(async {
         let engine = process.build(known_by(&url));

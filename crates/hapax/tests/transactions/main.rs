@@ -4,6 +4,7 @@
 mod common;
 mod shop;
 
+mod choice;
 mod durable;
 mod losses;
 mod markers;
@@ -21,7 +22,7 @@ on_each! {
 }
 
 fn a_transaction_takes_effect_once_and_its_result_is_recorded(shop: &Shop) {
-    let (store, way) = (memory(), Way::default());
+    let (store, way) = (shop.store(), Way::default());
     let process = Process::healthy(&store);
     process.run(async {
         let engine = process.build(shop.builder());
@@ -47,7 +48,7 @@ fn crash_at(store: &Arc<dyn Store>, shop: &Shop, way: &Way, at: &Signal) {
 }
 
 fn row_03_a_crash_amid_the_statements_leaves_one_effect(shop: &Shop) {
-    let (store, way) = (memory(), Way { may_end: Some(Signal::default()), ..Way::default() });
+    let (store, way) = (shop.store(), Way { may_end: Some(Signal::default()), ..Way::default() });
     crash_at(&store, shop, &way, &way.paid);
     let board = finish(&store, shop, &Way::default());
     assert_eq!((board.total, shop.effects()), (1, vec!["run".to_owned()]));
@@ -55,7 +56,7 @@ fn row_03_a_crash_amid_the_statements_leaves_one_effect(shop: &Shop) {
 
 /// The end of the transaction rides with the next write, which never comes.
 fn row_07_a_crash_after_commit_runs_nothing_again(shop: &Shop) {
-    let (store, way) = (memory(), Way { may_go: Some(Signal::default()), ..Way::default() });
+    let (store, way) = (shop.store(), Way { may_go: Some(Signal::default()), ..Way::default() });
     crash_at(&store, shop, &way, &way.known);
     assert_eq!(shop.effects(), ["run"]);
     shop.sql("INSERT INTO effects VALUES ('somebody else''s')");

@@ -4,7 +4,7 @@ use crate::{
     common::*,
     shop::{Kind, MARKER, PAY, Shop, Way, finish, paying},
 };
-use hapax::{Node, Options};
+use hapax::{Node, Options, core::id::Namespace, store::GcPolicy};
 use std::time::Duration;
 
 #[test]
@@ -45,6 +45,28 @@ fn row_09_a_marker_is_deleted_once_its_step_is_durable(kind: Kind) {
     let again = Way::default();
     assert_eq!(finish(&store, &shop, &again).total, 2);
     assert_eq!((again.executed.len(), shop.effects()), (0, vec!["first".to_owned(), "run".to_owned()]));
+}
+
+/// Whoever left the marker is gone when its run is deleted: the run's journal tells of it.
+#[test]
+fn a_marker_goes_with_its_run_at_the_latest() {
+    let (shop, store) = (Shop::open(Kind::Sqlite, MARKER), memory());
+    let doomed = Process::doomed(&store);
+    doomed.run(async {
+        let flow = doomed.build(shop.builder()).register(paying(&shop, &Way::default()), ()).await.unwrap();
+        flow.start("run", Board::default()).await.unwrap().wait().await.unwrap();
+    });
+    doomed.crash();
+    assert_eq!(shop.markers(), "1");
+    let process = Process::healthy(&store);
+    process.run(async {
+        let hasty = Options::default().marker_retention(Duration::ZERO);
+        let engine = process.build(shop.builder().options(hasty));
+        let namespace = Namespace::default();
+        let all = GcPolicy { namespace, older_than: None, keep_newest: 0, limit: 10, dry_run: false };
+        assert_eq!(engine.gc(all).await.unwrap().deleted.len(), 1);
+    });
+    assert_eq!(shop.markers(), "0");
 }
 
 /// The run fails behind the node: what that saw is nowhere but in the marker. The other one's is deleted afterwards.

@@ -5,13 +5,20 @@ use hapax::{
     Builder, Db, Error, NodeError,
     prelude::*,
     store::{
-        Store,
+        SqliteOptions, SqliteStore, Store,
         db::{Strategy, TxOptions},
+        mysql::{MySqlOptions, MySqlStore},
+        postgres::{PostgresOptions, PostgresStore},
     },
 };
 use hapax_servers::Proxy;
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 use tempfile::TempDir;
+use tokio::runtime::Runtime;
 
 pub(crate) const SHOP: Db = Db("shop");
 pub(crate) const PAY: Node = Node::new("pay");
@@ -23,6 +30,9 @@ macro_rules! on_each {
         on_each!(@ postgres, (crate::shop::Kind::Postgres, crate::shop::MARKER), $($test),*);
         on_each!(@ postgres_by_introspection, (crate::shop::Kind::Postgres, crate::shop::INTROSPECTION), $($test),*);
         on_each!(@ mysql, (crate::shop::Kind::MySql, crate::shop::MARKER), $($test),*);
+        on_each!(@ sqlite_by_co_commit, (crate::shop::Kind::Sqlite, crate::shop::CO_COMMIT), $($test),*);
+        on_each!(@ postgres_by_co_commit, (crate::shop::Kind::Postgres, crate::shop::CO_COMMIT), $($test),*);
+        on_each!(@ mysql_by_co_commit, (crate::shop::Kind::MySql, crate::shop::CO_COMMIT), $($test),*);
     };
     (@ $name:ident, $which:expr, $($test:ident),*) => {
         mod $name {
@@ -38,6 +48,7 @@ pub(crate) use on_each;
 
 pub(crate) const MARKER: Strategy = Strategy::Marker;
 pub(crate) const INTROSPECTION: Strategy = Strategy::Introspection;
+pub(crate) const CO_COMMIT: Strategy = Strategy::CoCommit;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -51,6 +62,7 @@ pub(crate) struct Shop {
     pub(crate) kind: Kind,
     pub(crate) strategy: Strategy,
     pub(crate) url: String,
+    known_by: Option<String>,
     _folder: TempDir,
 }
 
@@ -67,9 +79,35 @@ impl Shop {
 
     /// At an address of its own.
     pub(crate) fn at(kind: Kind, strategy: Strategy, url: String) -> Self {
-        let shop = Self { kind, strategy, url, _folder: tempfile::tempdir().unwrap() };
+        let shop = Self { kind, strategy, url, known_by: None, _folder: tempfile::tempdir().unwrap() };
         shop.sql("CREATE TABLE effects (what VARCHAR(100) NOT NULL)");
         shop
+    }
+
+    /// The same, whose transactions are made by the user of this address.
+    pub(crate) fn beside(other: &Self, known_by: &str) -> Self {
+        let (kind, strategy, url) = (other.kind, other.strategy, other.url.clone());
+        let known_by = Some(known_by.to_owned());
+        Self { kind, strategy, url, known_by, _folder: tempfile::tempdir().unwrap() }
+    }
+
+    /// Where the runs are: in the same database, if their transactions write to it.
+    pub(crate) fn store(&self) -> Arc<dyn Store> {
+        // No process whose end a test waits for: whoever crashes leaves the database as it is.
+        static BEYOND: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
+        if self.strategy != CO_COMMIT {
+            return memory();
+        }
+        let url = self.url.clone();
+        let opened = BEYOND.spawn(async move {
+            let opened: Arc<dyn Store> = match url.split_once(':').unwrap() {
+                ("sqlite", file) => SqliteStore::open(file, SqliteOptions::default()).await.unwrap(),
+                ("postgres", _) => PostgresStore::open(&url, PostgresOptions::default()).await.unwrap(),
+                _ => MySqlStore::open(&url, MySqlOptions::default()).await.unwrap(),
+            };
+            opened
+        });
+        BEYOND.block_on(opened).unwrap()
     }
 
     /// Runs a statement behind everybody's back.
@@ -107,7 +145,7 @@ impl Shop {
     }
 
     pub(crate) fn builder(&self) -> Builder {
-        known_by(&self.url)
+        known_by(self.known_by.as_deref().unwrap_or(&self.url))
     }
 
     pub(crate) fn options(&self) -> TxOptions {

@@ -2,7 +2,7 @@
 
 use crate::{
     common::*,
-    shop::{Kind, MARKER, Shop, Way, end_of, on_each, paying},
+    shop::{CO_COMMIT, INTROSPECTION, Kind, Shop, Way, end_of, finish, on_each, paying},
 };
 use hapax::store::Store;
 use std::{sync::Arc, thread};
@@ -34,7 +34,7 @@ fn beside<T: Send>(shop: &Shop, may_end: &Signal, succeed: impl FnOnce() -> T + 
         let end = successor.join().unwrap();
         may_end.give();
         // One by introspection stands still before its COMMIT, since its note of that can't be written.
-        if shop.strategy == MARKER {
+        if shop.strategy != INTROSPECTION {
             shop.until_over();
         }
         end
@@ -44,7 +44,7 @@ fn beside<T: Send>(shop: &Shop, may_end: &Signal, succeed: impl FnOnce() -> T + 
 fn row_11_a_zombie_and_its_successor_have_one_effect(shop: &Shop) {
     let may_end = Signal::default();
     let way = Way { may_end: Some(may_end.clone()), ..Way::default() };
-    let store = memory();
+    let store = shop.store();
     let zombie = zombie(&store, shop, &way);
     let board = beside(shop, &may_end, || end_of(&store, shop, &Way::default()).unwrap());
     zombie.crash();
@@ -56,10 +56,35 @@ fn row_11_a_zombie_and_its_successor_have_one_effect(shop: &Shop) {
 fn row_11_a_zombie_cannot_commit_what_its_successor_rolled_back(shop: &Shop) {
     let may_end = Signal::default();
     let way = Way { may_end: Some(may_end.clone()), ..Way::default() };
-    let store = memory();
+    let store = shop.store();
     let zombie = zombie(&store, shop, &way);
     let failing = Way { fails: true, ..Way::default() };
     let end = beside(shop, &may_end, || end_of(&store, shop, &failing));
     zombie.crash();
     assert_eq!(shop.effects().len(), usize::from(end.is_ok()), "{end:?}");
+}
+
+/// No row of the successor's stands in the zombie's way yet: the fence alone keeps it from committing.
+#[test]
+fn row_11_a_zombie_is_fenced_before_its_successor_has_written_anything() {
+    let shop = Shop::open(Kind::Postgres, CO_COMMIT);
+    let (may_end, successor_may_end) = (Signal::default(), Signal::default());
+    let store = shop.store();
+    let zombie = zombie(&store, &shop, &Way { may_end: Some(may_end.clone()), ..Way::default() });
+    let way = Way { may_end: Some(successor_may_end.clone()), ..Way::default() };
+    let board = thread::scope(|scope| {
+        let successor = scope.spawn(|| finish(&store, &shop, &way));
+        zombie.run(way.paid.take());
+        may_end.give();
+        let open = "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%' \
+                    AND application_name = 'hapax transactions' AND datname = current_database()";
+        while shop.sql(open) != "1" {
+            thread::yield_now();
+        }
+        assert!(shop.effects().is_empty(), "what the zombie did");
+        successor_may_end.give();
+        successor.join().unwrap()
+    });
+    zombie.crash();
+    assert_eq!((board.total, shop.effects()), (1, vec!["run".to_owned()]));
 }

@@ -153,6 +153,12 @@ impl SqliteDatabase {
     }
 }
 
+/// What names a file, whatever its path.
+pub(crate) fn file_identity(file: &Path) -> std::io::Result<String> {
+    let found = std::fs::metadata(file)?;
+    Ok(format!("sqlite {} {}", found.dev(), found.ino()))
+}
+
 /// What is wrong with the table of markers that is there.
 fn flaw(connection: &Connection) -> Result<Option<&'static str>, rusqlite::Error> {
     let ask = "SELECT (SELECT type FROM sqlite_schema WHERE name = ?1), \
@@ -178,10 +184,7 @@ impl Database for Arc<SqliteDatabase> {
     }
 
     fn identity(&self) -> BoxFuture<'_, Result<String, DbError>> {
-        Box::pin(async move {
-            let found = std::fs::metadata(&self.file).map_err(|error| self.unusable(error.to_string()))?;
-            Ok(format!("sqlite {} {}", found.dev(), found.ino()))
-        })
+        Box::pin(async move { file_identity(&self.file).map_err(|error| self.unusable(error.to_string())) })
     }
 
     fn prepare(&self) -> BoxFuture<'_, Result<(), DbError>> {

@@ -21,6 +21,7 @@ use super::{
     connection::{CONNECT, connect},
     error::{cannot_connect, ends_session},
     health::{ASK, Settings},
+    identity,
 };
 use crate::{
     db::{
@@ -199,8 +200,7 @@ impl Database for Arc<MySqlDatabase> {
             let (mut session, _room) = self.lend().await?;
             let settings = Settings::of(session.conn.query(ASK).await.map_err(|error| failed(&error))?);
             self.give_back(session);
-            let database = self.address.db_name().unwrap_or_default();
-            Ok(format!("mysql {} {database}", settings.server()))
+            Ok(identity(&settings, &self.address))
         })
     }
 

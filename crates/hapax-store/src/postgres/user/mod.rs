@@ -18,7 +18,7 @@ mod transaction;
 mod witness;
 
 use super::{
-    address,
+    IDENTITY, address,
     error::{deepest, ends_session, source_io},
 };
 use crate::{
@@ -78,6 +78,8 @@ pub struct PostgresDatabase {
     /// The session that makes numbers of transactions durable. It is none of the others, so that they can't wait for
     /// it.
     second: tokio::sync::Mutex<Option<UserSession>>,
+    /// How transactions are isolated where nothing else is said.
+    isolation: OnceLock<String>,
 }
 
 impl std::fmt::Debug for PostgresDatabase {
@@ -115,6 +117,7 @@ impl PostgresDatabase {
             room: Arc::new(Semaphore::new(options.sessions.max(1))),
             table: OnceLock::new(),
             second: tokio::sync::Mutex::default(),
+            isolation: OnceLock::new(),
         });
         database.give_back(database.connect().await?);
         Ok(database)
@@ -181,11 +184,16 @@ impl Database for Arc<PostgresDatabase> {
 
     fn identity(&self) -> BoxFuture<'_, Result<String, DbError>> {
         Box::pin(async move {
-            let ask = "SELECT format('postgres %s %s', system_identifier, oid) FROM pg_control_system(), pg_database \
-                       WHERE datname = current_database()";
-            let rows = self.alone(ask, &[]).await?;
+            let rows = self.alone(IDENTITY, &[]).await?;
             rows.first().map(|row| row.get(0)).ok_or_else(|| self.unusable("it has no name"))
         })
+    }
+
+    fn fails_if_changed(&self, isolation: Isolation) -> bool {
+        match isolation {
+            Isolation::Default => self.isolation.get().is_some_and(|default| default != "read committed"),
+            isolation => isolation != Isolation::ReadCommitted,
+        }
     }
 
     fn prepare(&self) -> BoxFuture<'_, Result<(), DbError>> {

@@ -51,6 +51,7 @@ impl PostgresDatabase {
         let row = row.ok_or_else(|| DbError::Away("it doesn't answer".into()))?;
         self.check(row)?;
         let isolation = row.get(6).unwrap_or("read committed").to_owned();
+        let isolation = self.isolation.get_or_init(|| isolation).clone();
         Ok(UserSession { client, warned, stained: false, isolation })
     }
 

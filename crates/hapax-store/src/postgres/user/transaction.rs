@@ -27,7 +27,9 @@ use tokio_postgres::{
     types::{Format, IsNull, ToSql, Type, private::BytesMut, to_sql_checked},
 };
 
-const COMMIT: &str = "SET LOCAL client_min_messages = 'warning'; COMMIT";
+/// A routine may have changed what is relied on.
+const COMMIT: &str =
+    "SET LOCAL client_min_messages = 'warning'; SET LOCAL synchronous_commit TO DEFAULT; COMMIT";
 
 pub(super) struct PgTransaction {
     pub(super) session: UserSession,

@@ -1,0 +1,95 @@
+//! What the store would write, as statements for another's transaction in the same database.
+//!
+//! Invariant: they are the very statements of an append. Its fence comes last, so that the row of the run is locked for no
+//! longer than the COMMIT takes.
+
+use super::{
+    chain::Chain,
+    error::{Halt, reported},
+    journal,
+    sql::{Done, Fault, Row, Session, Value},
+    writer::Tx,
+};
+use crate::{
+    codec::Codec,
+    db::{self, Statement},
+    error::StoreError,
+    prepare,
+};
+use hapax_core::commit::Append;
+
+/// The statements of an append; `words` puts the server's own for what differs.
+pub(crate) async fn append(
+    append: &Append,
+    codec: &Codec,
+    words: impl Fn(&str) -> String + Send,
+) -> Result<Vec<Statement>, StoreError> {
+    let entries = prepare::entries(&append.rows, codec).map_err(StoreError::Retry)?;
+    let mut noted = Noted { statements: vec![], words };
+    let mut tx = Tx { session: &mut noted, codec, hints: vec![] };
+    match journal::append(&mut tx, append, &entries).await {
+        Ok(_) => {}
+        Err(Halt::Settle(answer)) => drop(answer?),
+        Err(Halt::Fault(fault)) => return Err(reported(fault, &append.run)),
+    }
+    let fence = 1.min(noted.statements.len());
+    noted.statements.rotate_left(fence);
+    Ok(noted.statements)
+}
+
+/// A session that notes what it is told, and does nothing.
+struct Noted<W> {
+    statements: Vec<Statement>,
+    words: W,
+}
+
+fn nothing<T: Send + 'static>() -> Done<'static, T> {
+    Box::pin(std::future::ready(Err(Fault::Nothing("what is only noted has no answer".into()))))
+}
+
+impl<W: Fn(&str) -> String + Send> Session for Noted<W> {
+    fn execute<'a>(&'a mut self, sql: &'a str, values: &'a [Value<'a>]) -> Done<'a, u64> {
+        // The fence must meet its run's row; whatever else there is follows from it.
+        let must_meet = self.statements.is_empty();
+        let values = values.iter().map(owned).collect();
+        self.statements.push(Statement { sql: (self.words)(sql), values, must_meet });
+        Box::pin(std::future::ready(Ok(1)))
+    }
+
+    fn rows<'a>(&'a mut self, _: &'a str, _: &'a [Value<'a>]) -> Done<'a, Vec<Row>> {
+        nothing()
+    }
+
+    fn begin(&mut self) -> Done<'_, ()> {
+        nothing()
+    }
+
+    fn begin_reading(&mut self) -> Done<'_, ()> {
+        nothing()
+    }
+
+    fn commit(&mut self) -> Done<'_, ()> {
+        nothing()
+    }
+
+    fn rollback(&mut self) -> Done<'_, ()> {
+        nothing()
+    }
+
+    fn write_chains<'a>(&'a mut self, _: &'a [Chain]) -> Done<'a, Vec<bool>> {
+        nothing()
+    }
+
+    fn unless_there(&self) -> &'static str {
+        ""
+    }
+}
+
+fn owned(value: &Value<'_>) -> db::Value {
+    match value {
+        Value::Int(Some(number)) => db::Value::Int(*number),
+        Value::Text(Some(text)) => db::Value::Text((*text).to_owned()),
+        Value::Blob(Some(bytes)) => db::Value::Bytes(bytes.to_vec()),
+        Value::Int(None) | Value::Text(None) | Value::Blob(None) => db::Value::Null,
+    }
+}

@@ -1,0 +1,148 @@
+//! A transaction in the database of the runs: the record of its end is part of it, so no doubt can exist.
+//!
+//! Invariant: what the transaction did and the row that says so are committed together, behind everything that the run did
+//! before, and only while the run is ours: the fence is its last statement. Whoever waits for it may be dropped meanwhile;
+//! the item has recorded the end all the same.
+
+use super::{
+    Tx,
+    databases::Ready,
+    protocol::{Call, Stuck, begins, undo, undone},
+};
+use crate::{
+    gate::{Turn, lock},
+    item::{Attempt, Live},
+};
+use hapax_core::{
+    canary,
+    commit::Write,
+    journal::{EffectOutcome, Entry},
+};
+use hapax_store::{
+    StoreError,
+    db::{CommitError, DbError, Kind},
+};
+use serde::Serialize;
+use std::{
+    fmt,
+    sync::{Arc, atomic::Ordering},
+};
+
+impl Call<'_> {
+    /// The end is a row of the journal by the same COMMIT.
+    pub(super) async fn by_co_commit<T, E, F>(&self, ready: &Ready, work: F) -> Result<EffectOutcome, Stuck>
+    where
+        T: Serialize,
+        E: fmt::Display + 'static,
+        F: AsyncFnOnce(&mut Tx) -> Result<T, E>,
+    {
+        // In a file there is one writer: what the run has under way would wait for this transaction, and this one for that.
+        let turn = match ready.database.kind() {
+            Kind::Sqlite => Some(self.live.gate.quiet_turn().await.map_err(|_| Stuck::Stopped)?),
+            _ => None,
+        };
+        if !self.is_noted(ready) {
+            self.site.attempt.item.see([self.entry(begins(self.db, ready.strategy))]);
+        }
+        let mut tx = self.open(ready).await?;
+        let outcome = match self.run(&mut tx, work).await? {
+            Ok(response) => EffectOutcome::Ok { response },
+            Err(failed) => {
+                undo(tx).await?;
+                return Ok(failed);
+            }
+        };
+        let end = self.site.result(self.live, outcome.clone());
+        let ending = Ending { attempt: self.site.attempt.clone(), end, outcome };
+        let ended = self.live.shared.tasks.spawn(ending.commit(tx, turn));
+        let ended = self.site.attempt.with_store(ended).await;
+        ended.unwrap_or_else(|error| Err(Stuck::Away(error.to_string())))
+    }
+}
+
+/// A transaction that is about to end.
+struct Ending {
+    attempt: Arc<Attempt>,
+    end: Entry,
+    outcome: EffectOutcome,
+}
+
+impl Ending {
+    async fn commit(self, mut tx: Tx, turn: Option<Turn>) -> Result<EffectOutcome, Stuck> {
+        let item = &self.attempt.item;
+        let Some(live) = &item.live else { return Err(Stuck::Stopped) };
+        let mut turn = match turn {
+            Some(turn) => turn,
+            None => live.gate.quiet_turn().await.map_err(|_| Stuck::Stopped)?,
+        };
+        if let Some(first) = self.recorded() {
+            // An attempt that was given up has ended after all.
+            undo(tx).await?;
+            return Ok(first);
+        }
+        if !self.attempt.alive.load(Ordering::Acquire) {
+            undo(tx).await?;
+            return Err(Stuck::Stopped);
+        }
+        let entries = [self.end.clone()];
+        let (append, seen) = live.append(item, turn.first_seq(), &entries, true);
+        let statements = match live.shared.store.within(&append).await {
+            Ok(statements) => statements,
+            Err(error) => return Err(Stuck::Away(error.to_string())),
+        };
+        let rows = append.rows.len();
+        let write = Arc::new(Write::Append(append));
+        for statement in statements {
+            match tx.inner.execute(&statement.sql, &statement.values).await {
+                Ok(0) if statement.must_meet && !canary::on("unfenced_ride") => {
+                    undo(tx).await?;
+                    return refused(live, write, DbError::Away("the run is another's".into())).await;
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    undo(tx).await?;
+                    return refused(live, write, error).await;
+                }
+            }
+        }
+        match tx.inner.commit().await {
+            Ok(()) => {}
+            Err(CommitError::RolledBack(error)) => return undone(error),
+            Err(CommitError::Ended(why)) => return Err(Stuck::Doubt(why)),
+            Err(CommitError::Unknown(why)) => {
+                if !is_there(live, write).await? {
+                    return Err(Stuck::Away(why));
+                }
+            }
+        }
+        // Nothing waits from here on: the run's next row is behind these.
+        turn.wrote(rows);
+        item.journaled(seen, &entries);
+        Ok(self.outcome)
+    }
+
+    /// How the call ended, if it did.
+    fn recorded(&self) -> Option<EffectOutcome> {
+        let Entry::Result { scope, index, .. } = &self.end else { return None };
+        lock(&self.attempt.item.recorded).call(scope, *index)?.outcome.clone()
+    }
+}
+
+/// The rows weren't let in, and all of it is undone: the store tells why the run must stop, if it must.
+async fn refused(live: &Live, write: Arc<Write>, error: DbError) -> Result<EffectOutcome, Stuck> {
+    match is_there(live, write).await? {
+        true => Err(Stuck::Doubt(format!("its end is recorded, and it was undone: {error}"))),
+        false => undone(error),
+    }
+}
+
+/// Whether a write is there, found out under the run's own lock, so that none is under way.
+async fn is_there(live: &Live, write: Arc<Write>) -> Result<bool, Stuck> {
+    loop {
+        match live.shared.store.settle(write.clone()).await {
+            Ok(_) => return Ok(true),
+            Err(StoreError::Retry(_)) => return Ok(false),
+            Err(error) => live.gate.bear(error).await.map_err(|_| Stuck::Stopped)?,
+        }
+    }
+}
