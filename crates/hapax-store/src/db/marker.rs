@@ -4,6 +4,7 @@
 //! database's own clock at the moment of the statement, not of the transaction's begin.
 
 use super::Kind;
+use hapax_core::canary;
 
 /// What the table is called.
 pub(crate) const TABLE: &str = "hapax_transactions";
@@ -42,10 +43,15 @@ pub fn marker_table(kind: Kind) -> &'static str {
 /// Leaves a marker in the table of this name. Two values: id and result. In PostgreSQL no row is left where the
 /// transaction that set `hapax.open` is over.
 pub(crate) fn insert(kind: Kind, table: &str) -> String {
-    let into = format!("INSERT INTO {table} (id, result, created_at)");
+    // Of two that both found none, both leave one.
+    let unrefused = canary::on("check_then_run");
+    let into =
+        format!("{} INTO {table} (id, result, created_at)", if unrefused { "REPLACE" } else { "INSERT" });
     match kind {
         Kind::Postgres => format!(
-            "{into} SELECT $1::text, $2::text, clock_timestamp() WHERE current_setting('hapax.open', true) = '1'"
+            "INSERT INTO {table} (id, result, created_at) \
+             SELECT $1::text, $2::text, clock_timestamp() WHERE current_setting('hapax.open', true) = '1'{}",
+            if unrefused { " ON CONFLICT (id) DO UPDATE SET created_at = excluded.created_at" } else { "" }
         ),
         Kind::MySql => format!("{into} VALUES (?, ?, sysdate(6))"),
         Kind::Sqlite => format!("{into} VALUES (?, ?, {SQLITE_NOW})"),
