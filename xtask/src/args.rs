@@ -13,6 +13,7 @@ pub(crate) enum Command {
     Test(TestOptions),
     Tidy,
     Servers,
+    Faults,
     Bench(BenchOptions),
 }
 
@@ -49,7 +50,10 @@ pub(crate) fn parse(args: impl Iterator<Item = String>) -> Result<Command, Strin
             "bench" => parse_bench(rest).map(Command::Bench),
             "tidy" if rest.is_empty() => Ok(Command::Tidy),
             "servers" if rest.is_empty() => Ok(Command::Servers),
-            "tidy" | "servers" => Err(format!("`{command}` takes no arguments, but got `{}`", rest[0])),
+            "faults" if rest.is_empty() => Ok(Command::Faults),
+            "tidy" | "servers" | "faults" => {
+                Err(format!("`{command}` takes no arguments, but got `{}`", rest[0]))
+            }
             other => Err(format!("there is no command `{other}`")),
         },
     }
@@ -121,6 +125,7 @@ Commands:
   bench      measure the workloads and their limits, and print a table
   tidy       check the tree's own rules: sizes, module docs, dependency direction, invariants
   servers    start PostgreSQL and MariaDB for tests by hand, print their URLs, and wait
+  faults     run the tests of the fault table of transactions, and write the guide's table of their results
   help       print this text
 
 Options of `test`:
@@ -168,6 +173,7 @@ mod tests {
         assert_eq!(parsed("test"), Ok(Command::Test(TestOptions::default())));
         assert_eq!(parsed("tidy"), Ok(Command::Tidy));
         assert_eq!(parsed("servers"), Ok(Command::Servers));
+        assert_eq!(parsed("faults"), Ok(Command::Faults));
     }
 
     #[test]

@@ -11,6 +11,7 @@
 
 mod args;
 mod bench;
+mod faults;
 mod process;
 mod servers;
 mod stages;
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         }
         Command::Test(options) => workspace::root().and_then(|root| stages::run(&root, &options)),
         Command::Bench(options) => workspace::root().and_then(|root| bench::run(&root, &options)),
+        Command::Faults => workspace::root().and_then(|root| faults::run(&root)),
         Command::Servers => servers::run(),
         Command::Tidy => workspace::root().and_then(|root| tidy::run(&root)),
     };

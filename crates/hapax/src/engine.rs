@@ -250,7 +250,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Goes on with a run at once, whichever registered graph is its own; a finished one is left as it is.
+    /// Goes on with a run at once, whichever registered graph is its own; one that is over, or waits, is left as it is.
     /// [`Error::NotRegistered`] when this engine doesn't hold its code; an error when another engine holds the run.
     pub async fn resume(&self, run: &str) -> Result<(), Error> {
         self.is_open()?;

@@ -271,7 +271,8 @@ impl<S: State, A: Send + Sync + 'static> Flow<S, A> {
         Ok(Run::new(self.engine.clone(), record.key))
     }
 
-    /// Goes on with a run at once; a finished one just gives its result. An error when another engine holds it.
+    /// Goes on with a run at once; one that is over just gives its result, and one that waits goes on when its time has come.
+    /// An error when another engine holds it.
     pub async fn resume(&self, run: &str) -> Result<Run<S>, Error> {
         self.engine.is_open()?;
         let record = self.engine.record(run).await?;

@@ -320,14 +320,15 @@ impl Shared {
         }
     }
 
-    /// Claims a run, unless it is over or came into our hands meanwhile. A lease of our own that nothing executes
+    /// Claims a run, unless it is over, or waits, or came into our hands meanwhile. A lease of our own that nothing executes
     /// under any more, because the store failed when the run was given up, is waited for.
     pub(crate) async fn claim_back(&self, key: RunKey) -> Result<Option<Lease>, StoreError> {
         loop {
             match self.store.claim(key.clone(), self.claimant()).await {
                 Ok(lease) => return Ok(Some(lease)),
                 Err(StoreError::WrongStatus { status, .. })
-                    if status.is_final() && !canary::on("resume_refused") =>
+                    if (status.is_final() || matches!(status, Status::Waiting { .. }))
+                        && !canary::on("resume_refused") =>
                 {
                     return Ok(None);
                 }

@@ -12,7 +12,7 @@ use hapax::{
 
 /// Runs a transaction with these options where the runs are in its database; what was noted of how its outcome is known.
 fn noted(shop: &Shop, options: &TxOptions) -> Result<Vec<String>, Error> {
-    let store = shop.store();
+    let store = shop.runs().open();
     let process = Process::healthy(&store);
     process.run(async {
         let pay = node!(
@@ -58,7 +58,7 @@ fn one_that_fails_when_its_run_has_changed_leaves_a_marker() {
 #[test]
 fn one_whose_user_may_not_write_to_the_runs_leaves_a_marker() {
     let shop = Shop::open(Kind::Postgres, CO_COMMIT);
-    drop(shop.store());
+    drop(shop.runs().open());
     let clerk = format!("clerk_{}", shop.url.rsplit_once('/').unwrap().1);
     shop.sql(&format!(
         "CREATE ROLE {clerk} LOGIN; GRANT INSERT ON effects TO {clerk}; GRANT CREATE ON SCHEMA public TO {clerk}"

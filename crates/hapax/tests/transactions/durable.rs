@@ -2,7 +2,7 @@
 
 use crate::{
     common::*,
-    shop::{INTROSPECTION, Kind, MARKER, PAY, SHOP, Shop, Way, finish, paying},
+    shop::{INTROSPECTION, Kind, MARKER, PAY, Runs, SHOP, Shop, Way, finish, paying},
 };
 use hapax::{
     Graph, Resolution, State, Status,
@@ -11,18 +11,18 @@ use hapax::{
         journal::{Entry, TxSaid},
         json::Json,
     },
-    store::Store,
 };
 use hapax_servers::Postgres;
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 /// Looks for an effect that must not come.
 const LOOKS: usize = 50;
 
 /// The process doesn't know whether a write is durable, and dies.
-fn die_before(store: &Arc<dyn Store>, shop: &Shop, rests_on: fn(&Entry) -> bool) {
+fn die_before(shop: &Shop, rests_on: fn(&Entry) -> bool) {
+    let runs = &shop.runs();
     let is_it = move |write: &Write| matches!(write, Write::Append(append) if append.rows.iter().any(|row| rests_on(&row.entry)));
-    let process = Process::slow_to_hear(store, is_it, &Signal::default());
+    let process = Process::slow_to_hear(&runs.open(), is_it, &Signal::default());
     process.run(async {
         let flow = process.build(shop.builder()).register(paying(shop, &Way::default()), ()).await.unwrap();
         flow.start("run", Board::default()).await.unwrap();
@@ -31,7 +31,7 @@ fn die_before(store: &Arc<dyn Store>, shop: &Shop, rests_on: fn(&Entry) -> bool)
         assert!(shop.effects().is_empty(), "it was committed before what it rests on was durable");
     }
     process.crash();
-    assert_eq!((finish(store, shop, &Way::default()).total, shop.effects()), (1, vec!["run".to_owned()]));
+    assert_eq!((finish(runs, shop, &Way::default()).total, shop.effects()), (1, vec!["run".to_owned()]));
 }
 
 async fn until_in_doubt(run: &hapax::Run<Board>) {
@@ -43,14 +43,14 @@ async fn until_in_doubt(run: &hapax::Run<Board>) {
 #[test]
 fn row_02_nothing_is_committed_before_its_intent_is_durable() {
     for (kind, strategy) in [(Kind::Sqlite, MARKER), (Kind::Postgres, INTROSPECTION), (Kind::MySql, MARKER)] {
-        die_before(&memory(), &Shop::open(kind, strategy), |entry| matches!(entry, Entry::Intent(_)));
+        die_before(&Shop::open(kind, strategy), |entry| matches!(entry, Entry::Intent(_)));
     }
 }
 
 #[test]
 fn row_04_nothing_is_committed_before_the_note_of_its_number_is_durable() {
     let is_note = |entry: &Entry| matches!(entry, Entry::Transaction(note) if matches!(note.said, TxSaid::PreCommit { .. }));
-    die_before(&memory(), &Shop::open(Kind::Postgres, INTROSPECTION), is_note);
+    die_before(&Shop::open(Kind::Postgres, INTROSPECTION), is_note);
 }
 
 /// The run is taken up where the database is another one: nothing there knows of the transaction.
@@ -59,9 +59,9 @@ fn row_16_of_whose_outcome_nobody_knows_a_person_decides() {
     for (resolution, executed, effects) in
         [(Resolution::Result(Json::of(&7).unwrap()), 0, 0), (Resolution::Retry, 1, 1)]
     {
-        let (store, here) = (memory(), Shop::open(Kind::Postgres, INTROSPECTION));
+        let (runs, here) = (Runs::In(memory()), Shop::open(Kind::Postgres, INTROSPECTION));
         let (way, doomed) =
-            (Way { may_go: Some(Signal::default()), ..Way::default() }, Process::doomed(&store));
+            (Way { may_go: Some(Signal::default()), ..Way::default() }, Process::doomed(&runs.open()));
         doomed.run(async {
             let flow = doomed.build(here.builder()).register(paying(&here, &way), ()).await.unwrap();
             flow.start("run", Board::default()).await.unwrap();
@@ -70,7 +70,7 @@ fn row_16_of_whose_outcome_nobody_knows_a_person_decides() {
         doomed.crash();
         let server = Postgres::start().expect("another server");
         let there = Shop::at(Kind::Postgres, INTROSPECTION, server.url());
-        let (again, process) = (Way::default(), Process::healthy(&store));
+        let (again, process) = (Way::default(), Process::healthy(&runs.open()));
         let total = process.run(async {
             let engine = process.build(there.builder());
             let flow = engine.register(paying(&there, &again), ()).await.unwrap();
@@ -90,8 +90,8 @@ fn row_16_of_whose_outcome_nobody_knows_a_person_decides() {
 /// What the session says of its transaction is gone, as after a COMMIT that came from elsewhere.
 #[test]
 fn a_transaction_that_something_else_has_ended_is_in_doubt() {
-    let (store, shop) = (memory(), Shop::open(Kind::Postgres, MARKER));
-    let process = Process::healthy(&store);
+    let (runs, shop) = (Runs::In(memory()), Shop::open(Kind::Postgres, MARKER));
+    let process = Process::healthy(&runs.open());
     process.run(async {
         let engine = process.build(shop.builder());
         let pay = node!(
@@ -113,8 +113,8 @@ fn a_transaction_that_something_else_has_ended_is_in_doubt() {
 /// Beside a wait the run isn't parked while the transaction has yet to reach its database.
 #[test]
 fn a_run_is_not_parked_while_its_transaction_connects() {
-    let (store, shop) = (memory(), Shop::open(Kind::Postgres, MARKER));
-    let process = Process::healthy(&store);
+    let (runs, shop) = (Runs::In(memory()), Shop::open(Kind::Postgres, MARKER));
+    let process = Process::healthy(&runs.open());
     process.run(async {
         let engine = process.build(shop.builder());
         let pay = node!(

@@ -56,8 +56,8 @@ fn row_06_a_lost_request_at_any_point_leaves_one_effect(kind: Kind, strategy: St
 fn each_loss(kind: Kind, strategy: Strategy, lose: fn(&Proxy, u64)) {
     let shop = Shop::open(kind, strategy);
     let (proxy, url) = shop.proxy();
-    let (store, way) = (shop.store(), Way::default());
-    let process = Process::healthy(&store);
+    let (runs, way) = (shop.runs(), Way::default());
+    let process = Process::healthy(&runs.open());
     process.run(async {
         let engine = process.build(known_by(&url));
         let flow = engine.register(paying(&shop, &way), ()).await.unwrap();

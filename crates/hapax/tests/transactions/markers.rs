@@ -2,10 +2,10 @@
 
 use crate::{
     common::*,
-    shop::{Kind, MARKER, PAY, Shop, Way, finish, paying},
+    shop::{Kind, MARKER, PAY, Runs, SHOP, Shop, Way, finish, paying},
 };
-use hapax::{Node, Options, core::id::Namespace, store::GcPolicy};
-use std::time::Duration;
+use hapax::{Graph, Node, NodeError, Options, State, core::id::Namespace, store::GcPolicy};
+use std::{env, time::Duration};
 
 #[test]
 fn row_09_a_marker_is_deleted_once_its_step_is_durable_on_sqlite() {
@@ -24,9 +24,10 @@ fn row_09_a_marker_is_deleted_once_its_step_is_durable_on_mysql() {
 
 /// One run is over; of the other only the marker knows that its transaction was committed.
 fn row_09_a_marker_is_deleted_once_its_step_is_durable(kind: Kind) {
-    let (shop, store, may_go) = (Shop::open(kind, MARKER), memory(), Signal::default());
+    let (shop, runs, may_go) = (Shop::open(kind, MARKER), Runs::In(memory()), Signal::default());
     let hasty = Options::default().marker_retention(Duration::ZERO);
-    let (way, doomed) = (Way { may_go: Some(may_go.clone()), ..Way::default() }, Process::doomed(&store));
+    let (way, doomed) =
+        (Way { may_go: Some(may_go.clone()), ..Way::default() }, Process::doomed(&runs.open()));
     doomed.run(async {
         let engine = doomed.build(shop.builder().options(hasty));
         let flow = engine.register(paying(&shop, &way), ()).await.unwrap();
@@ -43,22 +44,22 @@ fn row_09_a_marker_is_deleted_once_its_step_is_durable(kind: Kind) {
     });
     doomed.crash();
     let again = Way::default();
-    assert_eq!(finish(&store, &shop, &again).total, 2);
+    assert_eq!(finish(&runs, &shop, &again).total, 2);
     assert_eq!((again.executed.len(), shop.effects()), (0, vec!["first".to_owned(), "run".to_owned()]));
 }
 
 /// Whoever left the marker is gone when its run is deleted: the run's journal tells of it.
 #[test]
 fn a_marker_goes_with_its_run_at_the_latest() {
-    let (shop, store) = (Shop::open(Kind::Sqlite, MARKER), memory());
-    let doomed = Process::doomed(&store);
+    let (shop, runs) = (Shop::open(Kind::Sqlite, MARKER), Runs::In(memory()));
+    let doomed = Process::doomed(&runs.open());
     doomed.run(async {
         let flow = doomed.build(shop.builder()).register(paying(&shop, &Way::default()), ()).await.unwrap();
         flow.start("run", Board::default()).await.unwrap().wait().await.unwrap();
     });
     doomed.crash();
     assert_eq!(shop.markers(), "1");
-    let process = Process::healthy(&store);
+    let process = Process::healthy(&runs.open());
     process.run(async {
         let hasty = Options::default().marker_retention(Duration::ZERO);
         let engine = process.build(shop.builder().options(hasty));
@@ -73,8 +74,9 @@ fn a_marker_goes_with_its_run_at_the_latest() {
 #[test]
 fn a_run_that_failed_keeps_its_marker_since_it_may_be_retried() {
     const DONE: Node = Node::new("done");
-    let (shop, store) = (Shop::open(Kind::Sqlite, MARKER), memory());
-    let (hasty, process) = (Options::default().marker_retention(Duration::ZERO), Process::healthy(&store));
+    let (shop, runs) = (Shop::open(Kind::Sqlite, MARKER), Runs::In(memory()));
+    let (hasty, process) =
+        (Options::default().marker_retention(Duration::ZERO), Process::healthy(&runs.open()));
     process.run(async {
         let engine = process.build(shop.builder().options(hasty));
         let done = node!([] | ctx | {});
@@ -90,4 +92,41 @@ fn a_run_that_failed_keeps_its_marker_since_it_may_be_retried() {
         flow.retry("run").await.unwrap().wait().await.unwrap_err();
     });
     assert_eq!(shop.effects(), ["run", "second"]);
+}
+
+/// As many as a table that nobody sweeps would show.
+#[test]
+fn row_30_the_table_of_markers_stays_small() {
+    let many: u64 = if env::var_os("HAPAX_LONG").is_some() { 1_000_000 } else { 2_000 };
+    let (runs, shop) = (Runs::In(memory()), Shop::open(Kind::Postgres, MARKER));
+    let process = Process::healthy(&runs.open());
+    let most = process.run(async {
+        let options = Options::default().marker_retention(Duration::ZERO);
+        let engine = process.build(shop.builder().options(options));
+        let pay = node!(
+            [] | ctx | {
+                let pay =
+                    async |tx: &mut hapax::Tx| tx.execute("INSERT INTO effects VALUES ('run')", &[]).await;
+                Ok::<_, NodeError>(Board::delta().total(ctx.transaction(&SHOP, "pay", pay).await?))
+            }
+        );
+        let flow = engine.register(Graph::new("paying", 1, PAY).node(PAY, pay), ()).await.unwrap();
+        let mut most = 0;
+        for batch in (0..many).collect::<Vec<_>>().chunks(500) {
+            let runs = batch.iter().map(async |number| {
+                let run = flow.start(&format!("run-{number}"), Board::default()).await?;
+                run.wait().await
+            });
+            futures::future::try_join_all(runs).await.unwrap();
+            most = most.max(shop.markers().parse::<u64>().unwrap());
+        }
+        while shop.markers() != "0" {
+            tokio::task::yield_now().await;
+        }
+        engine.shutdown(Duration::from_secs(60)).await;
+        most
+    });
+    println!("{most} markers at the most, of {many} transactions");
+    assert!(most < many, "{most} of {many} were there at once");
+    assert_eq!(shop.sql("SELECT count(*) FROM effects"), many.to_string());
 }

@@ -79,35 +79,28 @@ impl Shop {
 
     /// At an address of its own.
     pub(crate) fn at(kind: Kind, strategy: Strategy, url: String) -> Self {
-        let shop = Self { kind, strategy, url, known_by: None, _folder: tempfile::tempdir().unwrap() };
+        let shop = Self::found_at(kind, strategy, url);
         shop.sql("CREATE TABLE effects (what VARCHAR(100) NOT NULL)");
         shop
     }
 
+    /// One that is there already.
+    pub(crate) fn found_at(kind: Kind, strategy: Strategy, url: String) -> Self {
+        Self { kind, strategy, url, known_by: None, _folder: tempfile::tempdir().unwrap() }
+    }
+
     /// The same, whose transactions are made by the user of this address.
     pub(crate) fn beside(other: &Self, known_by: &str) -> Self {
-        let (kind, strategy, url) = (other.kind, other.strategy, other.url.clone());
         let known_by = Some(known_by.to_owned());
-        Self { kind, strategy, url, known_by, _folder: tempfile::tempdir().unwrap() }
+        Self { known_by, ..Self::found_at(other.kind, other.strategy, other.url.clone()) }
     }
 
     /// Where the runs are: in the same database, if their transactions write to it.
-    pub(crate) fn store(&self) -> Arc<dyn Store> {
-        // No process whose end a test waits for: whoever crashes leaves the database as it is.
-        static BEYOND: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
-        if self.strategy != CO_COMMIT {
-            return memory();
+    pub(crate) fn runs(&self) -> Runs {
+        match self.strategy {
+            CO_COMMIT => Runs::At(self.url.clone()),
+            _ => Runs::In(memory()),
         }
-        let url = self.url.clone();
-        let opened = BEYOND.spawn(async move {
-            let opened: Arc<dyn Store> = match url.split_once(':').unwrap() {
-                ("sqlite", file) => SqliteStore::open(file, SqliteOptions::default()).await.unwrap(),
-                ("postgres", _) => PostgresStore::open(&url, PostgresOptions::default()).await.unwrap(),
-                _ => MySqlStore::open(&url, MySqlOptions::default()).await.unwrap(),
-            };
-            opened
-        });
-        BEYOND.block_on(opened).unwrap()
     }
 
     /// Runs a statement behind everybody's back.
@@ -159,6 +152,32 @@ impl Shop {
         let proxy = Proxy::start(address).expect("a proxy");
         let url = proxy.url(&self.url).expect("a URL");
         (proxy, url)
+    }
+}
+
+/// Where runs are that outlive the processes which execute them.
+pub(crate) enum Runs {
+    In(Arc<dyn Store>),
+    At(String),
+}
+
+impl Runs {
+    /// For one process: the sessions of a server's store die with the process that opened them.
+    pub(crate) fn open(&self) -> Arc<dyn Store> {
+        static BEYOND: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
+        let url = match self {
+            Runs::In(store) => return store.clone(),
+            Runs::At(url) => url.clone(),
+        };
+        let opened = BEYOND.spawn(async move {
+            let opened: Arc<dyn Store> = match url.split_once(':').unwrap() {
+                ("sqlite", file) => SqliteStore::open(file, SqliteOptions::default()).await.unwrap(),
+                ("postgres", _) => PostgresStore::open(&url, PostgresOptions::default()).await.unwrap(),
+                _ => MySqlStore::open(&url, MySqlOptions::default()).await.unwrap(),
+            };
+            opened
+        });
+        BEYOND.block_on(opened).unwrap()
     }
 }
 
@@ -216,13 +235,13 @@ pub(crate) fn paying(shop: &Shop, way: &Way) -> Graph<Board> {
 }
 
 /// Goes on with the run in a healthy process, and gives its end.
-pub(crate) fn finish(store: &Arc<dyn Store>, shop: &Shop, way: &Way) -> Board {
-    end_of(store, shop, way).unwrap()
+pub(crate) fn finish(runs: &Runs, shop: &Shop, way: &Way) -> Board {
+    end_of(runs, shop, way).unwrap()
 }
 
 /// The same, however it ends.
-pub(crate) fn end_of(store: &Arc<dyn Store>, shop: &Shop, way: &Way) -> Result<Board, Error> {
-    let process = Process::healthy(store);
+pub(crate) fn end_of(runs: &Runs, shop: &Shop, way: &Way) -> Result<Board, Error> {
+    let process = Process::healthy(&runs.open());
     process.run(async {
         let engine = process.build(shop.builder());
         let flow = engine.register(paying(shop, way), ()).await.unwrap();

@@ -2,10 +2,9 @@
 
 use crate::{
     common::*,
-    shop::{CO_COMMIT, INTROSPECTION, Kind, Shop, Way, end_of, finish, on_each, paying},
+    shop::{CO_COMMIT, INTROSPECTION, Kind, Runs, Shop, Way, end_of, finish, on_each, paying},
 };
-use hapax::store::Store;
-use std::{sync::Arc, thread};
+use std::thread;
 
 on_each! {
     row_11_a_zombie_and_its_successor_have_one_effect,
@@ -13,8 +12,8 @@ on_each! {
 }
 
 /// A process whose store is gone while its transaction is open.
-fn zombie(store: &Arc<dyn Store>, shop: &Shop, way: &Way) -> Process {
-    let process = Process::doomed(store);
+fn zombie(runs: &Runs, shop: &Shop, way: &Way) -> Process {
+    let process = Process::doomed(&runs.open());
     process.run(async {
         let flow = process.build(shop.builder()).register(paying(shop, way), ()).await.unwrap();
         flow.start("run", Board::default()).await.unwrap();
@@ -44,9 +43,9 @@ fn beside<T: Send>(shop: &Shop, may_end: &Signal, succeed: impl FnOnce() -> T + 
 fn row_11_a_zombie_and_its_successor_have_one_effect(shop: &Shop) {
     let may_end = Signal::default();
     let way = Way { may_end: Some(may_end.clone()), ..Way::default() };
-    let store = shop.store();
-    let zombie = zombie(&store, shop, &way);
-    let board = beside(shop, &may_end, || end_of(&store, shop, &Way::default()).unwrap());
+    let runs = shop.runs();
+    let zombie = zombie(&runs, shop, &way);
+    let board = beside(shop, &may_end, || end_of(&runs, shop, &Way::default()).unwrap());
     zombie.crash();
     assert_eq!((board.total, shop.effects()), (1, vec!["run".to_owned()]));
 }
@@ -56,10 +55,10 @@ fn row_11_a_zombie_and_its_successor_have_one_effect(shop: &Shop) {
 fn row_11_a_zombie_cannot_commit_what_its_successor_rolled_back(shop: &Shop) {
     let may_end = Signal::default();
     let way = Way { may_end: Some(may_end.clone()), ..Way::default() };
-    let store = shop.store();
-    let zombie = zombie(&store, shop, &way);
+    let runs = shop.runs();
+    let zombie = zombie(&runs, shop, &way);
     let failing = Way { fails: true, ..Way::default() };
-    let end = beside(shop, &may_end, || end_of(&store, shop, &failing));
+    let end = beside(shop, &may_end, || end_of(&runs, shop, &failing));
     zombie.crash();
     assert_eq!(shop.effects().len(), usize::from(end.is_ok()), "{end:?}");
 }
@@ -69,11 +68,11 @@ fn row_11_a_zombie_cannot_commit_what_its_successor_rolled_back(shop: &Shop) {
 fn row_11_a_zombie_is_fenced_before_its_successor_has_written_anything() {
     let shop = Shop::open(Kind::Postgres, CO_COMMIT);
     let (may_end, successor_may_end) = (Signal::default(), Signal::default());
-    let store = shop.store();
-    let zombie = zombie(&store, &shop, &Way { may_end: Some(may_end.clone()), ..Way::default() });
+    let runs = shop.runs();
+    let zombie = zombie(&runs, &shop, &Way { may_end: Some(may_end.clone()), ..Way::default() });
     let way = Way { may_end: Some(successor_may_end.clone()), ..Way::default() };
     let board = thread::scope(|scope| {
-        let successor = scope.spawn(|| finish(&store, &shop, &way));
+        let successor = scope.spawn(|| finish(&runs, &shop, &way));
         zombie.run(way.paid.take());
         may_end.give();
         let open = "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%' \
