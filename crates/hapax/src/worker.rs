@@ -327,7 +327,7 @@ impl Shared {
             match self.store.claim(key.clone(), self.claimant()).await {
                 Ok(lease) => return Ok(Some(lease)),
                 Err(StoreError::WrongStatus { status, .. })
-                    if (status.is_final() || matches!(status, Status::Waiting { .. }))
+                    if (status.is_final() || matches!(*status, Status::Waiting { .. }))
                         && !canary::on("resume_refused") =>
                 {
                     return Ok(None);
