@@ -85,3 +85,17 @@ pub(crate) fn delete(kind: Kind, table: &str, ids: usize) -> String {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_guide_has_the_statements_that_make_the_table() {
+        let plain = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ").replace("( ", "(");
+        let guide = plain(include_str!("../../../../docs/guide/transactions.md"));
+        for kind in [Kind::Postgres, Kind::MySql, Kind::Sqlite] {
+            assert!(guide.contains(&plain(marker_table(kind))), "{kind:?}");
+        }
+    }
+}
