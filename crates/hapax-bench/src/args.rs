@@ -20,7 +20,7 @@ Workloads, each in this process; prints BEGIN, then RESULT {json}:
   writes RUNS EACH             runs at the same time, each with so many recorded writes
   timers RUNS SECONDS          parked runs that are due one after the other
   replay STEPS                 a run made again from its record
-  transfers COUNT IN_FLIGHT HOW  transactions between accounts, so many at a time: bare, marker, introspection
+  transfers COUNT IN_FLIGHT HOW  transactions between accounts, so many at a time: bare, co-commit, marker, introspection
   fill RUNS STEPS              fills a database
   limit-fsync COUNT            fdatasync alone
   limit-rows COMMITS ROWS      SQLite alone, rows of nothing in particular
@@ -309,7 +309,10 @@ fn parse_strategy(word: &str) -> Result<Option<Strategy>, String> {
         "bare" => Ok(None),
         "marker" => Ok(Some(Strategy::Marker)),
         "introspection" => Ok(Some(Strategy::Introspection)),
-        other => Err(format!("transfers are `bare`, or by `marker` or `introspection`, not `{other}`")),
+        "co-commit" => Ok(Some(Strategy::CoCommit)),
+        other => Err(format!(
+            "transfers are `bare`, or by `co-commit`, `marker` or `introspection`, not `{other}`"
+        )),
     }
 }
 

@@ -136,6 +136,7 @@ fn transfers_are_made_with_and_without_an_engine_and_the_money_is_all_there() {
     for (store, how, trips) in [
         (file("bare"), "bare", None),
         (file("marker"), "marker", None),
+        (file("co-commit"), "co-commit", None),
         (postgres, "bare", Some(6.0)),
         (mysql, "bare", Some(6.0)),
     ] {
@@ -149,7 +150,8 @@ fn transfers_are_made_with_and_without_an_engine_and_the_money_is_all_there() {
 #[test]
 fn the_outcome_of_a_transfer_costs_round_trips() {
     let marker = report(&format!("--store {} transfers 12 3 marker", hapax_servers::postgres().unwrap()));
-    let asked = report(&format!("--store {} transfers 12 3 introspection", hapax_servers::postgres().unwrap()));
+    let asked =
+        report(&format!("--store {} transfers 12 3 introspection", hapax_servers::postgres().unwrap()));
     let trips = |report: &Report| report.extra["round_trips"].as_f64().unwrap();
     assert!(6.0 < trips(&marker) && trips(&marker) < trips(&asked), "{marker:?} {asked:?}");
 }

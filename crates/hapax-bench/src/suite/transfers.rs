@@ -9,10 +9,9 @@ use super::{
 
 /// How the outcome of a transaction is known, where that can be had, and how many times the bare one it may take when many
 /// are in flight.
-const STRATEGIES: [(&str, &[Place], f64); 2] = [
-    ("marker", &[Place::Postgres, Place::Mysql, Place::Sqlite], 2.0),
-    ("introspection", &[Place::Postgres], 2.2),
-];
+const STRATEGIES: [(&str, &[Place], f64); 3] =
+    [("co-commit", &PLACES, 2.0), ("marker", &PLACES, 2.0), ("introspection", &[Place::Postgres], 2.2)];
+const PLACES: [Place; 3] = [Place::Postgres, Place::Mysql, Place::Sqlite];
 /// Transfers at a time.
 const MANY: u64 = 32;
 
@@ -35,7 +34,7 @@ const NUMBERS_FROM: usize = 2;
 pub(super) fn cases(sizes: &Sizes) -> Vec<Case> {
     let mut cases = vec![];
     for (count, in_flight) in [(sizes.transfers[0], 1), (sizes.transfers[1], MANY)] {
-        for place in [Place::Postgres, Place::Mysql, Place::Sqlite] {
+        for place in PLACES {
             let call = |how: &str| format!("transfers {count} {in_flight} {how}");
             let title = |how: &str| match in_flight {
                 1 => format!("{how}, one by one"),

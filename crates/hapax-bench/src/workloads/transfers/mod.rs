@@ -1,7 +1,8 @@
 //! Transfers between accounts in a database of the user's: two updates, an insert and a question in one transaction.
 //!
 //! Invariant: bare or durable, each makes the same statements with the same driver over as many sessions, and at the end the
-//! money is counted. The runs live where the accounts are: on a server in the same database, in SQLite in a file beside.
+//! money is counted. The runs live where the accounts are: on a server in the same database, in SQLite in a file beside, unless
+//! the transfers are to be committed with the runs.
 
 mod bare;
 mod durable;
@@ -69,8 +70,11 @@ fn kind(url: &str) -> Kind {
 }
 
 /// Where the accounts are.
-fn bank_of(store: &str, kind: Kind) -> String {
-    if kind == Kind::Sqlite { format!("{store}-bank") } else { store.to_owned() }
+fn bank_of(store: &str, strategy: Option<Strategy>) -> String {
+    match (kind(store), strategy) {
+        (Kind::Postgres | Kind::MySql, _) | (Kind::Sqlite, Some(Strategy::CoCommit)) => store.to_owned(),
+        (Kind::Sqlite, _) => format!("{store}-bank"),
+    }
 }
 
 /// As many as a durable transfer may use.
@@ -87,7 +91,7 @@ enum Till {
 impl Till {
     async fn open(drive: &Drive, strategy: Option<Strategy>, tally: &Arc<Tally>) -> Result<Self> {
         let kind = kind(&drive.store);
-        let bank = bank_of(&drive.store, kind);
+        let bank = bank_of(&drive.store, strategy);
         Ok(match strategy {
             None => Till::Bare(Bare::open(&bank, kind, tally.clone()).await?),
             Some(strategy) => {
@@ -121,7 +125,7 @@ impl Till {
 /// Makes transfers and counts the money.
 pub(super) async fn run(drive: &Drive, count: u64, in_flight: u64, strategy: Option<Strategy>) -> Result<()> {
     let kind = kind(&drive.store);
-    let bank = bank_of(&drive.store, kind);
+    let bank = bank_of(&drive.store, strategy);
     bare::set_up(&bank, kind).await?;
     let (watched, round_trips) = match kind {
         Kind::Sqlite => (0, None),
