@@ -1,6 +1,6 @@
 //! The command line: arguments in, one `Command` or one clear message out.
 
-use hapax::Durability;
+use hapax::{Durability, store::db::Strategy};
 use std::path::PathBuf;
 
 /// How to call this program.
@@ -20,6 +20,7 @@ Workloads, each in this process; prints BEGIN, then RESULT {json}:
   writes RUNS EACH             runs at the same time, each with so many recorded writes
   timers RUNS SECONDS          parked runs that are due one after the other
   replay STEPS                 a run made again from its record
+  transfers COUNT IN_FLIGHT HOW  transactions between accounts, so many at a time: bare, co-commit, marker, introspection
   fill RUNS STEPS              fills a database
   limit-fsync COUNT            fdatasync alone
   limit-rows COMMITS ROWS      SQLite alone, rows of nothing in particular
@@ -33,10 +34,10 @@ Workloads, each in this process; prints BEGIN, then RESULT {json}:
 The suite runs all of them, several times, and prints a table:
   --quick          small sizes, once
   --long           also 1,000,000 steps in one run: does memory stay bounded?
-  --only STORE     memory, sqlite, postgres or mysql alone
+  --only STORE     memory, sqlite, postgres or mysql alone; `transfer`: the transactions in users' databases
   --json FILE      everything that was measured
   --svg FILE       a plot
-  --write ROOT     the plot to ROOT/docs/bench.svg, the table into ROOT/README.md
+  --write ROOT     the plot to ROOT/docs/bench.svg, the tables into ROOT/README.md and the guide to transactions
   --folder FOLDER  where the databases are; it decides which disk is measured";
 
 /// What the caller asked for.
@@ -140,6 +141,15 @@ pub enum Workload {
         /// Its steps.
         steps: u64,
     },
+    /// Transactions in a database of the user's.
+    Transfers {
+        /// How many.
+        count: u64,
+        /// How many at a time.
+        in_flight: u64,
+        /// How the outcome of each is known; none: nobody asks, and there is no engine.
+        strategy: Option<Strategy>,
+    },
     /// Older runs for others to be measured among.
     Fill {
         /// How many.
@@ -182,7 +192,7 @@ pub struct SuiteOptions {
     pub quick: bool,
     /// Also a run of 1,000,000 steps.
     pub long: bool,
-    /// The only store that is measured.
+    /// The only store that is measured, or how the names of the only cases begin.
     pub only: Option<String>,
     /// Where to put everything that was measured.
     pub json: Option<PathBuf>,
@@ -274,6 +284,11 @@ fn parse_workload(words: &[&str]) -> Result<Workload, String> {
         ["writes", runs, each] => Workload::Writes { runs: number(runs)?, each: number(each)? },
         ["timers", runs, seconds] => Workload::Timers { runs: number(runs)?, seconds: number(seconds)? },
         ["replay", steps] => Workload::Replay { steps: number(steps)? },
+        ["transfers", count, in_flight, how] => Workload::Transfers {
+            count: number(count)?,
+            in_flight: number(in_flight)?,
+            strategy: parse_strategy(how)?,
+        },
         ["fill", runs, steps] => Workload::Fill { runs: number(runs)?, steps: number(steps)? },
         ["limit-fsync", count] => Workload::LimitFsync { count: number(count)? },
         ["limit-rows", commits, rows] => {
@@ -287,6 +302,18 @@ fn parse_workload(words: &[&str]) -> Result<Workload, String> {
         }
         other => return Err(format!("there is no workload `{}`", other.join(" "))),
     })
+}
+
+fn parse_strategy(word: &str) -> Result<Option<Strategy>, String> {
+    match word {
+        "bare" => Ok(None),
+        "marker" => Ok(Some(Strategy::Marker)),
+        "introspection" => Ok(Some(Strategy::Introspection)),
+        "co-commit" => Ok(Some(Strategy::CoCommit)),
+        other => Err(format!(
+            "transfers are `bare`, or by `co-commit`, `marker` or `introspection`, not `{other}`"
+        )),
+    }
 }
 
 fn number(word: &str) -> Result<u64, String> {
@@ -331,6 +358,8 @@ mod tests {
         let w4 = drive("--store memory: w4b 100 102400").workload;
         assert_eq!(w4, Workload::W4 { steps: 100, bytes: 102_400, replaced: true });
         let w5 = drive("--store x: w5 200 f.txt 100").workload;
+        let bare = drive("--store x: transfers 64 32 bare").workload;
+        assert_eq!(bare, Workload::Transfers { count: 64, in_flight: 32, strategy: None });
         assert_eq!(w5, Workload::W5 { steps: 200, file: "f.txt".into(), die_at: Some(100) });
     }
 
@@ -348,6 +377,7 @@ mod tests {
         assert_eq!(message("--store memory: w1 0"), "`0` is not a positive number");
         assert_eq!(message("--store memory: --fast w1 1"), "there is no option `--fast`");
         assert!(message("--store memory: --durability none w1 1").contains("not `none`"));
+        assert!(message("--store memory: transfers 1 1 luck").ends_with("not `luck`"));
         assert_eq!(message("suite --slow"), "`suite` has no option `--slow`");
     }
 }

@@ -23,6 +23,10 @@ impl Histogram {
         self.0[bucket(ns)].fetch_add(1, Ordering::Relaxed);
     }
 
+    pub(crate) fn clear(&self) {
+        self.0.iter().for_each(|count| count.store(0, Ordering::Relaxed));
+    }
+
     /// The value below which this share of all recorded ones lies, in milliseconds; 0 when there are none.
     pub(crate) fn quantile_ms(&self, share: f64) -> f64 {
         let counts: Vec<u64> = self.0.iter().map(|count| count.load(Ordering::Relaxed)).collect();
@@ -74,5 +78,7 @@ mod tests {
         assert!((histogram.quantile_ms(0.5) - 1.0).abs() < 0.04);
         assert!((histogram.quantile_ms(0.98) - 1.0).abs() < 0.04);
         assert!((histogram.quantile_ms(0.99) - 50.0).abs() < 2.0);
+        histogram.clear();
+        assert_eq!(histogram.quantile_ms(0.99), 0.0);
     }
 }

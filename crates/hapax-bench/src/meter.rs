@@ -43,6 +43,12 @@ impl Tally {
         })
     }
 
+    /// Begins anew, behind what only warmed up.
+    pub(crate) fn forget(&self) {
+        self.executed.store(0, Ordering::Relaxed);
+        self.latencies.clear();
+    }
+
     /// Since the timed part began.
     fn elapsed(&self) -> Duration {
         self.begun.get_or_init(clock::now).elapsed()

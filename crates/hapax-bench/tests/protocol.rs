@@ -129,6 +129,34 @@ fn limits_report_what_they_wrote() {
 }
 
 #[test]
+fn transfers_are_made_with_and_without_an_engine_and_the_money_is_all_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| format!("sqlite:{}", folder.path().join(name).display());
+    let [postgres, mysql] = [hapax_servers::postgres().unwrap(), hapax_servers::mysql().unwrap()];
+    for (store, how, trips) in [
+        (file("bare"), "bare", None),
+        (file("marker"), "marker", None),
+        (file("co-commit"), "co-commit", None),
+        (postgres, "bare", Some(6.0)),
+        (mysql, "bare", Some(6.0)),
+    ] {
+        let report = report(&format!("--store {store} transfers 12 3 {how}"));
+        assert_eq!((report.steps, report.executed), (12, 12), "{store} {how}");
+        let counted = report.extra.get("round_trips").map(|trips| trips.as_f64().unwrap());
+        assert_eq!(counted, trips, "{store} {how}");
+    }
+}
+
+#[test]
+fn the_outcome_of_a_transfer_costs_round_trips() {
+    let marker = report(&format!("--store {} transfers 12 3 marker", hapax_servers::postgres().unwrap()));
+    let asked =
+        report(&format!("--store {} transfers 12 3 introspection", hapax_servers::postgres().unwrap()));
+    let trips = |report: &Report| report.extra["round_trips"].as_f64().unwrap();
+    assert!(6.0 < trips(&marker) && trips(&marker) < trips(&asked), "{marker:?} {asked:?}");
+}
+
+#[test]
 fn a_call_that_is_not_understood_is_answered_with_the_usage() {
     let output = call("--store memory: w9");
     assert_eq!(output.status.code(), Some(2));

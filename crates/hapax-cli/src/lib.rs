@@ -28,6 +28,7 @@
 //! | `commands` | one file per subcommand: its flags, its help, its work |
 //! | `args`, `session` | what all of them share: global flags, the open engine |
 //! | `output`, `table`, `json`, `view` | how things are shown, to people and to programs |
+//! | `transactions` | what a journal tells of transactions in users' databases |
 //! | `drawing` | a graph and the path of a run through it |
 //! | `demo` | orders that are paid through many kills |
 //! | `failure`, `usage`, `signals` | errors with their cure, exit codes, requests to end |
@@ -42,6 +43,7 @@ mod output;
 mod session;
 mod signals;
 mod table;
+mod transactions;
 mod usage;
 mod view;
 

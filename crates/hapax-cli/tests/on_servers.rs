@@ -3,7 +3,11 @@
 mod common;
 
 use common::{Order, Said, World, said, shop, stock, tool::Worker};
-use hapax::{Engine, Flow, Graph, Node, Options, prelude::*};
+use hapax::{
+    Db, Engine, Flow, Graph, Node, Options,
+    prelude::*,
+    store::db::{Strategy, TxOptions},
+};
 use hapax_servers::{MariaDb, Postgres, Proxy, Server, fresh_database, sql};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -12,7 +16,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 
 /// Not a test of its own: the program that the others start.
 #[test]
@@ -93,6 +97,45 @@ async fn a_stream_is_followed_through_a_restart_of_mariadb() {
     is_followed_through_a_restart(&mut MariaDb::start().unwrap()).await;
 }
 
+/// What is known, and what may go on.
+#[derive(Default)]
+struct Till {
+    known: Notify,
+    may_go: Notify,
+}
+
+async fn pay(mut ctx: hapax::Ctx<Story, Arc<Till>>) -> hapax::Result<StoryDelta> {
+    let by_number = TxOptions { strategy: Some(Strategy::Introspection), ..TxOptions::default() };
+    let pay = async |tx: &mut hapax::Tx| tx.query_one::<String>("SELECT 'paid'", &[]).await;
+    let said = ctx.transaction_with(&Db("shop"), "pay", by_number, pay).await?;
+    ctx.app().known.notify_one();
+    ctx.app().may_go.notified().await;
+    Ok(Story::delta().text(said))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_noted_of_a_transaction_before_its_commit_is_shown() {
+    let server = Postgres::start().unwrap();
+    let url = fresh_database(&server.url()).unwrap();
+    let engine = Engine::builder().database("shop", &url).open(&url).await.unwrap();
+    let till = Arc::new(Till::default());
+    let flow = engine.register(Graph::new("sales", 1, TELL).node(TELL, pay), till.clone()).await.unwrap();
+    let run = flow.start("sale-1", Story::default()).await.unwrap();
+    till.known.notified().await;
+    let shown =
+        || hapax(&url, &["transactions", "show", "sale-1", "--json"]).json()["transactions"][0].take();
+    let open = shown();
+    assert_eq!((&open["state"], &open["strategy"]), (&"begun".into(), &"introspection".into()));
+    assert_eq!((&open["noted"]["result"], &open["marker"]), (&"paid".into(), &serde_json::Value::Null));
+    assert!(open["noted"]["witness"]["xid"].as_u64().is_some_and(|xid| xid > 0), "{open}");
+    till.may_go.notify_one();
+    run.wait().await.unwrap();
+    let (over, told) = (shown(), hapax(&url, &["transactions", "show", "sale-1"]).ok());
+    assert_eq!((&over["state"], &over["result"]), (&"committed".into(), &"paid".into()));
+    assert!(told.contains("\nnoted    {") && told.contains("\nreturns  \"paid\"\n"), "{told}");
+    engine.shutdown(Duration::from_secs(5)).await;
+}
+
 /// Waits until something was sent so often.
 async fn speaks(proxy: &Proxy, times: u64) {
     let (before, mut looks) = (proxy.counts().flushes, tokio::time::interval(Duration::from_millis(20)));
@@ -133,7 +176,9 @@ async fn a_worker_stops_while_mariadb_is_frozen() {
     stops_while_frozen(&MariaDb::start().unwrap()).await;
 }
 
-const LOOKS: [&[&str]; 8] = [
+const LOOKS: [&[&str]; 10] = [
+    &["transactions", "list"],
+    &["transactions", "show", "order-1"],
     &["list"],
     &["show", "order-1"],
     &["tail", "order-1"],

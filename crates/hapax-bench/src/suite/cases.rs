@@ -1,6 +1,6 @@
 //! What the suite runs, as data: each case is one call of the driver, what it is held against, and its goals.
 
-use super::goals::Goal;
+use super::{goals::Goal, transfers};
 
 /// Where a case's runs live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,6 +81,8 @@ pub(crate) struct Sizes {
     calls: u64,
     /// How many, and the seconds over which they are due.
     timers: (u64, u64),
+    /// One after the other, and many at a time.
+    pub(super) transfers: [u64; 2],
 }
 
 /// Steps of each older run.
@@ -94,12 +96,24 @@ impl Sizes {
         let long = long.then_some(1_000_000);
         if quick {
             let (w1, w2_runs, w3, w4, limit) = (2000, 200, 10_000, 100, 400);
-            let (calls, timers) = (10_000, (5000, 3));
-            return Self { rounds: 1, fill_runs: 200, w1, w2_runs, w3, w4, limit, long, calls, timers };
+            let (calls, timers, transfers) = (10_000, (5000, 3), [100, 640]);
+            return Self {
+                rounds: 1,
+                fill_runs: 200,
+                w1,
+                w2_runs,
+                w3,
+                w4,
+                limit,
+                long,
+                calls,
+                timers,
+                transfers,
+            };
         }
         let (w1, w2_runs, w3, w4, limit) = (20_000, 2000, 100_000, 1000, 10_000);
-        let (calls, timers) = (100_000, (100_000, 60));
-        Self { rounds: 3, fill_runs: 2000, w1, w2_runs, w3, w4, limit, long, calls, timers }
+        let (calls, timers, transfers) = (100_000, (100_000, 60), [1000, 9600]);
+        Self { rounds: 3, fill_runs: 2000, w1, w2_runs, w3, w4, limit, long, calls, timers, transfers }
     }
 }
 
@@ -119,6 +133,7 @@ pub(crate) fn all(sizes: &Sizes) -> Vec<Case> {
         }
         cases.extend([1, 2, 4, 8].map(|workers| fleet(sizes, place, workers)));
     }
+    cases.extend(transfers::cases(sizes));
     cases.extend(sizes.long.map(long));
     cases
 }

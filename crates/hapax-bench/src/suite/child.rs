@@ -128,6 +128,9 @@ pub(crate) fn remove(path: &Path) {
     for suffix in ["", "-wal", "-shm"] {
         let _ = fs::remove_file(beside(suffix));
     }
+    for suffix in ["-bank", "-bank-wal", "-bank-shm"] {
+        let _ = fs::remove_file(beside(suffix));
+    }
     let _ = fs::remove_dir_all(beside("-locks"));
 }
 

@@ -13,6 +13,8 @@ pub(crate) enum Goal {
         ratio: f64,
         cpu_us: f64,
     },
+    /// At most this many times what its limit takes.
+    TimesLimit(f64),
     StepsPerS(f64),
     /// Of one core.
     StepsPerCpuS(f64),
@@ -47,6 +49,9 @@ impl Goal {
                 format!(">= {ratio} x limit or <= {cpu_us} µs CPU"),
                 least(figures.ratio, ratio) || figures.cpu_us_per_step <= cpu_us,
             ),
+            Goal::TimesLimit(times) => {
+                (format!("<= {times} x bare"), most(figures.ratio.map(f64::recip), times))
+            }
             Goal::StepsPerS(rate) => {
                 (format!(">= {} steps/s", thousands(rate as u64)), figures.steps_per_s >= rate)
             }
@@ -97,6 +102,7 @@ mod tests {
         assert!(met(Goal::Ratio(7.0)) && !met(Goal::Ratio(7.1)));
         assert!(met(Goal::RatioOrCpu { ratio: 8.0, cpu_us: 60.0 }));
         assert!(!met(Goal::RatioOrCpu { ratio: 8.0, cpu_us: 39.0 }));
+        assert!(met(Goal::TimesLimit(0.15)) && !met(Goal::TimesLimit(0.14)));
         assert!(met(Goal::StepsPerS(2000.0)) && !met(Goal::StepsPerS(2001.0)));
         assert!(met(Goal::WallMs(100.0)) && !met(Goal::WallMs(80.0)));
         assert!(met(Goal::MsPerStep(0.5)) && !met(Goal::MsPerStep(0.4)));

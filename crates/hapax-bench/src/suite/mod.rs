@@ -10,6 +10,7 @@ mod rows;
 mod servers;
 mod svg;
 mod table;
+mod transfers;
 
 use crate::{Result, args::SuiteOptions, clock, report::Report};
 use cases::{Case, FILL_STEPS, LEASE_MS, Place, Sizes, thousands};
@@ -44,7 +45,7 @@ pub(crate) fn run(options: &SuiteOptions) -> Result<()> {
     let sizes = Sizes::new(options.quick, options.long);
     let mut cases = cases::all(&sizes);
     if let Some(only) = &options.only {
-        cases.retain(|case| case.place.name() == only);
+        cases.retain(|case| case.place.name() == only || case.id.starts_with(only));
     }
     let bench = Bench::new(options.folder.as_deref(), &sizes)?;
     let machine = Machine::read();
@@ -56,7 +57,7 @@ pub(crate) fn run(options: &SuiteOptions) -> Result<()> {
 
 fn tell(outcome: &Outcome, options: &SuiteOptions) -> Result<()> {
     let notes = notes(outcome);
-    println!("{}\n{}", table::text(&outcome.rows), notes.join("\n"));
+    println!("{}\n{}\n{}", table::text(&outcome.rows), transfers::text(&outcome.rows), notes.join("\n"));
     let plot = svg::bars(&outcome.rows);
     if let Some(path) = &options.json {
         fs::write(path, serde_json::to_string_pretty(outcome)? + "\n")?;
@@ -65,10 +66,23 @@ fn tell(outcome: &Outcome, options: &SuiteOptions) -> Result<()> {
         fs::write(path, &plot)?;
     }
     if let Some(root) = &options.write {
-        fs::write(root.join("docs/bench.svg"), &plot)?;
-        let path = root.join("README.md");
-        let section = readme::section(&outcome.rows, &notes);
-        fs::write(&path, readme::replaced(&fs::read_to_string(&path)?, &section)?)?;
+        write(root, outcome, &plot, &notes)?;
+    }
+    Ok(())
+}
+
+/// What was measured goes where it is told; the rest stays as it is.
+fn write(root: &Path, outcome: &Outcome, plot: &str, notes: &[String]) -> Result<()> {
+    let rewrite = |page: &str, section: &str| -> Result<()> {
+        let path = root.join(page);
+        Ok(fs::write(&path, readme::replaced(&fs::read_to_string(&path)?, section)?)?)
+    };
+    if outcome.rows.iter().any(|row| !row.is_transfer()) {
+        fs::write(root.join("docs/bench.svg"), plot)?;
+        rewrite("README.md", &readme::section(&outcome.rows, notes))?;
+    }
+    if outcome.rows.iter().any(Row::is_transfer) {
+        rewrite("docs/guide/transactions.md", &transfers::section(&outcome.rows, &notes[0]))?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The measured part of the README: what stands between two markers is rewritten, and nothing else.
+//! The measured parts of the README and of the guide: what stands between two markers is rewritten, and nothing else.
 
 use super::{rows::Row, table};
 
@@ -7,14 +7,14 @@ const END: &str = "<!-- bench:end -->";
 
 /// The limits, and every case that has a goal.
 pub(super) fn section(rows: &[Row], notes: &[String]) -> String {
-    let shown = rows.iter().filter(|row| row.is_limit() || !row.verdicts.is_empty());
+    let shown = rows.iter().filter(|row| !row.is_transfer() && (row.is_limit() || !row.verdicts.is_empty()));
     format!("{}\n{}.\n", table::markdown(shown), notes.join(".\n"))
 }
 
 /// The text with another section between the markers.
-pub(super) fn replaced(readme: &str, section: &str) -> Result<String, String> {
-    let missing = || format!("the README has no `{BEGIN}` before a `{END}`");
-    let (before, rest) = readme.split_once(BEGIN).ok_or_else(missing)?;
+pub(super) fn replaced(page: &str, section: &str) -> Result<String, String> {
+    let missing = || format!("the page has no `{BEGIN}` before a `{END}`");
+    let (before, rest) = page.split_once(BEGIN).ok_or_else(missing)?;
     let (_, after) = rest.split_once(END).ok_or_else(missing)?;
     Ok(format!("{before}{BEGIN}\n{section}{END}{after}"))
 }

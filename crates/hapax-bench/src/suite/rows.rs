@@ -37,6 +37,8 @@ pub(crate) struct Figures {
     pub(crate) ratio: Option<f64>,
     pub(crate) peak_growth: Option<f64>,
     pub(crate) committed_executed_twice: Option<f64>,
+    /// Of one transfer by itself, to the database and to the store.
+    pub(crate) round_trips: Option<f64>,
 }
 
 impl Figures {
@@ -48,6 +50,11 @@ impl Figures {
 impl Row {
     pub(crate) fn is_limit(&self) -> bool {
         self.durability.is_empty()
+    }
+
+    /// Has a table of its own.
+    pub(crate) fn is_transfer(&self) -> bool {
+        self.id.starts_with("transfer")
     }
 }
 
@@ -97,6 +104,7 @@ fn figures(samples: &[Sample], limit: Option<&[f64]>) -> Figures {
         ratio: ratios.and_then(median),
         peak_growth: median(samples.iter().filter_map(peak_growth)),
         committed_executed_twice: median(samples.iter().filter_map(committed_executed_twice)),
+        round_trips: median(samples.iter().filter_map(round_trips)),
     }
 }
 
@@ -147,6 +155,10 @@ fn peak_growth(sample: &Sample) -> Option<f64> {
 
 fn committed_executed_twice(sample: &Sample) -> Option<f64> {
     extra(sample, "committed_executed_twice")
+}
+
+fn round_trips(sample: &Sample) -> Option<f64> {
+    sample.report.extra.get("round_trips")?.as_f64()
 }
 
 /// The middle one; of an even number the mean of the two in the middle.

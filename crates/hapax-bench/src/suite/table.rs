@@ -49,7 +49,7 @@ fn cells(row: &Row) -> Cells {
 }
 
 /// `met: >= 0.8 x limit`, or the goals that were missed.
-fn goals(row: &Row) -> String {
+pub(super) fn goals(row: &Row) -> String {
     let named = |met: bool| {
         let goals = row.verdicts.iter().filter(|verdict| verdict.met == met);
         goals.map(|verdict| verdict.goal.as_str()).collect::<Vec<_>>().join(", ")
@@ -74,30 +74,43 @@ pub(super) fn short(number: f64) -> String {
 
 /// For a terminal.
 pub(super) fn text(rows: &[Row]) -> String {
-    let lines: Vec<Cells> = [HEADINGS.map(str::to_owned)].into_iter().chain(rows.iter().map(cells)).collect();
-    let widths: Vec<usize> = (0..HEADINGS.len())
-        .map(|column| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0))
-        .collect();
-    let aligned = |line: &Cells| {
+    let cells = rows.iter().filter(|row| !row.is_transfer()).map(cells);
+    aligned(&[HEADINGS.map(str::to_owned)].into_iter().chain(cells).collect::<Vec<_>>(), NUMBERS_FROM)
+}
+
+/// Lines of equal cells; from that column on, up to the last, they are numbers.
+pub(super) fn aligned<const N: usize>(lines: &[[String; N]], numbers_from: usize) -> String {
+    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
+    let widths: [usize; N] = std::array::from_fn(width);
+    let aligned = |line: &[String; N]| {
         let cells = line.iter().zip(&widths).enumerate().map(|(column, (cell, width))| {
-            if is_number(column) { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
+            if (numbers_from..N - 1).contains(&column) {
+                format!("{cell:>width$}")
+            } else {
+                format!("{cell:<width$}")
+            }
         });
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
     };
     lines.iter().map(aligned).collect()
 }
 
-fn is_number(column: usize) -> bool {
-    (NUMBERS_FROM..HEADINGS.len() - 1).contains(&column)
-}
-
 /// For the README.
 pub(super) fn markdown<'a>(rows: impl Iterator<Item = &'a Row>) -> String {
-    let line = |cells: &Cells| format!("| {} |\n", cells.join(" | "));
-    let rule: Vec<&str> =
-        (0..HEADINGS.len()).map(|column| if is_number(column) { "---:" } else { "---" }).collect();
-    let head = format!("{}|{}|\n", line(&HEADINGS.map(str::to_owned)), rule.join("|"));
-    rows.map(|row| line(&cells(row))).fold(head, |table, line| table + &line)
+    piped(&HEADINGS, rows.map(cells), NUMBERS_FROM)
+}
+
+/// The same as a table of Markdown.
+pub(super) fn piped<const N: usize>(
+    headings: &[&str; N],
+    lines: impl Iterator<Item = [String; N]>,
+    numbers_from: usize,
+) -> String {
+    let line = |cells: &[String; N]| format!("| {} |\n", cells.join(" | "));
+    let is_number = |column| (numbers_from..N - 1).contains(&column);
+    let rule: [&str; N] = std::array::from_fn(|column| if is_number(column) { "---:" } else { "---" });
+    let head = format!("{}|{}|\n", line(&headings.map(str::to_owned)), rule.join("|"));
+    lines.fold(head, |table, cells| table + &line(&cells))
 }
 
 #[cfg(test)]

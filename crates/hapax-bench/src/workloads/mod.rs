@@ -5,6 +5,7 @@ mod crash;
 mod fan_out;
 mod journal;
 mod large_state;
+mod transfers;
 
 use crate::{
     Result,
@@ -47,6 +48,9 @@ async fn run_on_engine(drive: &Drive, workload: &Workload) -> Result<()> {
         Workload::W5Resume { steps, file } => crash::resume(drive, *steps, file).await,
         Workload::Reads { steps, each } => journal::calls(drive, EffectKind::Read, (1, *steps, *each)).await,
         Workload::Writes { runs, each } => journal::calls(drive, EffectKind::Write, (*runs, 1, *each)).await,
+        Workload::Transfers { count, in_flight, strategy } => {
+            transfers::run(drive, *count, *in_flight, *strategy).await
+        }
         Workload::Replay { steps } => journal::replay(drive, *steps).await,
         Workload::Timers { runs, seconds } => journal::timers(drive, *runs, *seconds).await,
         Workload::LimitFsync { .. }
@@ -65,11 +69,15 @@ fn runtime(threads: Option<usize>) -> std::io::Result<Runtime> {
 }
 
 async fn open(drive: &Drive) -> Result<Engine> {
-    let mut options = Options::default().durability(drive.durability).run_budget(BUDGET).node_timeout(BUDGET);
-    if let Some(lease_ms) = drive.lease_ms {
-        options = options.lease_ttl(Duration::from_millis(lease_ms));
+    Ok(Engine::builder().options(options(drive)).open(&drive.store).await?)
+}
+
+fn options(drive: &Drive) -> Options {
+    let options = Options::default().durability(drive.durability).run_budget(BUDGET).node_timeout(BUDGET);
+    match drive.lease_ms {
+        Some(lease_ms) => options.lease_ttl(Duration::from_millis(lease_ms)),
+        None => options,
     }
-    Ok(Engine::builder().options(options).open(&drive.store).await?)
 }
 
 async fn close(engine: &Engine) {

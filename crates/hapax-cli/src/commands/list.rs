@@ -69,7 +69,7 @@ impl StatusWord {
     }
 }
 
-fn parse_tag(text: &str) -> Result<(String, String), String> {
+pub(super) fn parse_tag(text: &str) -> Result<(String, String), String> {
     let (key, value) =
         text.split_once('=').ok_or_else(|| format!("`{text}` is not of the form KEY=VALUE"))?;
     Ok((key.to_owned(), value.to_owned()))

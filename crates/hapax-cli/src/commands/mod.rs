@@ -22,6 +22,7 @@ mod retry;
 mod show;
 mod signal;
 mod tail;
+mod transactions;
 pub(crate) mod worker;
 mod workers;
 
@@ -57,6 +58,7 @@ pub(crate) enum Online {
     Inbox(inbox::Inbox),
     Answer(inbox::Answer),
     Resolve(resolve::Resolve),
+    Transactions(transactions::Transactions),
     Outbox(outbox::Outbox),
     Relay(relay::Relay),
     Worker(worker::Worker),
@@ -106,6 +108,7 @@ impl Online {
             Online::Inbox(command) => command.run(session).await,
             Online::Answer(command) => command.run(session).await,
             Online::Resolve(command) => command.run(session).await,
+            Online::Transactions(command) => command.run(session).await,
             Online::Outbox(command) => command.run(session).await,
             Online::Relay(command) => command.run(session).await,
             Online::Worker(_) => unreachable!("it hears requests to end by itself"),
@@ -138,6 +141,7 @@ impl Online {
             | Online::Graph(_)
             | Online::Replay(_)
             | Online::Inbox(_)
+            | Online::Transactions(_)
             | Online::Workers(_)
             | Online::Doctor(_) => true,
             Online::Outbox(command) => command.only_reads(),

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 pub(crate) mod desk;
+pub(crate) mod till;
 pub(crate) mod tool;
 
 use hapax::{
@@ -246,7 +247,9 @@ pub(crate) fn steady(text: &str) -> String {
     for line in text.lines() {
         let word = line.split_whitespace().next().unwrap_or_default();
         match word {
-            "created" | "changed" if line.contains('T') => steady.push_str(&format!("{word:<8} [time]")),
+            "created" | "changed" | "began" | "since" if line.contains('T') => {
+                steady.push_str(&format!("{word:<8} [time]"));
+            }
             "held" => steady.push_str("held by  [engine] (epoch 1)"),
             _ => steady.push_str(
                 &(0..60).fold(line.to_owned(), |line, n| line.replace(&format!(" {n}s ago"), " Ns ago")),
@@ -264,7 +267,10 @@ pub(crate) fn steady_json(mut value: serde_json::Value) -> String {
             serde_json::Value::Object(map) => {
                 for (key, value) in map.iter_mut() {
                     match key.as_str() {
-                        "created_at" | "updated_at" | "at_us" | "used_us" | "owner" if !value.is_null() => {
+                        "created_at" | "updated_at" | "began_at" | "since" | "at_us" | "used_us"
+                        | "owner"
+                            if !value.is_null() =>
+                        {
                             *value = "[redacted]".into();
                         }
                         _ => walk(value),

@@ -32,7 +32,7 @@ use crate::{
 use hapax_core::json::Json;
 use session::UserSession;
 use std::{
-    sync::{Arc, Mutex, Once, OnceLock, PoisonError},
+    sync::{Arc, Mutex, Once, OnceLock, PoisonError, atomic::AtomicU64},
     time::Duration,
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -77,7 +77,9 @@ pub struct PostgresDatabase {
     table: OnceLock<String>,
     /// The session that makes numbers of transactions durable. It is none of the others, so that they can't wait for
     /// it.
-    second: tokio::sync::Mutex<Option<UserSession>>,
+    second: tokio::sync::Mutex<Second>,
+    /// How often a flush was asked for.
+    flushes: AtomicU64,
     /// How transactions are isolated where nothing else is said.
     isolation: OnceLock<String>,
 }
@@ -86,6 +88,13 @@ impl std::fmt::Debug for PostgresDatabase {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("PostgresDatabase").field("server", &self.what).finish_non_exhaustive()
     }
+}
+
+/// The session beside those of transactions, and up to which request all that was logged before it is durable.
+#[derive(Default)]
+struct Second {
+    session: Option<UserSession>,
+    flushed: u64,
 }
 
 /// A session that was lent, and the room that it takes.
@@ -117,6 +126,7 @@ impl PostgresDatabase {
             room: Arc::new(Semaphore::new(options.sessions.max(1))),
             table: OnceLock::new(),
             second: tokio::sync::Mutex::default(),
+            flushes: AtomicU64::new(0),
             isolation: OnceLock::new(),
         });
         database.give_back(database.connect().await?);

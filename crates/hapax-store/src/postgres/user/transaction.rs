@@ -123,7 +123,10 @@ impl Transaction for PgTransaction {
             }
             self.standing.sends()?;
             let insert = marker::insert(Kind::Postgres, self.database.table());
-            let marked = self.session.client.execute(&insert, &[&id, &result.as_str()]).await;
+            let values: [(&(dyn ToSql + Sync), Type); 2] =
+                [(&id, Type::TEXT), (&result.as_str(), Type::TEXT)];
+            // Typed, it needs no round trip to be prepared.
+            let marked = self.session.client.execute_typed(&insert, &values).await;
             let is_taken =
                 marked.as_ref().is_err_and(|error| error.code() == Some(&SqlState::UNIQUE_VIOLATION));
             match self.heard(marked) {

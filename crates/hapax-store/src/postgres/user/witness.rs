@@ -9,6 +9,7 @@ use crate::{
     postgres::error::ends_session,
 };
 use hapax_core::canary;
+use std::sync::atomic::Ordering;
 use tokio_postgres::{Client, Row, error::SqlState};
 
 /// Asked inside the transaction. The number is taken here if the transaction has none yet.
@@ -41,7 +42,8 @@ const FUNCTIONS: [&str; 6] = [
 
 /// What the transaction of this session is known by; `None`: the session is in none of ours.
 pub(super) async fn witness(client: &Client) -> Result<Option<Witness>, tokio_postgres::Error> {
-    let row: Row = client.query_one(WITNESS, &[]).await?;
+    // Typed, it needs no round trip to be prepared.
+    let row: Row = client.query_typed_one(WITNESS, &[]).await?;
     let number: String = row.try_get(0)?;
     let (system, timeline, pid, started_us) =
         (row.try_get(1)?, row.try_get(2)?, row.try_get(3)?, row.try_get(4)?);
@@ -71,27 +73,36 @@ impl PostgresDatabase {
         self.flush().await
     }
 
-    /// Makes durable what the server has logged so far.
+    /// Makes durable what the server has logged so far. Those that come while another's flush is under way share the next.
     pub(super) async fn flush(&self) -> Result<(), DbError> {
         if canary::on("unflushed_xid") {
             return Ok(());
         }
+        let asked = self.flushes.fetch_add(1, Ordering::SeqCst) + 1;
         let mut second = self.second.lock().await;
-        if let Some(session) = second.take().filter(|session| !session.client.is_closed()) {
+        if second.flushed >= asked {
+            return Ok(());
+        }
+        // All of these have their numbers, so whatever is sent from here on comes behind them.
+        let shared = self.flushes.load(Ordering::SeqCst);
+        let kept = second.session.take();
+        second.session = Some(self.flush_over(kept).await?);
+        second.flushed = shared;
+        Ok(())
+    }
+
+    /// A flush over that session, or over a new one when it was ended while it rested.
+    async fn flush_over(&self, kept: Option<UserSession>) -> Result<UserSession, DbError> {
+        if let Some(session) = kept.filter(|session| !session.client.is_closed()) {
             match session.client.batch_execute(FLUSH).await {
-                Ok(()) => {
-                    *second = Some(session);
-                    return Ok(());
-                }
-                // It was ended while it rested.
+                Ok(()) => return Ok(session),
                 Err(error) if ends_session(&error) => {}
                 Err(error) => return Err(failed(&error)),
             }
         }
         let session: UserSession = self.connect().await.map_err(DbError::for_now)?;
         session.client.batch_execute(FLUSH).await.map_err(|error| failed(&error))?;
-        *second = Some(session);
-        Ok(())
+        Ok(session)
     }
 
     pub(super) async fn fate(&self, witness: &Witness) -> Result<Fate, DbError> {
