@@ -43,6 +43,11 @@ impl Process {
     /// Freezes it, and answers when it stands still: SIGSTOP.
     pub fn freeze(&self) {
         self.signal(Signal::STOP);
+        self.until_frozen();
+    }
+
+    /// Waits until it stands still, for one that stops itself.
+    pub fn until_frozen(&self) {
         let stopped =
             waitpid(Some(self.pid()), WaitOptions::UNTRACED).expect("our own child can be waited for");
         assert!(stopped.is_some_and(|(_, status)| status.stopped()), "it ended instead");
@@ -55,6 +60,11 @@ impl Process {
 
     fn signal(&self, signal: Signal) {
         kill_process(self.pid(), signal).expect("our own child can be signalled");
+    }
+
+    /// Its number.
+    pub fn id(&self) -> u32 {
+        self.child().id()
     }
 
     fn pid(&self) -> Pid {
