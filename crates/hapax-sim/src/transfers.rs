@@ -8,12 +8,12 @@ use hapax::{
     prelude::*,
     store::db::{DbError, TxOptions},
 };
-use rustix::process::{Signal, getpid, kill_process};
 use serde::{Deserialize, Serialize};
 use std::{
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
+        mpsc::Receiver,
     },
     time::Duration,
 };
@@ -85,7 +85,7 @@ impl Booking {
     }
 }
 
-/// Where a process stops itself.
+/// Where a teller may be told to stand still.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Point {
     /// One statement was executed.
@@ -108,19 +108,20 @@ impl Point {
     }
 }
 
-/// Whoever books, and says so: `asked WHAT` · `in WHAT TOKEN` · `out WHAT TOKEN` · `known WHAT TOKEN`.
+/// Whoever books, and says so: `asked WHAT` · `in WHAT TOKEN` · `out WHAT TOKEN` · `known WHAT TOKEN`, and `stands` where it was
+/// told to stand still.
 #[derive(Debug, Default)]
 pub struct Teller {
     /// What transactions are to be.
     pub options: TxOptions,
-    stops_at: Mutex<Option<Point>>,
+    stands_at: Mutex<Option<(Point, Receiver<()>)>>,
     executed: AtomicU64,
 }
 
 impl Teller {
-    /// One that stops its process at the point, once.
-    pub fn new(options: TxOptions, stops_at: Option<Point>) -> Self {
-        Self { options, stops_at: Mutex::new(stops_at), executed: AtomicU64::new(0) }
+    /// One that stands still at the point, once, until it is told to go on.
+    pub fn new(options: TxOptions, stands_at: Option<(Point, Receiver<()>)>) -> Self {
+        Self { options, stands_at: Mutex::new(stands_at), executed: AtomicU64::new(0) }
     }
 
     /// What no other execution has: the process, and how many it has executed.
@@ -128,11 +129,15 @@ impl Teller {
         format!("{}-{}", std::process::id(), self.executed.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// SIGSTOP to itself, where that is wanted.
-    fn may_stop(&self, point: Point) {
-        let mut stops_at = self.stops_at.lock().unwrap_or_else(PoisonError::into_inner);
-        if stops_at.take_if(|at| *at == point).is_some() {
-            kill_process(getpid(), Signal::STOP).expect("a process can stop itself");
+    /// Blocks its thread, where that is wanted. (SIGSTOP to itself would let it go on for a while.)
+    fn may_stand(&self, point: Point) {
+        let mut stands_at = self.stands_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let stands = stands_at.take_if(|(at, _)| *at == point);
+        drop(stands_at);
+        if let Some((_, go_on)) = stands {
+            println!("stands");
+            // Nobody is left to tell it when the process ends.
+            let _ = go_on.recv();
         }
     }
 
@@ -141,12 +146,12 @@ impl Teller {
         println!("in {what} {token}");
         let line = format!("INSERT INTO effects VALUES ('{what} {token} {from} {to} {amount}')");
         tx.execute(&line, &[]).await?;
-        self.may_stop(Point::Amid);
+        self.may_stand(Point::Amid);
         for (account, change) in booking.changes() {
             let change = format!("UPDATE accounts SET balance = balance + {change} WHERE id = {account}");
             tx.execute(&change, &[]).await?;
         }
-        self.may_stop(Point::Last);
+        self.may_stand(Point::Last);
         println!("out {what} {token}");
         Ok(format!("receipt {token}"))
     }
@@ -163,7 +168,7 @@ async fn transfer(mut ctx: hapax::Ctx<Transfer, Teller>) -> Result<TransferDelta
         let options = teller.options.clone();
         let receipt: String =
             ctx.transaction_with(&BANK, call, options, async |tx| teller.book(tx, &booking).await).await?;
-        teller.may_stop(Point::Known);
+        teller.may_stand(Point::Known);
         println!("known {} {}", booking.what, receipt.trim_start_matches("receipt "));
         delta = delta.receipts(receipt);
     }

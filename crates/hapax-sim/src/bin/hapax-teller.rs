@@ -1,6 +1,6 @@
 //! A process that books transfers: `hapax-teller STORE DATABASE marker|introspection transfers FROM TO` makes those of these
 //! numbers, whatever an earlier life has left of them, says `done` and ends; `… works TTL_MS [amid|last|known]` takes up what
-//! it finds until SIGTERM, and stops itself at the point that is named.
+//! it finds until SIGTERM, and stands still at the point that is named until it gets a line.
 //!
 //! It says what it does, a line for each thing: see [`Teller`], and `claimed RUN new|taken-over` · `left RUN STATUS`. It ends
 //! with its standard input, so that it can't outlive the test that started it.
@@ -11,8 +11,16 @@ use hapax::{
     store::db::{Strategy, TxOptions},
 };
 use hapax_sim::transfers::{self, BANK, Point, Teller, Transfer};
-use std::{env, io::Read, ops::Range, process, thread, time::Duration};
-use tokio::sync::broadcast::{Receiver, error::RecvError};
+use std::{
+    env,
+    io::BufRead,
+    ops::Range,
+    process,
+    sync::mpsc::{self, Receiver},
+    thread,
+    time::Duration,
+};
+use tokio::sync::broadcast::{self, error::RecvError};
 
 /// Longer than any life takes. A teller that takes longer is stuck.
 const PATIENCE: Duration = Duration::from_secs(240);
@@ -26,7 +34,7 @@ struct Args {
 
 enum Work {
     Transfers(Range<u32>),
-    Works { ttl: Duration, stops_at: Option<Point> },
+    Works { ttl: Duration, stands_at: Option<Point> },
 }
 
 fn args() -> Option<Args> {
@@ -41,7 +49,7 @@ fn args() -> Option<Args> {
         "transfers" => Work::Transfers(args.next()?.parse().ok()?..args.next()?.parse().ok()?),
         "works" => {
             let ttl = Duration::from_millis(args.next()?.parse().ok()?);
-            Work::Works { ttl, stops_at: args.next().as_deref().and_then(Point::named) }
+            Work::Works { ttl, stands_at: args.next().as_deref().and_then(Point::named) }
         }
         _ => return None,
     };
@@ -55,13 +63,17 @@ fn main() -> hapax::Result<()> {
         );
         process::exit(2);
     };
-    thread::spawn(|| {
+    let (sender, go_on) = mpsc::channel();
+    thread::spawn(move || {
+        for _ in std::io::stdin().lock().lines().map_while(Result::ok) {
+            // One that doesn't stand still has nothing to be told.
+            let _ = sender.send(());
+        }
         // Whatever ends the input ends the teller.
-        let _ = std::io::stdin().read_to_end(&mut vec![]);
         process::exit(3);
     });
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let done = runtime.block_on(async { tokio::time::timeout(PATIENCE, live(args)).await });
+    let done = runtime.block_on(async { tokio::time::timeout(PATIENCE, live(args, go_on)).await });
     runtime.shutdown_background();
     done.unwrap_or_else(|_| {
         eprintln!("the teller is stuck: it wasn't done within {PATIENCE:?}");
@@ -69,15 +81,16 @@ fn main() -> hapax::Result<()> {
     })
 }
 
-async fn live(args: Args) -> hapax::Result<()> {
+async fn live(args: Args, go_on: Receiver<()>) -> hapax::Result<()> {
     let builder = Engine::builder().database(BANK.0, &args.database);
     let options = TxOptions { strategy: Some(args.strategy), ..TxOptions::default() };
     match args.work {
         Work::Transfers(numbers) => transfer(builder, &args.store, options, numbers).await,
-        Work::Works { ttl, stops_at } => {
+        Work::Works { ttl, stands_at } => {
             let engine = builder.options(Options::default().lease_ttl(ttl)).open(&args.store).await?;
             tokio::spawn(tell(engine.events()));
-            engine.register(transfers::graph(), Teller::new(options, stops_at)).await?;
+            let teller = Teller::new(options, stands_at.map(|point| (point, go_on)));
+            engine.register(transfers::graph(), teller).await?;
             println!("works");
             Worker::new(engine).run().await?;
             println!("stopped");
@@ -104,7 +117,7 @@ async fn transfer(
     Ok(())
 }
 
-async fn tell(mut events: Receiver<Event>) {
+async fn tell(mut events: broadcast::Receiver<Event>) {
     loop {
         match events.recv().await {
             Ok(Event::RunClaimed { run, taken_over, .. }) => {

@@ -3,7 +3,7 @@
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use std::{
     ffi::OsStr,
-    io::{self, BufReader},
+    io::{self, BufReader, Write as _},
     path::Path,
     process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio},
     sync::{Mutex, MutexGuard, PoisonError},
@@ -43,11 +43,6 @@ impl Process {
     /// Freezes it, and answers when it stands still: SIGSTOP.
     pub fn freeze(&self) {
         self.signal(Signal::STOP);
-        self.until_frozen();
-    }
-
-    /// Waits until it stands still, for one that stops itself.
-    pub fn until_frozen(&self) {
         let stopped =
             waitpid(Some(self.pid()), WaitOptions::UNTRACED).expect("our own child can be waited for");
         assert!(stopped.is_some_and(|(_, status)| status.stopped()), "it ended instead");
@@ -60,6 +55,12 @@ impl Process {
 
     fn signal(&self, signal: Signal) {
         kill_process(self.pid(), signal).expect("our own child can be signalled");
+    }
+
+    /// Writes a line to its input.
+    pub fn tell(&self, line: &str) {
+        let mut input = self.input.as_ref().expect("its input is open");
+        writeln!(input, "{line}").expect("it lives");
     }
 
     /// Its number.

@@ -7,16 +7,16 @@ use std::{
     collections::BTreeMap,
     env,
     hash::{BuildHasher, Hasher, RandomState},
+    hint,
     ops::Range,
-    thread,
 };
 
 /// Transfers that a worker makes at the same time.
 const BATCH: u32 = 6;
 /// A kill follows one of so many first lines.
 const LINES: u64 = 40;
-/// And lets so many others go first at the most.
-const TURNS: u64 = 10_000;
+/// And comes up to so many turns of a loop later: some milliseconds.
+const TURNS: u64 = 100_000;
 /// Transfers that are under way when a server is killed, and the lines that they have at least.
 const CROWD: u32 = 12;
 const CROWD_LINES: u64 = CROWD as u64 * 2 * 4;
@@ -72,7 +72,7 @@ fn workers_are_killed_at_random_and_each_transaction_takes_effect_once(bank: &Ba
             life.hear(&line, &mut shown);
             heard += 1;
             if heard == nth {
-                (0..turns).for_each(|_| thread::yield_now());
+                (0..turns).for_each(|_| hint::spin_loop());
                 teller.process.kill();
             }
         }
@@ -106,14 +106,16 @@ fn a_server_is_killed_again_and_again(kind: Kind, server: &mut Server) {
     for kill in 0..kills {
         let [from, to] = numbers(&(kill * CROWD..(kill + 1) * CROWD));
         let teller = bank.teller(&store, &bank.url, &["transfers", &from, &to]);
-        let (nth, turns) = (1 + rng.below(CROWD_LINES), rng.below(TURNS));
+        // Now and then before there is a session.
+        let within = if rng.below(3) == 0 { u64::from(CROWD) } else { CROWD_LINES };
+        let (nth, turns) = (1 + rng.below(within), rng.below(TURNS));
         let mut heard = 0;
         while let Some(line) = teller.line() {
             shown.hear(&line);
             executed += u32::from(line.starts_with("in "));
             heard += 1;
             if heard == nth {
-                (0..turns).for_each(|_| thread::yield_now());
+                (0..turns).for_each(|_| hint::spin_loop());
                 server.restart().expect("the server starts again");
             }
         }

@@ -1,6 +1,7 @@
 //! Workers that are frozen with SIGSTOP at each point of a transaction, and go on when another has taken their run over.
 //!
-//! Where a worker stands is known: it stops itself inside its code, or a message of it is held between it and its database.
+//! Where a worker stands is known: inside its code it is told to stand still, and elsewhere a message of it is held between it
+//! and its database.
 
 use crate::bank::{Bank, Booker, Kind, Shown, on_each};
 use hapax::{Engine, Flow, Options, core::journal::Entry, store::db};
@@ -13,7 +14,7 @@ use hapax_sim::{
 use std::{fs, net::SocketAddr, time::Duration};
 
 /// Long enough for a busy machine, and no longer: it has to pass before a run is taken over.
-const TTL_MS: &str = "2000";
+const TTL_MS: &str = "4000";
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What all of them are about: the first transaction of the only run.
@@ -72,8 +73,8 @@ impl Desk {
     }
 
     /// A worker that finds the run when it may, by way of this address of the database.
-    fn worker(&self, bank: &Bank, url: &str, stops_at: &[&str]) -> Booker {
-        bank.teller(&self.store, url, &[&["works", TTL_MS], stops_at].concat())
+    fn worker(&self, bank: &Bank, url: &str, stands_at: &[&str]) -> Booker {
+        bank.teller(&self.store, url, &[&["works", TTL_MS], stands_at].concat())
     }
 
     /// Waits for the end of the run, whoever brings it there.
@@ -112,11 +113,13 @@ struct Scene<'b> {
 }
 
 impl<'b> Scene<'b> {
-    /// A worker that has stopped itself.
-    fn stopped(bank: &'b Bank, point: &str) -> Self {
+    /// A worker that was frozen at a point of its code, and goes on from there when it wakes.
+    fn at(bank: &'b Bank, point: &str) -> Self {
         let desk = Desk::open();
         let zombie = desk.worker(bank, &bank.url, &[point]);
-        zombie.process.until_frozen();
+        zombie.until("stands");
+        zombie.process.freeze();
+        zombie.process.tell("go on");
         Self { bank, desk, zombie }
     }
 
@@ -209,7 +212,7 @@ fn row_11_frozen_before_begin(bank: &Bank) {
 }
 
 fn row_11_frozen_amid_the_statements(bank: &Bank) {
-    let scene = Scene::stopped(bank, "amid");
+    let scene = Scene::at(bank, "amid");
     if bank.kind == Kind::Sqlite {
         // It holds the only lock.
         return scene.zombie_wakes_amid(|| (), Wins::Successor);
@@ -219,7 +222,7 @@ fn row_11_frozen_amid_the_statements(bank: &Bank) {
 
 /// It holds locks on accounts. When it goes on, its lease is over: it doesn't commit.
 fn row_11_frozen_after_the_last_statement(bank: &Bank) {
-    Scene::stopped(bank, "last").zombie_wakes_amid(|| (), Wins::Successor);
+    Scene::at(bank, "last").zombie_wakes_amid(|| (), Wins::Successor);
 }
 
 fn row_11_frozen_after_its_marker(bank: &Bank) {
@@ -290,5 +293,5 @@ fn row_11_frozen_with_the_answer_to_its_commit_on_its_way(bank: &Bank) {
 
 /// The node has the result, and the record doesn't.
 fn row_11_frozen_before_its_end_is_recorded(bank: &Bank) {
-    Scene::stopped(bank, "known").zombie_wakes_late(|| (), Wins::Zombie);
+    Scene::at(bank, "known").zombie_wakes_late(|| (), Wins::Zombie);
 }

@@ -2,32 +2,11 @@
 
 use crate::{
     common::*,
-    shop::{INTROSPECTION, Kind, MARKER, Shop, Way, known_by, paying},
+    shop::{Kind, Shop, Way, known_by, on_servers, paying},
 };
 use hapax::store::db::Strategy;
 use hapax_servers::Proxy;
 use std::time::Duration;
-
-macro_rules! on_servers {
-    ($($test:ident),* $(,)?) => {
-        $(mod $test {
-            #[test]
-            fn postgres() {
-                super::$test(super::Kind::Postgres, super::MARKER);
-            }
-
-            #[test]
-            fn postgres_by_introspection() {
-                super::$test(super::Kind::Postgres, super::INTROSPECTION);
-            }
-
-            #[test]
-            fn mysql() {
-                super::$test(super::Kind::MySql, super::MARKER);
-            }
-        })*
-    };
-}
 
 on_servers! {
     row_05_a_lost_reply_at_any_point_leaves_one_effect,

@@ -7,6 +7,8 @@ mod shop;
 mod durable;
 mod losses;
 mod markers;
+mod recovery;
+mod torn;
 mod zombies;
 
 use common::*;

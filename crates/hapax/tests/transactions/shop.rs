@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use hapax::{
-    Builder, Db, Error, NodeError,
+    Builder, Db, Error, NodeError, Tx,
     prelude::*,
     store::{
         Store,
@@ -35,6 +35,29 @@ macro_rules! on_each {
     };
 }
 pub(crate) use on_each;
+
+/// Each of the tests in each server, and by each strategy that it has.
+macro_rules! on_servers {
+    ($($test:ident),* $(,)?) => {
+        $(mod $test {
+            #[test]
+            fn postgres() {
+                super::$test(crate::shop::Kind::Postgres, crate::shop::MARKER);
+            }
+
+            #[test]
+            fn postgres_by_introspection() {
+                super::$test(crate::shop::Kind::Postgres, crate::shop::INTROSPECTION);
+            }
+
+            #[test]
+            fn mysql() {
+                super::$test(crate::shop::Kind::MySql, crate::shop::MARKER);
+            }
+        })*
+    };
+}
+pub(crate) use on_servers;
 
 pub(crate) const MARKER: Strategy = Strategy::Marker;
 pub(crate) const INTROSPECTION: Strategy = Strategy::Introspection;
@@ -146,6 +169,22 @@ pub(crate) struct Way {
     pub(crate) fails: bool,
 }
 
+impl Way {
+    /// What the closure does: writes a row, and answers how many there are.
+    pub(crate) async fn pay(&self, tx: &mut Tx, what: &str) -> Result<i64, NodeError> {
+        self.executed.note("executed");
+        tx.execute(&format!("INSERT INTO effects VALUES ('{what}')"), &[]).await?;
+        self.paid.give();
+        if let Some(signal) = &self.may_end {
+            signal.take().await;
+        }
+        if self.fails {
+            return Err(NodeError::new("no money").fatal());
+        }
+        Ok(tx.query_one::<i64>("SELECT count(*) FROM effects", &[]).await?)
+    }
+}
+
 /// A run of one node that writes its run's id, once, and answers how many rows there are.
 pub(crate) fn paying(shop: &Shop, way: &Way) -> Graph<Board> {
     let options = shop.options();
@@ -154,18 +193,7 @@ pub(crate) fn paying(shop: &Shop, way: &Way) -> Graph<Board> {
             let what = ctx.run_id().to_string();
             let inside = way.clone();
             let paid: i64 = ctx
-                .transaction_with(&SHOP, "pay", options, async move |tx| {
-                    inside.executed.note("executed");
-                    tx.execute(&format!("INSERT INTO effects VALUES ('{what}')"), &[]).await?;
-                    inside.paid.give();
-                    if let Some(signal) = &inside.may_end {
-                        signal.take().await;
-                    }
-                    if inside.fails {
-                        return Err(NodeError::new("no money").fatal());
-                    }
-                    Ok(tx.query_one::<i64>("SELECT count(*) FROM effects", &[]).await?)
-                })
+                .transaction_with(&SHOP, "pay", options, async move |tx| inside.pay(tx, &what).await)
                 .await?;
             way.known.give();
             if let Some(signal) = &way.may_go {
