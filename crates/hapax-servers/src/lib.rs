@@ -5,7 +5,7 @@
 //! | [`postgres`], [`mysql`] | a fresh database for one test, on the server that the whole test run shares |
 //! | [`Postgres`], [`MariaDb`] | a server of a test's own, which it may kill, freeze and restart |
 //! | [`Server`] | what both have in common |
-//! | [`Proxy`] | stands between a client and a server, counts round trips and loses messages on cue |
+//! | [`Proxy`] | stands between a client and a server, counts round trips, loses and holds messages on cue |
 //! | [`fresh_database`], [`sql`] | databases and statements through the servers' own clients |
 //! | [`install_missing`] | the Debian packages that all of this takes |
 //!

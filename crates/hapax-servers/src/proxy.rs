@@ -1,4 +1,4 @@
-//! A proxy between a client and a server that counts what passes and loses it on cue.
+//! A proxy between a client and a server that counts what passes and loses or holds it on cue.
 //!
 //! It knows no protocol. Two threads carry each connection, one for each direction. What they may pass on is decided under
 //! one lock: all that arrives after a method of [`Proxy`] has returned is treated as it demands.
@@ -69,12 +69,14 @@ pub struct Proxy {
 struct Shared {
     to: SocketAddr,
     state: Mutex<State>,
-    lost: Condvar,
+    /// Something was lost, held or released.
+    changed: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
     fault: Fault,
+    hold: Option<Hold>,
     /// Requests and answers that began since the fault was set.
     requests: u64,
     answers: u64,
@@ -108,6 +110,18 @@ enum Fault {
     },
 }
 
+/// A message that is to be held.
+#[derive(Debug)]
+struct Hold {
+    /// By these words of a request it is known.
+    words: Vec<u8>,
+    /// The request itself, or what answers it.
+    direction: Direction,
+    /// The connection on which the words were said.
+    on: Option<u64>,
+    is_held: bool,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Direction {
     Up,
@@ -129,7 +143,7 @@ impl Proxy {
     pub fn start(to: SocketAddr) -> Result<Self, ServerError> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(ServerError::io("open a port"))?;
         let address = listener.local_addr().map_err(ServerError::io("name a port"))?;
-        let shared = Arc::new(Shared { to, state: Mutex::default(), lost: Condvar::new() });
+        let shared = Arc::new(Shared { to, state: Mutex::default(), changed: Condvar::new() });
         let acceptor = thread::spawn({
             let shared = Arc::clone(&shared);
             move || accept(&listener, &shared)
@@ -217,8 +231,88 @@ impl Proxy {
     /// ```
     pub fn wait_for_loss(&self) {
         let nothing = |state: &mut State| state.counts.bytes_lost == state.lost_before;
-        let waited = self.shared.lost.wait_while(self.shared.state(), nothing);
+        let waited = self.shared.changed.wait_while(self.shared.state(), nothing);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// The next request with these words is held, and with it whatever its client says afterwards, until it is
+    /// [released](Self::release). Other connections aren't.
+    ///
+    /// ```
+    /// # use std::io::{Read, Write};
+    /// # use std::net::{TcpListener, TcpStream};
+    /// # let server = TcpListener::bind("127.0.0.1:0")?;
+    /// let proxy = hapax_servers::Proxy::start(server.local_addr()?)?;
+    /// proxy.hold_request("commit");
+    /// let mut client = TcpStream::connect(proxy.address())?;
+    /// client.write_all(b"commit")?;
+    /// proxy.wait_for_hold();
+    /// // It is on its way for as long as one likes.
+    /// proxy.release();
+    /// let (mut served, _) = server.accept()?;
+    /// served.read_exact(&mut [0; 6])?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn hold_request(&self, words: &str) {
+        self.hold(words, Direction::Up);
+    }
+
+    /// The next request with these words arrives, and what the server says on its connection from then on is held until it
+    /// is [released](Self::release).
+    ///
+    /// ```
+    /// # use std::io::{Read, Write};
+    /// # use std::net::{TcpListener, TcpStream};
+    /// # let server = TcpListener::bind("127.0.0.1:0")?;
+    /// let proxy = hapax_servers::Proxy::start(server.local_addr()?)?;
+    /// proxy.hold_reply("commit");
+    /// let mut client = TcpStream::connect(proxy.address())?;
+    /// client.write_all(b"commit")?;
+    /// let (mut served, _) = server.accept()?;
+    /// served.read_exact(&mut [0; 6])?;
+    /// served.write_all(b"done")?;
+    /// proxy.wait_for_hold();
+    /// proxy.release();
+    /// client.read_exact(&mut [0; 4])?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn hold_reply(&self, words: &str) {
+        self.hold(words, Direction::Down);
+    }
+
+    /// Waits until the message that is to be held is there; for ever when it never comes.
+    ///
+    /// ```
+    /// # use std::{io::Write, net::{TcpListener, TcpStream}};
+    /// # let server = TcpListener::bind("127.0.0.1:0")?;
+    /// let proxy = hapax_servers::Proxy::start(server.local_addr()?)?;
+    /// proxy.hold_request("commit");
+    /// TcpStream::connect(proxy.address())?.write_all(b"commit")?;
+    /// proxy.wait_for_hold();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn wait_for_hold(&self) {
+        let not_yet = |state: &mut State| state.hold.as_ref().is_some_and(|hold| !hold.is_held);
+        let waited = self.shared.changed.wait_while(self.shared.state(), not_yet);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Lets what is held go on, and holds nothing more.
+    ///
+    /// ```
+    /// let proxy = hapax_servers::Proxy::start("127.0.0.1:5432".parse().unwrap())?;
+    /// proxy.hold_request("commit");
+    /// proxy.release();
+    /// # Ok::<(), hapax_servers::ServerError>(())
+    /// ```
+    pub fn release(&self) {
+        self.shared.state().hold = None;
+        self.shared.changed.notify_all();
+    }
+
+    fn hold(&self, words: &str, direction: Direction) {
+        let words = words.as_bytes().to_vec();
+        self.shared.state().hold = Some(Hold { words, direction, on: None, is_held: false });
     }
 
     /// Cuts all connections that are there now. New ones are treated as the last fault demands.
@@ -258,6 +352,7 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.shared.state().is_closed = true;
+        self.release();
         // The acceptor waits for a connection, and this is one.
         let woken = TcpStream::connect(self.address).is_ok();
         if let Some(acceptor) = self.acceptor.take().filter(|_| woken) {
@@ -272,6 +367,18 @@ impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         // No code that can panic runs under the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits while what arrived on a connection is held.
+    fn pass_hold(&self, id: u64, direction: Direction, said: &[u8]) {
+        let mut state = self.state();
+        if !state.holds(id, direction, said) {
+            return;
+        }
+        self.changed.notify_all();
+        let held = |state: &mut State| state.hold.as_ref().is_some_and(|hold| hold.on == Some(id));
+        state = self.changed.wait_while(state, held).unwrap_or_else(PoisonError::into_inner);
+        drop(state);
     }
 }
 
@@ -300,6 +407,18 @@ impl State {
         };
         self.counts.bytes_lost += if is_lost { bytes } else { 0 };
         !is_lost
+    }
+
+    /// Whether what arrived on a connection is to be held.
+    fn holds(&mut self, id: u64, direction: Direction, said: &[u8]) -> bool {
+        let Some(hold) = &mut self.hold else { return false };
+        if hold.on.is_none() && direction == Direction::Up {
+            let has_words = said.windows(hold.words.len()).any(|part| part == hold.words);
+            hold.on = has_words.then_some(id);
+        }
+        let is_held = hold.on == Some(id) && hold.direction == direction;
+        hold.is_held |= is_held;
+        is_held
     }
 
     /// A direction of a connection has ended; with the second one the connection is forgotten.
@@ -358,10 +477,11 @@ fn carry(shared: &Shared, id: u64, direction: Direction, mut from: TcpStream, mu
     while let Ok(length @ 1..) = from.read(&mut buffer) {
         let mut state = shared.state();
         if !state.admit(id, direction, length) {
-            shared.lost.notify_all();
+            shared.changed.notify_all();
             continue;
         }
         drop(state);
+        shared.pass_hold(id, direction, &buffer[..length]);
         if to.write_all(&buffer[..length]).is_err() {
             break;
         }

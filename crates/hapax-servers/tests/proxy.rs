@@ -60,3 +60,25 @@ fn a_client_of_a_killed_server_is_turned_away() {
     server.restart().unwrap();
     assert_eq!(sql(&through, "SELECT 1").unwrap(), "1");
 }
+
+#[test]
+fn a_held_request_arrives_when_it_is_released_and_a_held_reply_tells_of_what_was_done() {
+    let server = Postgres::start().unwrap();
+    let (proxy, database, through) = scene(&server);
+    let count = || sql(&database, "SELECT count(*) FROM t").unwrap();
+    thread::scope(|scope| {
+        proxy.hold_request("VALUES (1)");
+        let insert = scope.spawn(|| sql(&through, "INSERT INTO t VALUES (1)"));
+        proxy.wait_for_hold();
+        assert_eq!(count(), "0");
+        assert_eq!(sql(&through, "SELECT 1").unwrap(), "1", "others pass");
+        proxy.release();
+        insert.join().unwrap().unwrap();
+        proxy.hold_reply("VALUES (2)");
+        let insert = scope.spawn(|| sql(&through, "INSERT INTO t VALUES (2)"));
+        proxy.wait_for_hold();
+        assert_eq!(count(), "2");
+        proxy.release();
+        insert.join().unwrap().unwrap();
+    });
+}

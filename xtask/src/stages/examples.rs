@@ -1,7 +1,7 @@
 //! The stage `examples`: every folder of `examples/` is a program whose output is a promise.
 //!
 //! Each runs in an empty temporary folder, so that none depends on files left by another, and its
-//! stdout must equal its `expected.txt` to the byte.
+//! stdout must equal its `expected.txt` to the byte. Arguments, for one that does more when it is shown, are in `args.txt`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,6 +16,8 @@ const RUN_LIMIT: Duration = Duration::from_secs(120);
 
 struct Example {
     package: String,
+    /// Separated by spaces.
+    args: String,
     expected: String,
 }
 
@@ -46,17 +48,21 @@ fn load(folder: &Path) -> Result<Example, String> {
     let manifest = read("Cargo.toml")?;
     let package =
         package_name(&manifest).ok_or_else(|| format!("{} has no package name", folder.display()))?;
-    Ok(Example { package: package.to_owned(), expected: read("expected.txt")? })
+    // Most of them take none.
+    let args = read("args.txt").unwrap_or_default().trim().to_owned();
+    Ok(Example { package: package.to_owned(), args, expected: read("expected.txt")? })
 }
 
 fn check(context: &Context, example: &Example) -> Result<(), Failure> {
-    let package = &example.package;
-    let reproduce = format!("cargo run -q -p {package}");
+    let Example { package, args, .. } = example;
+    let separator = if args.is_empty() { "" } else { " -- " };
+    let reproduce = format!("cargo run -q -p {package}{separator}{args}");
     let fail = |what: String| Failure { what, reproduce: reproduce.clone() };
     let folder = ScratchFolder::new(package).map_err(|e| fail(format!("no temporary folder: {e}")))?;
     let manifest = context.root.join("Cargo.toml");
     let command = Cmd::new("cargo run -q --manifest-path", &folder.0);
     let command = command.arg(manifest.to_string_lossy()).arg("-p").arg(package);
+    let command = command.args(separator).args(args);
     println!("$ {reproduce}");
     let captured = command.capture(RUN_LIMIT).map_err(|e| fail(format!("{package} could not start: {e}")))?;
     let what = match captured.status {
@@ -131,5 +137,7 @@ mod tests {
         assert!(find(&scratch.0).err().unwrap().contains("expected.txt"));
         fs::write(folder.join("expected.txt"), "hello\n").unwrap();
         assert_eq!(find(&scratch.0).unwrap()[0].package, "hello");
+        fs::write(folder.join("args.txt"), "--twice\n").unwrap();
+        assert_eq!(find(&scratch.0).unwrap()[0].args, "--twice");
     }
 }

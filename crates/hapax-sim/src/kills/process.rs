@@ -3,7 +3,7 @@
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use std::{
     ffi::OsStr,
-    io::{self, BufReader},
+    io::{self, BufReader, Write as _},
     path::Path,
     process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio},
     sync::{Mutex, MutexGuard, PoisonError},
@@ -55,6 +55,17 @@ impl Process {
 
     fn signal(&self, signal: Signal) {
         kill_process(self.pid(), signal).expect("our own child can be signalled");
+    }
+
+    /// Writes a line to its input.
+    pub fn tell(&self, line: &str) {
+        let mut input = self.input.as_ref().expect("its input is open");
+        writeln!(input, "{line}").expect("it lives");
+    }
+
+    /// Its number.
+    pub fn id(&self) -> u32 {
+        self.child().id()
     }
 
     fn pid(&self) -> Pid {

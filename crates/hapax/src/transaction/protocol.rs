@@ -103,7 +103,9 @@ impl Call<'_> {
         F: AsyncFnOnce(&mut Tx) -> Result<T, E>,
     {
         let ready = match ready {
-            Err(error @ DbError::Unusable { .. }) if self.before.is_none() => {
+            Err(error @ DbError::Unusable { .. })
+                if self.before.is_none() || canary::on("gives_up_unasked") =>
+            {
                 return Ok(rolled_back(&error, false));
             }
             ready => ready?,
@@ -164,7 +166,11 @@ impl Call<'_> {
         claimed: EffectOutcome,
     ) -> Result<Result<EffectOutcome, EffectOutcome>, Stuck> {
         let said = Json::of(&claimed).map_err(|error| Stuck::Away(error.to_string()))?;
-        match self.site.attempt.with_store(tx.inner.mark(id, &said)).await {
+        let marked = match canary::on("unmarked") {
+            true => Ok(Marked::Here),
+            false => self.site.attempt.with_store(tx.inner.mark(id, &said)).await,
+        };
+        match marked {
             Ok(Marked::Here) => {}
             Ok(Marked::Taken) => {
                 undo(tx).await?;
@@ -194,8 +200,8 @@ impl Call<'_> {
     /// The outcome that an earlier execution has left. None can have when none was begun.
     async fn marked(&self, database: &dyn Database, id: &str) -> Result<Option<EffectOutcome>, Stuck> {
         match self.before {
-            Some(_) => self.marker(database, id).await,
-            None => Ok(None),
+            Some(_) if !canary::on("marker_unasked") => self.marker(database, id).await,
+            _ => Ok(None),
         }
     }
 
@@ -260,6 +266,7 @@ impl Call<'_> {
         response: Json,
     ) -> Result<Option<EffectOutcome>, Stuck> {
         match self.site.attempt.with_store(database.ask(witness)).await? {
+            Fate::Committed if canary::on("fate_forgotten") => Ok(None),
             Fate::Committed => Ok(Some(EffectOutcome::Ok { response })),
             Fate::Aborted => Ok(None),
             Fate::InProgress => Err(Stuck::Away("an earlier execution of it is still under way".into())),
@@ -338,7 +345,7 @@ impl Call<'_> {
     /// Waits until the run is ours for sure: what the store doesn't fence must not be done before. Never returns when it is
     /// another's.
     async fn while_leased(&self) {
-        while !self.live.gate.is_leased() {
+        while !self.live.gate.is_leased() && !canary::on("lease_unwatched") {
             self.site.unless_stopped(self.live).await;
             tokio::time::sleep(LOOK).await;
         }

@@ -2,46 +2,40 @@
 
 use crate::{
     common::*,
-    shop::{CO_COMMIT, INTROSPECTION, Kind, MARKER, Shop, Way, known_by, paying},
+    shop::{CO_COMMIT, Kind, Shop, Way, known_by, on_servers, paying},
 };
 use hapax::store::db::Strategy;
 use hapax_servers::Proxy;
 use std::time::Duration;
 
-macro_rules! on_servers {
-    ($($test:ident),* $(,)?) => {
-        $(mod $test {
-            #[test]
-            fn postgres() {
-                super::$test(super::Kind::Postgres, super::MARKER);
-            }
-
-            #[test]
-            fn postgres_by_introspection() {
-                super::$test(super::Kind::Postgres, super::INTROSPECTION);
-            }
-
-            #[test]
-            fn mysql() {
-                super::$test(super::Kind::MySql, super::MARKER);
-            }
-
-            #[test]
-            fn postgres_by_co_commit() {
-                super::$test(super::Kind::Postgres, super::CO_COMMIT);
-            }
-
-            #[test]
-            fn mysql_by_co_commit() {
-                super::$test(super::Kind::MySql, super::CO_COMMIT);
-            }
-        })*
-    };
-}
-
 on_servers! {
     row_05_a_lost_reply_at_any_point_leaves_one_effect,
     row_06_a_lost_request_at_any_point_leaves_one_effect,
+}
+
+/// Where the runs are in the same database, whose messages of its own aren't lost.
+mod in_the_database_of_the_runs {
+    use super::*;
+
+    #[test]
+    fn row_05_a_lost_reply_leaves_one_effect_on_postgres_by_co_commit() {
+        each_loss(Kind::Postgres, CO_COMMIT, Proxy::swallow_replies);
+    }
+
+    #[test]
+    fn row_05_a_lost_reply_leaves_one_effect_on_mysql_by_co_commit() {
+        each_loss(Kind::MySql, CO_COMMIT, Proxy::swallow_replies);
+    }
+
+    #[test]
+    fn row_06_a_lost_request_leaves_one_effect_on_postgres_by_co_commit() {
+        each_loss(Kind::Postgres, CO_COMMIT, Proxy::swallow_requests);
+    }
+
+    #[test]
+    fn row_06_a_lost_request_leaves_one_effect_on_mysql_by_co_commit() {
+        each_loss(Kind::MySql, CO_COMMIT, Proxy::swallow_requests);
+    }
 }
 
 fn row_05_a_lost_reply_at_any_point_leaves_one_effect(kind: Kind, strategy: Strategy) {

@@ -8,6 +8,8 @@ mod choice;
 mod durable;
 mod losses;
 mod markers;
+mod recovery;
+mod torn;
 mod zombies;
 
 use common::*;

@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use hapax::{
-    Builder, Db, Error, NodeError,
+    Builder, Db, Error, NodeError, Tx,
     prelude::*,
     store::{
         SqliteOptions, SqliteStore, Store,
@@ -26,15 +26,35 @@ pub(crate) const PAY: Node = Node::new("pay");
 /// Each of the tests in each kind of database, and by each strategy that it has.
 macro_rules! on_each {
     ($($test:ident),* $(,)?) => {
-        on_each!(@ sqlite, (crate::shop::Kind::Sqlite, crate::shop::MARKER), $($test),*);
-        on_each!(@ postgres, (crate::shop::Kind::Postgres, crate::shop::MARKER), $($test),*);
-        on_each!(@ postgres_by_introspection, (crate::shop::Kind::Postgres, crate::shop::INTROSPECTION), $($test),*);
-        on_each!(@ mysql, (crate::shop::Kind::MySql, crate::shop::MARKER), $($test),*);
-        on_each!(@ sqlite_by_co_commit, (crate::shop::Kind::Sqlite, crate::shop::CO_COMMIT), $($test),*);
-        on_each!(@ postgres_by_co_commit, (crate::shop::Kind::Postgres, crate::shop::CO_COMMIT), $($test),*);
-        on_each!(@ mysql_by_co_commit, (crate::shop::Kind::MySql, crate::shop::CO_COMMIT), $($test),*);
+        crate::shop::elsewhere!($($test),*);
+        crate::shop::in_place!($($test),*);
     };
-    (@ $name:ident, $which:expr, $($test:ident),*) => {
+}
+pub(crate) use on_each;
+
+/// The same where the runs are elsewhere.
+macro_rules! elsewhere {
+    ($($test:ident),* $(,)?) => {
+        crate::shop::on!(sqlite, (crate::shop::Kind::Sqlite, crate::shop::MARKER), $($test),*);
+        crate::shop::on!(postgres, (crate::shop::Kind::Postgres, crate::shop::MARKER), $($test),*);
+        crate::shop::on!(postgres_by_introspection, (crate::shop::Kind::Postgres, crate::shop::INTROSPECTION), $($test),*);
+        crate::shop::on!(mysql, (crate::shop::Kind::MySql, crate::shop::MARKER), $($test),*);
+    };
+}
+pub(crate) use elsewhere;
+
+/// The same where the runs are in the same database.
+macro_rules! in_place {
+    ($($test:ident),* $(,)?) => {
+        crate::shop::on!(sqlite_by_co_commit, (crate::shop::Kind::Sqlite, crate::shop::CO_COMMIT), $($test),*);
+        crate::shop::on!(postgres_by_co_commit, (crate::shop::Kind::Postgres, crate::shop::CO_COMMIT), $($test),*);
+        crate::shop::on!(mysql_by_co_commit, (crate::shop::Kind::MySql, crate::shop::CO_COMMIT), $($test),*);
+    };
+}
+pub(crate) use in_place;
+
+macro_rules! on {
+    ($name:ident, $which:expr, $($test:ident),*) => {
         mod $name {
             $(#[test]
             fn $test() {
@@ -44,7 +64,30 @@ macro_rules! on_each {
         }
     };
 }
-pub(crate) use on_each;
+pub(crate) use on;
+
+/// Each of the tests in each server, and by each strategy that it has.
+macro_rules! on_servers {
+    ($($test:ident),* $(,)?) => {
+        $(mod $test {
+            #[test]
+            fn postgres() {
+                super::$test(crate::shop::Kind::Postgres, crate::shop::MARKER);
+            }
+
+            #[test]
+            fn postgres_by_introspection() {
+                super::$test(crate::shop::Kind::Postgres, crate::shop::INTROSPECTION);
+            }
+
+            #[test]
+            fn mysql() {
+                super::$test(crate::shop::Kind::MySql, crate::shop::MARKER);
+            }
+        })*
+    };
+}
+pub(crate) use on_servers;
 
 pub(crate) const MARKER: Strategy = Strategy::Marker;
 pub(crate) const INTROSPECTION: Strategy = Strategy::Introspection;
@@ -203,6 +246,22 @@ pub(crate) struct Way {
     pub(crate) fails: bool,
 }
 
+impl Way {
+    /// What the closure does: writes a row, and answers how many there are.
+    pub(crate) async fn pay(&self, tx: &mut Tx, what: &str) -> Result<i64, NodeError> {
+        self.executed.note("executed");
+        tx.execute(&format!("INSERT INTO effects VALUES ('{what}')"), &[]).await?;
+        self.paid.give();
+        if let Some(signal) = &self.may_end {
+            signal.take().await;
+        }
+        if self.fails {
+            return Err(NodeError::new("no money").fatal());
+        }
+        Ok(tx.query_one::<i64>("SELECT count(*) FROM effects", &[]).await?)
+    }
+}
+
 /// A run of one node that writes its run's id, once, and answers how many rows there are.
 pub(crate) fn paying(shop: &Shop, way: &Way) -> Graph<Board> {
     let options = shop.options();
@@ -211,18 +270,7 @@ pub(crate) fn paying(shop: &Shop, way: &Way) -> Graph<Board> {
             let what = ctx.run_id().to_string();
             let inside = way.clone();
             let paid: i64 = ctx
-                .transaction_with(&SHOP, "pay", options, async move |tx| {
-                    inside.executed.note("executed");
-                    tx.execute(&format!("INSERT INTO effects VALUES ('{what}')"), &[]).await?;
-                    inside.paid.give();
-                    if let Some(signal) = &inside.may_end {
-                        signal.take().await;
-                    }
-                    if inside.fails {
-                        return Err(NodeError::new("no money").fatal());
-                    }
-                    Ok(tx.query_one::<i64>("SELECT count(*) FROM effects", &[]).await?)
-                })
+                .transaction_with(&SHOP, "pay", options, async move |tx| inside.pay(tx, &what).await)
                 .await?;
             way.known.give();
             if let Some(signal) = &way.may_go {
