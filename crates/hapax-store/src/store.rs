@@ -146,7 +146,7 @@ pub trait Store: Send + Sync + 'static {
         Box::pin(std::future::ready(Ok(None)))
     }
 
-    /// The statements that append rows within another's transaction in the same database, the fence last: what
+    /// The statements that append rows within another's transaction in the same database, the fence first: what
     /// [`Store::submit`] would write, and [`Store::settle`] finds.
     fn within<'a>(&'a self, _append: &'a Append) -> Answer<'a, Vec<Statement>> {
         let nowhere = StoreError::Retry("this store writes in no transaction but its own".into());

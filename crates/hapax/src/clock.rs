@@ -24,6 +24,11 @@ pub(crate) fn ticks(often: Duration) -> Interval {
     ticks
 }
 
+/// What is left until then.
+pub(crate) fn left_until(end: Instant) -> Duration {
+    end.saturating_duration_since(instant())
+}
+
 /// That much later, in microseconds since 1970. A century at the most: sums of times stay far from the end of their type.
 pub(crate) fn later(now_us: i64, by: Duration) -> i64 {
     now_us.saturating_add(by.min(MAX_WAIT).as_micros() as i64)

@@ -329,7 +329,7 @@ impl Engine {
             return Ok(store.gc(policy).await?);
         }
         let about_to_go = store.gc(GcPolicy { dry_run: true, ..policy.clone() }).await?.deleted;
-        let mut markers = transaction::left_by(&self.shared, &about_to_go).await?;
+        let mut markers = transaction::left_by(&self.shared, &about_to_go).await;
         let report = store.gc(policy).await?;
         markers.retain(|left| report.deleted.contains(left.run()));
         transaction::forget(&self.shared, markers).await;

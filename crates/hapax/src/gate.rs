@@ -88,6 +88,8 @@ pub(crate) struct Gate {
     crew: Arc<()>,
     /// The next journal row's number; locked while a write is being accepted, so that order is order of acceptance.
     next_seq: Arc<tokio::sync::Mutex<u64>>,
+    /// Held while waiting for the turn: whoever waits until all is quiet keeps others from coming in between.
+    entry: tokio::sync::Mutex<()>,
     accepted: Mutex<VecDeque<Flying>>,
     /// The oldest writes, in the hands of whoever waits for them.
     settling: tokio::sync::Mutex<VecDeque<Flying>>,
@@ -120,6 +122,7 @@ impl Gate {
             mail,
             crew,
             next_seq: Arc::default(),
+            entry: tokio::sync::Mutex::default(),
             accepted: Mutex::default(),
             settling: tokio::sync::Mutex::default(),
             issued: AtomicU64::new(0),
@@ -181,18 +184,22 @@ impl Gate {
     /// Waits until the next write may be handed over.
     pub(crate) async fn turn(self: &Arc<Self>) -> Result<Turn, Halt> {
         self.check()?;
-        Ok(Turn { next_seq: self.next_seq.clone().lock_owned().await, gate: self.clone() })
+        let _entry = self.entry.lock().await;
+        Ok(self.next().await)
     }
 
-    /// The same once everything before it is durable: a write that is submitted again needs the turn.
+    async fn next(self: &Arc<Self>) -> Turn {
+        Turn { next_seq: self.next_seq.clone().lock_owned().await, gate: self.clone() }
+    }
+
+    /// The same once everything before it is durable.
     pub(crate) async fn quiet_turn(self: &Arc<Self>) -> Result<Turn, Halt> {
-        loop {
-            self.flush().await?;
-            let turn = self.turn().await?;
-            if self.durable.load(Ordering::Acquire) == self.issued.load(Ordering::Acquire) {
-                return Ok(turn);
-            }
-        }
+        self.check()?;
+        let _entry = self.entry.lock().await;
+        // Whoever has the turn may still submit. It isn't kept meanwhile: a write that is submitted again needs it.
+        drop(self.next().await);
+        self.flush().await?;
+        Ok(self.next().await)
     }
 
     async fn accept(&self, write: &Arc<Write>, pace: Pace) -> Result<Ticket, Halt> {

@@ -283,6 +283,9 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
         };
         if journaled {
             self.journal(&[Entry::ItemDone { done }]).await?;
+        } else {
+            // A transaction of which the node didn't wait for the end may be about to record it.
+            drop(self.gate.turn().await?);
         }
         Ok(Ended::Finished(self.conclude(result, messages)))
     }

@@ -316,6 +316,12 @@ pub trait Transaction: Send {
     /// Keeps, or undoes, what came after a savepoint.
     fn unsave(&mut self, number: u32, keep: bool) -> BoxFuture<'_, Result<(), DbError>>;
 
+    /// About to be ended: it must still be open, and a session that stands still from now on is ended by the server soon,
+    /// since others wait for what comes next.
+    fn hurry(&mut self) -> BoxFuture<'_, Result<(), DbError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     /// Leaves the marker: the last statement. Once it has failed, or is [taken](Marked::Taken), nothing can be
     /// committed.
     fn mark<'a>(&'a mut self, id: &'a str, result: &'a Json) -> BoxFuture<'a, Result<Marked, DbError>>;

@@ -21,7 +21,7 @@ const OLDEST_MARIADB: [u64; 3] = [10, 6, 0];
 pub(super) const ASK: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version', 'read_only', 'innodb_read_only', \
      'tx_read_only', 'transaction_read_only', 'innodb_flush_log_at_trx_commit', 'innodb_doublewrite', 'log_bin', 'sync_binlog', \
      'binlog_format', 'max_allowed_packet', 'rpl_semi_sync_master_enabled', 'rpl_semi_sync_source_enabled', 'tx_isolation', \
-     'transaction_isolation', 'server_uuid', 'hostname', 'port', 'datadir', 'server_id')";
+     'transaction_isolation', 'innodb_snapshot_isolation', 'server_uid', 'server_uuid', 'hostname', 'port', 'datadir', 'server_id')";
 
 /// The settings of a server that matter here; one that it doesn't know is missing.
 pub(super) struct Settings(HashMap<String, String>);
@@ -44,10 +44,17 @@ impl Settings {
         if found.is_empty() { "REPEATABLE READ".into() } else { found.replace('-', " ") }
     }
 
+    /// Whether a transaction fails when it changes a row that was changed since its snapshot.
+    pub(super) fn is_snapshot_strict(&self) -> bool {
+        self.is_on("innodb_snapshot_isolation")
+    }
+
     /// What names the server: MariaDB has no number of its own.
     pub(super) fn server(&self) -> String {
         match self.text("server_uuid") {
-            "" => ["hostname", "port", "datadir", "server_id"].map(|name| self.text(name)).join(" "),
+            "" => ["server_uid", "hostname", "port", "datadir", "server_id"]
+                .map(|name| self.text(name))
+                .join(" "),
             uuid => uuid.to_owned(),
         }
     }

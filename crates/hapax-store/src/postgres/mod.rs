@@ -167,10 +167,11 @@ impl PostgresStore {
     }
 }
 
-/// A standby that was promoted has the numbers of its primary, and is another database.
-const IDENTITY: &str = "SELECT format('postgres %s %s %s', system_identifier, oid, \
-     (extract(epoch from pg_postmaster_start_time()) * 1000000)::bigint) \
-     FROM pg_control_system(), pg_database WHERE datname = current_database()";
+/// By the moment at which the server was started: a standby that was promoted has the numbers of its primary, and not every
+/// user may ask for those.
+const IDENTITY: &str = "SELECT format('postgres %s %s %s', \
+     (extract(epoch from pg_postmaster_start_time()) * 1000000)::bigint, oid, datname) \
+     FROM pg_database WHERE datname = current_database()";
 
 /// The parts of an address, and how its sessions are encrypted.
 fn address(url: &str) -> Result<(Config, MakeRustlsConnect), String> {

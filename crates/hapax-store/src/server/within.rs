@@ -1,7 +1,7 @@
 //! What the store would write, as statements for another's transaction in the same database.
 //!
-//! Invariant: they are the very statements of an append. Its fence comes last, so that the row of the run is locked for no
-//! longer than the COMMIT takes.
+//! Invariant: they are the very statements of an append, its fence first: whoever comes to nothing behind it holds the row of
+//! its own run, and no row of the journal for which the runs that share a commit with its successor would wait.
 
 use super::{
     chain::Chain,
@@ -32,8 +32,6 @@ pub(crate) async fn append(
         Err(Halt::Settle(answer)) => drop(answer?),
         Err(Halt::Fault(fault)) => return Err(reported(fault, &append.run)),
     }
-    let fence = 1.min(noted.statements.len());
-    noted.statements.rotate_left(fence);
     Ok(noted.statements)
 }
 

@@ -246,8 +246,9 @@ impl Readers {
         Ok(connection)
     }
 
-    /// Closes the idle connections.
-    pub(super) fn close(&self) {
+    /// Closes the connections, once nobody reads any more.
+    pub(super) async fn close(&self) {
+        let _nobody = self.turns.acquire_many(READERS as u32).await;
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 }

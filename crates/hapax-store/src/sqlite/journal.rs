@@ -30,10 +30,10 @@ const FENCE: &str = "UPDATE hapax_runs SET next_seq = next_seq + ?4, updated_at 
 const ROW: &str = "INSERT INTO hapax_journal (namespace, run_id, seq, base, step_id, path_hash, entry, sum) \
      VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
 
-/// What [`append`] writes, as statements for another's transaction in the same file, the fence last.
+/// What [`append`] writes, as statements for another's transaction in the same file.
 pub(super) fn within(append: &Append, entries: &[Vec<u8>], now: i64) -> Vec<Statement> {
     let key = [append.run.namespace.as_str().to_value(), append.run.run.as_str().to_value()];
-    let mut statements = vec![];
+    let mut statements = vec![fence(append, now)];
     for ((row, entry), seq) in append.rows.iter().zip(entries).zip(append.first_seq..) {
         let sum = row_sum(seq, &row.base, row.step, row.path_hash, entry);
         let numbers = [seq.cast_signed().to_value(), Value::Bytes(row.base.0.to_vec())];
@@ -47,6 +47,11 @@ pub(super) fn within(append: &Append, entries: &[Vec<u8>], now: i64) -> Vec<Stat
             statements.push(Statement { sql, values, must_meet: false });
         }
     }
+    statements
+}
+
+fn fence(append: &Append, now: i64) -> Statement {
+    let key = [append.run.namespace.as_str().to_value(), append.run.run.as_str().to_value()];
     let epoch = [
         append.epoch.counter.cast_signed().to_value(),
         Value::Bytes(append.epoch.nonce.to_be_bytes().to_vec()),
@@ -56,8 +61,7 @@ pub(super) fn within(append: &Append, entries: &[Vec<u8>], now: i64) -> Vec<Stat
     let base = append.rows.first().map_or(Value::Null, |row| Value::Bytes(row.base.0.to_vec()));
     let values =
         epoch.into_iter().chain(rows).chain(key).chain([append.unless_cancelled.to_value(), base]).collect();
-    statements.push(Statement { sql: fence_sql(FENCE).into_owned(), values, must_meet: true });
-    statements
+    Statement { sql: fence_sql(FENCE).into_owned(), values, must_meet: true }
 }
 
 /// Appends rows, or says why not.

@@ -481,7 +481,7 @@ impl Store for SqliteStore {
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             // The writer's connection goes last: only it can fold the log into the file.
-            self.readers.close();
+            self.readers.close().await;
             if let Some(thread) = self.queue.close() {
                 // Its panic has been reported by the panic hook; the tickets say `Unknown`.
                 let _ = tokio::task::spawn_blocking(move || thread.join()).await;

@@ -10,23 +10,30 @@ use super::{
     protocol::{Call, Stuck, begins, undo, undone},
 };
 use crate::{
+    clock,
+    effects::failed,
     gate::{Turn, lock},
     item::{Attempt, Live},
 };
 use hapax_core::{
     canary,
     commit::Write,
+    error::{Coded, code},
     journal::{EffectOutcome, Entry},
 };
 use hapax_store::{
-    StoreError,
+    StoreError, check_limits,
     db::{CommitError, DbError, Kind},
 };
 use serde::Serialize;
 use std::{
     fmt,
     sync::{Arc, atomic::Ordering},
+    time::Duration,
 };
+
+/// How long an answer may take when others wait for it.
+const ANSWER: Duration = Duration::from_secs(30);
 
 impl Call<'_> {
     /// The end is a row of the journal by the same COMMIT.
@@ -38,14 +45,23 @@ impl Call<'_> {
     {
         // In a file there is one writer: what the run has under way would wait for this transaction, and this one for that.
         let turn = match ready.database.kind() {
-            Kind::Sqlite => Some(self.live.gate.quiet_turn().await.map_err(|_| Stuck::Stopped)?),
+            Kind::Sqlite => {
+                let turn = self.site.attempt.with_store(self.live.gate.quiet_turn()).await;
+                Some(turn.map_err(|_| Stuck::Stopped)?)
+            }
             _ => None,
         };
         if !self.is_noted(ready) {
             self.site.attempt.item.see([self.entry(begins(self.db, ready.strategy))]);
         }
         let mut tx = self.open(ready).await?;
-        let outcome = match self.run(&mut tx, work).await? {
+        // Whoever waits for the turn meanwhile seems to wait for the store, which is nobody's time.
+        let time = turn.as_ref().map_or(Duration::MAX, |_| clock::left_until(self.site.attempt.deadline));
+        let done = match tokio::time::timeout(time, self.run(&mut tx, work)).await {
+            Ok(done) => done?,
+            Err(_) => Err(failed(code::NODE_TIMEOUT, "its attempt's time was over".into(), true)),
+        };
+        let outcome = match done {
             Ok(response) => EffectOutcome::Ok { response },
             Err(failed) => {
                 undo(tx).await?;
@@ -80,7 +96,7 @@ impl Ending {
             undo(tx).await?;
             return Ok(first);
         }
-        if !self.attempt.alive.load(Ordering::Acquire) {
+        if !self.attempt.alive.load(Ordering::Acquire) || self.attempt.is_condemned() {
             undo(tx).await?;
             return Err(Stuck::Stopped);
         }
@@ -92,8 +108,16 @@ impl Ending {
         };
         let rows = append.rows.len();
         let write = Arc::new(Write::Append(append));
+        if let Err(error) = check_limits(&write) {
+            undo(tx).await?;
+            return Ok(failed(error.code(), error.to_string(), false));
+        }
+        if let Err(error) = in_time(tx.inner.hurry()).await {
+            undo(tx).await?;
+            return undone(error);
+        }
         for statement in statements {
-            match tx.inner.execute(&statement.sql, &statement.values).await {
+            match in_time(tx.inner.execute(&statement.sql, &statement.values)).await {
                 Ok(0) if statement.must_meet && !canary::on("unfenced_ride") => {
                     undo(tx).await?;
                     return refused(live, write, DbError::Away("the run is another's".into())).await;
@@ -105,9 +129,10 @@ impl Ending {
                 }
             }
         }
-        match tx.inner.commit().await {
+        let committed = tokio::time::timeout(ANSWER, tx.inner.commit()).await;
+        match committed.unwrap_or_else(|_| Err(CommitError::Unknown("it doesn't answer".into()))) {
             Ok(()) => {}
-            Err(CommitError::RolledBack(error)) => return undone(error),
+            Err(CommitError::RolledBack(error)) => return refused(live, write, error).await,
             Err(CommitError::Ended(why)) => return Err(Stuck::Doubt(why)),
             Err(CommitError::Unknown(why)) => {
                 if !is_there(live, write).await? {
@@ -134,6 +159,12 @@ async fn refused(live: &Live, write: Arc<Write>, error: DbError) -> Result<Effec
         true => Err(Stuck::Doubt(format!("its end is recorded, and it was undone: {error}"))),
         false => undone(error),
     }
+}
+
+/// What a statement answers, unless nothing comes: others wait for the row that it holds.
+async fn in_time<T>(answer: impl Future<Output = Result<T, DbError>>) -> Result<T, DbError> {
+    let answer = tokio::time::timeout(ANSWER, answer).await;
+    answer.unwrap_or_else(|_| Err(DbError::Away("it doesn't answer".into())))
 }
 
 /// Whether a write is there, found out under the run's own lock, so that none is under way.

@@ -121,6 +121,9 @@ impl Databases {
             Some(Strategy::CoCommit) => Strategy::CoCommit,
             Some(_) if is_shared_file => return Err(unusable(&*database, SHARED_FILE)),
             None if may_ride => Strategy::CoCommit,
+            None if is_shared_file => {
+                return Err(DbError::Away("the runs in this file can't be written to".into()));
+            }
             Some(Strategy::Introspection) => {
                 answers().await?;
                 Strategy::Introspection
@@ -170,15 +173,16 @@ async fn may_write(database: &dyn Database, store: &dyn Store) -> Result<Own, Db
     let (base, path_hash, entry) = (Digest([0; 32]), PathHash(0), Entry::Took { letter: 0 });
     let rows = vec![JournalRow { seq: 0, base, step: 0, path_hash, entry }];
     let epoch = Epoch { counter: 0, nonce: 0 };
-    let nothing = Append { run, epoch, first_seq: 0, rows, unless_cancelled: true };
+    // A number that no row has.
+    let nothing = Append { run, epoch, first_seq: i64::MAX.unsigned_abs(), rows, unless_cancelled: true };
     let statements = store.within(&nothing).await.map_err(|error| away(&error))?;
     let mut tx = database.begin(&TxOptions::default()).await?;
     for statement in statements {
         match tx.execute(&statement.sql, &statement.values).await {
             Ok(_) => {}
-            Err(DbError::Away(why)) => return Err(DbError::Away(why)),
+            Err(DbError::Away(why) | DbError::Again(why)) => return Err(DbError::Away(why)),
             Err(error) => {
-                tracing::debug!(database = database.what(), %error, "transactions can't write to the runs");
+                tracing::warn!(database = database.what(), %error, "transactions can't write to the runs");
                 tx.rollback().await?;
                 return Ok(Own::Shut);
             }

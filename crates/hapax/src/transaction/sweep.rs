@@ -76,21 +76,31 @@ impl Markers {
 }
 
 /// The markers that these runs have left, as their journals tell: whoever left them may be gone.
-pub(crate) async fn left_by(shared: &Shared, runs: &[RunKey]) -> Result<Vec<Left>, StoreError> {
+pub(crate) async fn left_by(shared: &Shared, runs: &[RunKey]) -> Vec<Left> {
     let mut left = vec![];
     for run in runs {
-        let (mut journal, mut next_seq) = (vec![], 0);
-        loop {
-            let rows = shared.store.journal(run.clone(), next_seq, BATCH).await?;
-            let Some(last) = rows.last() else { break };
-            next_seq = last.seq + 1;
-            journal.extend(rows.into_iter().filter(|row| !matches!(row.entry, Entry::Chunk(_))));
-        }
-        let marked = marked(&journal).into_iter();
-        let at = clock::since_boot();
+        let journal = match journal(shared, run).await {
+            Ok(journal) => journal,
+            Err(error) => {
+                tracing::warn!(run = run.run.as_str(), %error, "its journal can't be read, so its markers stay");
+                continue;
+            }
+        };
+        let (marked, at) = (marked(&journal).into_iter(), clock::since_boot());
         left.extend(marked.map(|(database, id, step)| Left { database, id, run: run.clone(), step, at }));
     }
-    Ok(left)
+    left
+}
+
+/// All of a run's journal, without what it streamed.
+async fn journal(shared: &Shared, run: &RunKey) -> Result<Vec<JournalRow>, StoreError> {
+    let (mut journal, mut next_seq) = (vec![], 0);
+    loop {
+        let rows = shared.store.journal(run.clone(), next_seq, BATCH).await?;
+        let Some(last) = rows.last() else { return Ok(journal) };
+        next_seq = last.seq + 1;
+        journal.extend(rows.into_iter().filter(|row| !matches!(row.entry, Entry::Chunk(_))));
+    }
 }
 
 /// The database, the id and the step of each marker that a journal tells of.

@@ -33,10 +33,10 @@ use crate::{
     store::BoxFuture,
 };
 use hapax_core::json::Json;
-use mysql_async::{Conn, Error, Opts, Params, Value as Bound, prelude::Queryable};
+use mysql_async::{Conn, Error, Opts, OptsBuilder, Params, Value as Bound, prelude::Queryable};
 use std::{
     collections::HashSet,
-    sync::{Arc, Mutex, Once, PoisonError},
+    sync::{Arc, Mutex, Once, OnceLock, PoisonError},
     time::Duration,
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -46,6 +46,12 @@ const SESSION: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; S
      wait_timeout = 600, innodb_lock_wait_timeout = 10, lock_wait_timeout = 60, completion_type = 'NO_CHAIN', \
      sql_safe_updates = 0, sql_select_limit = 18446744073709551615, time_zone = '+00:00' \
      /*M! , idle_transaction_timeout = 600 */";
+
+/// As long as a session of the store's may stand still in a transaction, and as long as others may.
+const HURRY: &str = "SET SESSION wait_timeout = 60 /*M! , idle_transaction_timeout = 60 */";
+const PATIENT: &str = "SET SESSION wait_timeout = 600 /*M! , idle_transaction_timeout = 600 */; ";
+/// Statements that a session keeps prepared.
+const STATEMENTS: usize = 32;
 
 /// A MySQL or MariaDB database of the user's.
 ///
@@ -82,6 +88,9 @@ pub struct MySqlDatabase {
     room: Arc<Semaphore>,
     /// Tables that are known to roll back.
     sound: Mutex<HashSet<String>>,
+    /// Whether a transaction that reads repeatably where nothing else is said, and one that asks for that, fails when a row
+    /// that it changes was changed since.
+    strict: OnceLock<(bool, bool)>,
 }
 
 struct UserSession {
@@ -90,6 +99,8 @@ struct UserSession {
     isolation: String,
     /// It may hold something beyond its transaction, so nobody else gets it.
     stained: bool,
+    /// It may not stand still for as long as others.
+    hurries: bool,
 }
 
 impl std::fmt::Debug for MySqlDatabase {
@@ -109,6 +120,7 @@ impl MySqlDatabase {
     pub async fn open_with(url: &str, options: &DatabaseOptions) -> Result<Arc<Self>, DbError> {
         let what = hidden(url);
         let (address, mode) = address(url).map_err(|why| DbError::Unusable { what: what.clone(), why })?;
+        let address = OptsBuilder::from_opts(address).stmt_cache_size(STATEMENTS).into();
         let database = Arc::new(Self {
             address,
             mode,
@@ -118,6 +130,7 @@ impl MySqlDatabase {
             idle: Mutex::default(),
             room: Arc::new(Semaphore::new(options.sessions.max(1))),
             sound: Mutex::default(),
+            strict: OnceLock::new(),
         });
         database.give_back(database.connect().await?);
         Ok(database)
@@ -140,7 +153,9 @@ impl MySqlDatabase {
         conn.query_drop(SESSION).await.map_err(|error| failed(&error))?;
         let settings = Settings::of(conn.query(ASK).await.map_err(|error| failed(&error))?);
         self.check(&settings)?;
-        Ok(UserSession { conn, isolation: settings.isolation(), stained: false })
+        let strict = settings.is_snapshot_strict();
+        self.strict.get_or_init(|| (strict && settings.isolation() == "REPEATABLE READ", strict));
+        Ok(UserSession { conn, isolation: settings.isolation(), stained: false, hurries: false })
     }
 
     fn check(&self, settings: &Settings) -> Result<(), DbError> {
@@ -204,6 +219,14 @@ impl Database for Arc<MySqlDatabase> {
         })
     }
 
+    fn fails_if_changed(&self, isolation: Isolation) -> bool {
+        let (by_default, if_asked) = self.strict.get().copied().unwrap_or_default();
+        match isolation {
+            Isolation::Default => by_default,
+            isolation => if_asked && isolation == Isolation::RepeatableRead,
+        }
+    }
+
     fn prepare(&self) -> BoxFuture<'_, Result<(), DbError>> {
         Box::pin(self.prepare_marker())
     }
@@ -218,7 +241,10 @@ impl Database for Arc<MySqlDatabase> {
                 Isolation::Serializable => "SERIALIZABLE",
             };
             let access = if options.read_only { "READ ONLY" } else { "READ WRITE" };
-            let begin = format!("SET TRANSACTION ISOLATION LEVEL {isolation}; START TRANSACTION {access}");
+            let patience = if session.hurries { PATIENT } else { "" };
+            session.hurries = false;
+            let begin =
+                format!("{patience}SET TRANSACTION ISOLATION LEVEL {isolation}; START TRANSACTION {access}");
             session.conn.query_drop(begin).await.map_err(|error| failed(&error))?;
             Ok(Box::new(MyTransaction {
                 session,
@@ -261,7 +287,7 @@ impl Database for Arc<MySqlDatabase> {
 
 fn failed(error: &Error) -> DbError {
     match error {
-        Error::Server(said) if said.code == 1213 => DbError::Again(said.message.clone()),
+        Error::Server(said) if matches!(said.code, 1020 | 1213) => DbError::Again(said.message.clone()),
         Error::Server(said) if said.code == 1205 => DbError::Away(said.message.clone()),
         // Written to in a transaction that only reads.
         Error::Server(said) if said.code == 1792 || !ends_session(error) => {

@@ -3,7 +3,7 @@
 //! Invariant: after every statement the server says whether the transaction still is. One that it has ended by itself
 //! (a deadlock, a statement that commits) takes no further statement: outside of it each would commit by itself.
 
-use super::{MySqlDatabase, UserSession, failed, row::row, written::written};
+use super::{HURRY, MySqlDatabase, UserSession, failed, row::row, written::written};
 use crate::{
     db::{
         CommitError, DbError, Kind, Marked, Row, Transaction, Value, end_savepoint, guard, marker, savepoint,
@@ -119,6 +119,11 @@ impl Transaction for MyTransaction {
 
     fn unsave(&mut self, number: u32, keep: bool) -> BoxFuture<'_, Result<(), DbError>> {
         Box::pin(self.text(end_savepoint(number, keep)))
+    }
+
+    fn hurry(&mut self) -> BoxFuture<'_, Result<(), DbError>> {
+        self.session.hurries = true;
+        Box::pin(self.text(HURRY.to_owned()))
     }
 
     fn mark<'a>(&'a mut self, id: &'a str, result: &'a Json) -> BoxFuture<'a, Result<Marked, DbError>> {

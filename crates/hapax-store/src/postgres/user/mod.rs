@@ -291,7 +291,10 @@ fn failed(error: &tokio_postgres::Error) -> DbError {
     match *said.code() {
         SqlState::T_R_SERIALIZATION_FAILURE | SqlState::T_R_DEADLOCK_DETECTED => DbError::Again(message),
         SqlState::LOCK_NOT_AVAILABLE | SqlState::TOO_MANY_CONNECTIONS => DbError::Away(message),
-        SqlState::READ_ONLY_SQL_TRANSACTION => DbError::Statement { message, state },
+        // So many values don't fit the statement.
+        SqlState::READ_ONLY_SQL_TRANSACTION | SqlState::PROTOCOL_VIOLATION => {
+            DbError::Statement { message, state }
+        }
         _ if ends_session(error) => DbError::Away(message),
         _ => DbError::Statement { message, state },
     }

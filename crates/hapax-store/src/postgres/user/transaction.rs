@@ -31,6 +31,10 @@ use tokio_postgres::{
 const COMMIT: &str =
     "SET LOCAL client_min_messages = 'warning'; SET LOCAL synchronous_commit TO DEFAULT; COMMIT";
 
+/// Whether the transaction is still ours; as long as a session of the store's may stand still in one.
+const HURRY: &str = "SELECT coalesce(current_setting('hapax.open', true), '') = '1' \
+     AND set_config('idle_in_transaction_session_timeout', '60s', true) <> ''";
+
 pub(super) struct PgTransaction {
     pub(super) session: UserSession,
     pub(super) database: Arc<PostgresDatabase>,
@@ -73,8 +77,13 @@ impl Transaction for PgTransaction {
     fn execute<'a>(&'a mut self, sql: &'a str, values: &'a [Value]) -> BoxFuture<'a, Result<u64, DbError>> {
         Box::pin(async move {
             self.admit(sql)?;
-            let values: Vec<Bound<'_>> = values.iter().map(Bound).collect();
-            let done = self.session.client.execute_raw(sql, values).await;
+            let done = async {
+                let rows = self.session.client.query_typed_raw(sql, untyped(values)).await?;
+                let mut rows = pin!(rows);
+                while rows.try_next().await?.is_some() {}
+                Ok(rows.rows_affected().unwrap_or(0))
+            };
+            let done = done.await;
             self.heard(done)
         })
     }
@@ -86,9 +95,8 @@ impl Transaction for PgTransaction {
     ) -> BoxFuture<'a, Result<Vec<Row>, DbError>> {
         Box::pin(async move {
             self.admit(sql)?;
-            let values: Vec<Bound<'_>> = values.iter().map(Bound).collect();
             let rows = async {
-                let rows = self.session.client.query_raw(sql, values).await?;
+                let rows = self.session.client.query_typed_raw(sql, untyped(values)).await?;
                 pin!(rows).try_collect::<Vec<_>>().await
             };
             let rows = rows.await;
@@ -113,6 +121,15 @@ impl Transaction for PgTransaction {
             }
             let ended = self.session.client.batch_execute(&end_savepoint(number, keep)).await;
             self.heard(ended)
+        })
+    }
+
+    fn hurry(&mut self) -> BoxFuture<'_, Result<(), DbError>> {
+        Box::pin(async move {
+            self.standing.sends()?;
+            let asked = self.session.client.query_typed_one(HURRY, &[]).await;
+            let row = self.heard(asked)?;
+            if row.try_get(0).unwrap_or(false) { Ok(()) } else { Err(self.ended()) }
         })
     }
 
@@ -198,6 +215,11 @@ impl Transaction for PgTransaction {
 /// Whether an error of COMMIT leaves open how it ended: the session is lost, or the server says so itself.
 fn leaves_open(error: &Error) -> bool {
     ends_session(error) || error.code() == Some(&SqlState::T_R_STATEMENT_COMPLETION_UNKNOWN)
+}
+
+/// Values whose types the server finds: a statement that says nothing of them needs no round trip to be prepared.
+fn untyped(values: &[Value]) -> impl ExactSizeIterator<Item = (Bound<'_>, Type)> {
+    values.iter().map(|value| (Bound(value), Type::UNKNOWN))
 }
 
 /// A value as it is written: the server reads it as whatever the statement wants in its place.
