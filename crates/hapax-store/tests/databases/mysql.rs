@@ -5,8 +5,10 @@ use crate::{
     raw::Raw,
 };
 use futures::future::join;
-use hapax_servers::MariaDb;
-use hapax_store::db::{DatabaseOptions, DbError, Kind, Refused, ToValue, TxOptions, marker_table};
+use hapax_servers::{MariaDb, sql};
+use hapax_store::db::{
+    Database, DatabaseOptions, DbError, Kind, MySqlDatabase, Refused, ToValue, TxOptions, marker_table,
+};
 
 fn place() -> Place {
     Place::new(Kind::MySql)
@@ -205,4 +207,21 @@ async fn a_transaction_sees_one_moment_as_the_database_has_it() {
     assert_eq!(one(&mut *tx, count, &[]).await.get::<i64>(0), Ok(0));
     with_effect(&database, 1).await.commit().await.expect("another commits");
     assert_eq!(one(&mut *tx, count, &[]).await.get::<i64>(0), Ok(0));
+}
+
+/// A server that is full of them refuses those of all its clients.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn statements_do_not_pile_up_on_the_server() {
+    let server = MariaDb::start().expect("a server");
+    let options = DatabaseOptions { sessions: 1, ..DatabaseOptions::default() };
+    let database = MySqlDatabase::open_with(&server.url(), &options).await.expect("a database");
+    for n in 0..100 {
+        let mut tx = database.begin(&TxOptions::default()).await.expect("a transaction");
+        tx.query(&format!("SELECT {n}"), &[]).await.expect("a number");
+        tx.query("SELECT ?", &[n.to_value()]).await.expect("the same");
+        tx.rollback().await.expect("an end");
+    }
+    let ask = "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'PREPARED_STMT_COUNT'";
+    let left: u64 = sql(&server.url(), ask).expect("an answer").trim().parse().expect("a number");
+    assert!(left <= 32, "{left} are left");
 }
