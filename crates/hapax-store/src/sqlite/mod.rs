@@ -313,12 +313,12 @@ impl Store for SqliteStore {
     fn settle(&self, write: Arc<Write>) -> Answer<'_, Written> {
         Box::pin(async move {
             let settled = self.queue.call(write.run().clone(), move |tx| match commit::settle(tx, &write) {
-                Err(Halt::Settle(answer)) => Ok(answer),
-                Ok(written) => Ok(Ok(written)),
+                Err(Halt::Settle(answer)) => Ok(Box::new(answer)),
+                Ok(written) => Ok(Box::new(Ok(written))),
                 Err(Halt::Sql(error)) => Err(Halt::Sql(error)),
             });
             // Without the lock of the file nothing is known.
-            settled.await.map_err(|error| match error {
+            *settled.await.map_err(|error| match error {
                 StoreError::Retry(source) => StoreError::Unknown(source),
                 error => error,
             })?

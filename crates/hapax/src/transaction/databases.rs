@@ -146,8 +146,8 @@ impl Databases {
 }
 
 /// What is said where a transaction can't write to the runs.
-const NOT_OWN: &str = "co-commit is asked for, and the runs aren't in this database, or its user lacks rights: INSERT on hapax_journal, \
-     SELECT and UPDATE on hapax_runs and hapax_letters";
+const NOT_OWN: &str = "co-commit is asked for, and the runs aren't in this database, or its user lacks rights to their tables: \
+     see docs/guide/transactions.md";
 /// What is said of another strategy in the file of the runs.
 const SHARED_FILE: &str = "the runs are in this file, which takes one writer at a time: leave the strategy open, or use a file of its own";
 
