@@ -345,7 +345,7 @@ impl Call<'_> {
     /// Waits until the run is ours for sure: what the store doesn't fence must not be done before. Never returns when it is
     /// another's.
     async fn while_leased(&self) {
-        while !self.live.gate.is_leased() && !canary::on("lease_unwatched") {
+        while !self.live.gate.is_leased() {
             self.site.unless_stopped(self.live).await;
             tokio::time::sleep(LOOK).await;
         }
