@@ -20,7 +20,8 @@ Workloads, each in this process; prints BEGIN, then RESULT {json}:
   writes RUNS EACH             runs at the same time, each with so many recorded writes
   timers RUNS SECONDS          parked runs that are due one after the other
   replay STEPS                 a run made again from its record
-  transfers COUNT IN_FLIGHT HOW  transactions between accounts, so many at a time: bare, co-commit, marker, introspection
+  transfers COUNT IN_FLIGHT HOW [STEP]  transactions between accounts, so many at a time: bare, co-commit, marker,
+                               introspection; so many in each step, or one
   fill RUNS STEPS              fills a database
   limit-fsync COUNT            fdatasync alone
   limit-rows COMMITS ROWS      SQLite alone, rows of nothing in particular
@@ -149,6 +150,8 @@ pub enum Workload {
         in_flight: u64,
         /// How the outcome of each is known; none: nobody asks, and there is no engine.
         strategy: Option<Strategy>,
+        /// How many in each step.
+        step: u64,
     },
     /// Older runs for others to be measured among.
     Fill {
@@ -284,10 +287,11 @@ fn parse_workload(words: &[&str]) -> Result<Workload, String> {
         ["writes", runs, each] => Workload::Writes { runs: number(runs)?, each: number(each)? },
         ["timers", runs, seconds] => Workload::Timers { runs: number(runs)?, seconds: number(seconds)? },
         ["replay", steps] => Workload::Replay { steps: number(steps)? },
-        ["transfers", count, in_flight, how] => Workload::Transfers {
+        ["transfers", count, in_flight, how, step @ ..] if step.len() < 2 => Workload::Transfers {
             count: number(count)?,
             in_flight: number(in_flight)?,
             strategy: parse_strategy(how)?,
+            step: step.first().map_or(Ok(1), |step| number(step))?.max(1),
         },
         ["fill", runs, steps] => Workload::Fill { runs: number(runs)?, steps: number(steps)? },
         ["limit-fsync", count] => Workload::LimitFsync { count: number(count)? },
@@ -359,7 +363,7 @@ mod tests {
         assert_eq!(w4, Workload::W4 { steps: 100, bytes: 102_400, replaced: true });
         let w5 = drive("--store x: w5 200 f.txt 100").workload;
         let bare = drive("--store x: transfers 64 32 bare").workload;
-        assert_eq!(bare, Workload::Transfers { count: 64, in_flight: 32, strategy: None });
+        assert_eq!(bare, Workload::Transfers { count: 64, in_flight: 32, strategy: None, step: 1 });
         assert_eq!(w5, Workload::W5 { steps: 200, file: "f.txt".into(), die_at: Some(100) });
     }
 

@@ -48,8 +48,8 @@ async fn run_on_engine(drive: &Drive, workload: &Workload) -> Result<()> {
         Workload::W5Resume { steps, file } => crash::resume(drive, *steps, file).await,
         Workload::Reads { steps, each } => journal::calls(drive, EffectKind::Read, (1, *steps, *each)).await,
         Workload::Writes { runs, each } => journal::calls(drive, EffectKind::Write, (*runs, 1, *each)).await,
-        Workload::Transfers { count, in_flight, strategy } => {
-            transfers::run(drive, *count, *in_flight, *strategy).await
+        Workload::Transfers { count, in_flight, strategy, step } => {
+            transfers::run(drive, [*count, *in_flight, *step], *strategy).await
         }
         Workload::Replay { steps } => journal::replay(drive, *steps).await,
         Workload::Timers { runs, seconds } => journal::timers(drive, *runs, *seconds).await,

@@ -10,6 +10,7 @@
 )]
 
 pub(crate) mod guard;
+pub(crate) mod known;
 pub(crate) mod marker;
 #[cfg(feature = "sqlite")]
 mod sqlite;
@@ -316,11 +317,10 @@ pub trait Transaction: Send {
     /// Keeps, or undoes, what came after a savepoint.
     fn unsave(&mut self, number: u32, keep: bool) -> BoxFuture<'_, Result<(), DbError>>;
 
-    /// About to be ended: it must still be open, and a session that stands still from now on is ended by the server soon,
-    /// since others wait for what comes next.
-    fn hurry(&mut self) -> BoxFuture<'_, Result<(), DbError>> {
-        Box::pin(std::future::ready(Ok(())))
-    }
+    /// Runs statements of the store's own behind the user's; answers whether the one that must has met a row, and none
+    /// after it is run unless it has. Others wait for what the first of them holds, so a session that stands still from then
+    /// on is ended by the server soon.
+    fn ride<'a>(&'a mut self, statements: &'a [Statement]) -> BoxFuture<'a, Result<bool, DbError>>;
 
     /// Leaves the marker: the last statement. Once it has failed, or is [taken](Marked::Taken), nothing can be
     /// committed.

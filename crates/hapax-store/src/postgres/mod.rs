@@ -22,6 +22,7 @@ mod user;
 
 use crate::{
     codec::{Codec, PayloadCodec},
+    db::Statement,
     error::StoreError,
     server::{
         OnServer, ServerStore,
@@ -224,5 +225,10 @@ impl OnServer for PostgresStore {
     fn words(&self, sql: &str) -> String {
         let PostgresOptions { schema, shared } = &self.server.options;
         translate(sql, &format!("\"{}\".{}", schema.replace('"', "\"\""), shared.prefix))
+    }
+
+    fn riding(&self, statements: Vec<Statement>) -> Vec<Statement> {
+        let in_words = |statement: Statement| Statement { sql: self.words(&statement.sql), ..statement };
+        user::together(statements).into_iter().map(in_words).collect()
     }
 }

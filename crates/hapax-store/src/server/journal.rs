@@ -25,6 +25,11 @@ use hapax_core::{
 
 /// Rows that one statement writes at the most.
 const ROWS: usize = 200;
+/// What a row is written into, and what each of its values is.
+const INTO: &str =
+    "INSERT INTO hapax_journal (namespace, run_id, seq, base, step_id, path_hash, entry, row_sum)";
+#[cfg(feature = "postgres")]
+pub(crate) const TYPES: [&str; 8] = ["text", "text", "int8", "bytea", "int8", "int8", "bytea", "bytea"];
 /// Rows that are read at once.
 const PAGE: usize = 1000;
 
@@ -102,10 +107,7 @@ pub(super) async fn insert(
                 sum,
             ]);
         }
-        let sql = format!(
-            "INSERT INTO hapax_journal (namespace, run_id, seq, base, step_id, path_hash, entry, row_sum) VALUES {}",
-            place_rows(some.len(), 8)
-        );
+        let sql = format!("{INTO} VALUES {}", place_rows(some.len(), 8));
         tx.execute(&sql, &values).await?;
     }
     for row in rows {

@@ -16,7 +16,7 @@ pub(crate) mod chain;
 pub(crate) mod commit;
 mod creation;
 pub(crate) mod error;
-mod journal;
+pub(crate) mod journal;
 mod lease;
 mod limit;
 mod mailbox;
@@ -300,6 +300,12 @@ pub(crate) trait OnServer: Send + Sync + 'static {
 
     /// A statement in the server's words, which finds our tables from any session.
     fn words(&self, sql: &str) -> String;
+
+    /// Statements for another's transaction, the fence first.
+    fn riding(&self, statements: Vec<Statement>) -> Vec<Statement> {
+        let in_words = |statement: Statement| Statement { sql: self.words(&statement.sql), ..statement };
+        statements.into_iter().map(in_words).collect()
+    }
 }
 
 impl<T: OnServer> Store for T {
@@ -352,7 +358,7 @@ impl<T: OnServer> Store for T {
     }
 
     fn within<'a>(&'a self, append: &'a Append) -> Answer<'a, Vec<Statement>> {
-        Box::pin(within::append(append, &self.server().codec, |sql| self.words(sql)))
+        Box::pin(async move { Ok(self.riding(within::append(append, &self.server().codec).await?)) })
     }
 
     fn load(&self, run: RunKey) -> Answer<'_, Loaded> {

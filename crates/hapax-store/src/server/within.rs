@@ -18,14 +18,10 @@ use crate::{
 };
 use hapax_core::commit::Append;
 
-/// The statements of an append; `words` puts the server's own for what differs.
-pub(crate) async fn append(
-    append: &Append,
-    codec: &Codec,
-    words: impl Fn(&str) -> String + Send,
-) -> Result<Vec<Statement>, StoreError> {
+/// The statements of an append, in the words that all servers share.
+pub(crate) async fn append(append: &Append, codec: &Codec) -> Result<Vec<Statement>, StoreError> {
     let entries = prepare::entries(&append.rows, codec).map_err(StoreError::Retry)?;
-    let mut noted = Noted { statements: vec![], words };
+    let mut noted = Noted::default();
     let mut tx = Tx { session: &mut noted, codec, hints: vec![] };
     match journal::append(&mut tx, append, &entries).await {
         Ok(_) => {}
@@ -36,21 +32,21 @@ pub(crate) async fn append(
 }
 
 /// A session that notes what it is told, and does nothing.
-struct Noted<W> {
+#[derive(Default)]
+struct Noted {
     statements: Vec<Statement>,
-    words: W,
 }
 
 fn nothing<T: Send + 'static>() -> Done<'static, T> {
     Box::pin(std::future::ready(Err(Fault::Nothing("what is only noted has no answer".into()))))
 }
 
-impl<W: Fn(&str) -> String + Send> Session for Noted<W> {
+impl Session for Noted {
     fn execute<'a>(&'a mut self, sql: &'a str, values: &'a [Value<'a>]) -> Done<'a, u64> {
         // The fence must meet its run's row; whatever else there is follows from it.
         let must_meet = self.statements.is_empty();
         let values = values.iter().map(owned).collect();
-        self.statements.push(Statement { sql: (self.words)(sql), values, must_meet });
+        self.statements.push(Statement { sql: sql.to_owned(), values, must_meet });
         Box::pin(std::future::ready(Ok(1)))
     }
 

@@ -329,3 +329,59 @@ async fn what_has_no_type_of_ours_is_read_as_it_is_written() {
     let unread = tx.query("SELECT ARRAY[1, 2]", &[]).await.unwrap_err().to_string();
     assert!(unread.contains("cast it in the statement"), "{unread}");
 }
+
+/// What a session has prepared is out of date when its table has changed: the transaction is undone and can be run again, in
+/// whichever session.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_table_may_change_between_two_transactions() {
+    let place = place();
+    place.sql("CREATE TABLE shelf (item text); INSERT INTO shelf VALUES ('anvil')");
+    let database = place.with_sessions(1).await;
+    let look = async || -> Result<usize, DbError> {
+        let mut tx = begin(&database).await;
+        let rows = tx.query("SELECT * FROM shelf", &[]).await;
+        tx.rollback().await?;
+        Ok(rows?[0].len())
+    };
+    for _ in 0..3 {
+        assert_eq!(look().await.expect("a row"), 1);
+    }
+    place.sql("ALTER TABLE shelf ADD COLUMN free bigint");
+    assert!(matches!(look().await, Err(DbError::Away(_))), "nothing but time is lost");
+    for _ in 0..3 {
+        assert_eq!(look().await.expect("a row"), 2);
+    }
+}
+
+/// Values are bound the same way whether their statement is prepared or not, and few statements are kept.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_statement_that_is_kept_takes_the_same_values() {
+    let place = place();
+    place.sql("CREATE TABLE odd (n bigint, x float8, b bytea, t text, at timestamptz, flag bool)");
+    let database = place.with_sessions(1).await;
+    let into = "INSERT INTO odd VALUES ($1, $2, $3, $4, $5, $6)";
+    let values = [
+        7_i64.to_value(),
+        0.5_f64.to_value(),
+        vec![0_u8, 255, 92].to_value(),
+        "it's".to_value(),
+        "2026-01-01T00:00:00Z".to_value(),
+        true.to_value(),
+    ];
+    for _ in 0..3 {
+        let mut tx = begin(&database).await;
+        assert_eq!(tx.execute(into, &values).await.expect("a row"), 1);
+        tx.commit().await.expect("a commit");
+    }
+    let same = "SELECT count(*), count(DISTINCT odd::text), bool_and(b = '\\x00ff5c') FROM odd";
+    assert_eq!(place.sql(same).split_whitespace().collect::<Vec<_>>().join(""), "3|1|t");
+    let mut tx = begin(&database).await;
+    for n in 0..80 {
+        let ask = format!("SELECT {n}");
+        tx.query(&ask, &[]).await.expect("a number");
+        tx.query(&ask, &[]).await.expect("the same");
+    }
+    let kept = one(&mut *tx, "SELECT count(*) FROM pg_prepared_statements", &[]).await;
+    assert!(kept.get::<i64>(0).expect("a number") <= 32);
+    tx.rollback().await.expect("an end");
+}

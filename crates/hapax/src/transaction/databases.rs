@@ -177,19 +177,16 @@ async fn may_write(database: &dyn Database, store: &dyn Store) -> Result<Own, Db
     let nothing = Append { run, epoch, first_seq: i64::MAX.unsigned_abs(), rows, unless_cancelled: true };
     let statements = store.within(&nothing).await.map_err(|error| away(&error))?;
     let mut tx = database.begin(&TxOptions::default()).await?;
-    for statement in statements {
-        match tx.execute(&statement.sql, &statement.values).await {
-            Ok(_) => {}
-            Err(DbError::Away(why) | DbError::Again(why)) => return Err(DbError::Away(why)),
-            Err(error) => {
-                tracing::warn!(database = database.what(), %error, "transactions can't write to the runs");
-                tx.rollback().await?;
-                return Ok(Own::Shut);
-            }
+    let tried = tx.ride(&statements).await;
+    tx.rollback().await?;
+    match tried {
+        Ok(_) => Ok(Own::Open),
+        Err(DbError::Away(why) | DbError::Again(why)) => Err(DbError::Away(why)),
+        Err(error) => {
+            tracing::warn!(database = database.what(), %error, "transactions can't write to the runs");
+            Ok(Own::Shut)
         }
     }
-    tx.rollback().await?;
-    Ok(Own::Open)
 }
 
 async fn open(url: &str) -> Result<Arc<dyn Database>, DbError> {

@@ -19,7 +19,7 @@ use tokio_postgres::{Client, NoTls, Statement};
 
 const TABLES: [&str; 2] = [
     "CREATE TABLE accounts (id BIGINT NOT NULL PRIMARY KEY, cents BIGINT NOT NULL)",
-    "CREATE TABLE transfers (id {auto}, giver BIGINT NOT NULL, taker BIGINT NOT NULL, cents BIGINT NOT NULL)",
+    "CREATE TABLE entries (id {auto}, account BIGINT NOT NULL, cents BIGINT NOT NULL)",
 ];
 
 /// Accounts with nothing in them.
@@ -39,17 +39,17 @@ pub(super) async fn set_up(bank: &str, kind: Kind) -> Result<()> {
 
 /// Whether there were so many transfers, and the money is all there.
 pub(super) async fn audit(bank: &str, kind: Kind, made: u64) -> Result<()> {
-    let ask = "SELECT concat(count(*), ' ', sum(cents)) FROM transfers";
+    let ask = "SELECT concat(count(*), ' ', sum(abs(cents))) FROM entries";
     let noted = say(bank, kind, if kind == Kind::Sqlite { SQLITE_COUNT } else { ask }).await?;
     let sum = say(bank, kind, "SELECT sum(cents) FROM accounts").await?;
-    let expected = format!("{made} {}", made as i64 * CENTS);
+    let expected = format!("{} {}", 2 * made, 2 * made as i64 * CENTS);
     if (noted.trim(), sum.trim()) == (&*expected, "0") {
         return Ok(());
     }
-    Err(format!("transfers and cents: `{}` instead of `{expected}`, sum {}", noted.trim(), sum.trim()).into())
+    Err(format!("entries and cents: `{}` instead of `{expected}`, sum {}", noted.trim(), sum.trim()).into())
 }
 
-const SQLITE_COUNT: &str = "SELECT count(*) || ' ' || sum(cents) FROM transfers";
+const SQLITE_COUNT: &str = "SELECT count(*) || ' ' || sum(abs(cents)) FROM entries";
 
 /// Runs a statement; answers what it says first.
 async fn say(bank: &str, kind: Kind, statement: &str) -> Result<String> {
@@ -167,7 +167,8 @@ impl Session {
                 client.batch_execute("BEGIN").await?;
                 client.execute(&*take, &[&giver, &CENTS]).await?;
                 client.execute(&*give, &[&taker, &CENTS]).await?;
-                client.execute(&*note, &[&giver, &taker, &CENTS]).await?;
+                client.execute(&*note, &[&giver, &-CENTS]).await?;
+                client.execute(&*note, &[&taker, &CENTS]).await?;
                 client.query_one(&*read, &[&giver]).await?.try_get::<_, i64>(0)?;
                 client.batch_execute("COMMIT").await?;
                 Ok(Session::Postgres(session))
@@ -177,7 +178,8 @@ impl Session {
                 conn.query_drop("START TRANSACTION").await?;
                 conn.exec_drop(&*take, (CENTS, giver)).await?;
                 conn.exec_drop(&*give, (CENTS, taker)).await?;
-                conn.exec_drop(&*note, (giver, taker, CENTS)).await?;
+                conn.exec_drop(&*note, (giver, -CENTS)).await?;
+                conn.exec_drop(&*note, (taker, CENTS)).await?;
                 conn.exec_first::<i64, _, _>(&*read, (giver,)).await?.ok_or("an account is missing")?;
                 conn.query_drop("COMMIT").await?;
                 Ok(Session::MySql(session))
@@ -195,7 +197,8 @@ fn in_file(file: &Connection, statements: &Statements, giver: i64, taker: i64) -
     file.execute_batch("BEGIN IMMEDIATE")?;
     file.prepare_cached(statements.take)?.execute((CENTS, giver))?;
     file.prepare_cached(statements.give)?.execute((CENTS, taker))?;
-    file.prepare_cached(statements.note)?.execute((giver, taker, CENTS))?;
+    file.prepare_cached(statements.note)?.execute((giver, -CENTS))?;
+    file.prepare_cached(statements.note)?.execute((taker, CENTS))?;
     file.prepare_cached(statements.read)?.query_row([giver], |row| row.get::<_, i64>(0))?;
     file.execute_batch("COMMIT")
 }

@@ -1,4 +1,4 @@
-//! Transfers of runs: one in each step, so many runs at a time.
+//! Transfers of runs: so many in each step, so many runs at a time.
 
 use super::{CENTS, Statements, accounts, statements, timed};
 use crate::{Result, args::Drive, meter::Tally, workloads};
@@ -33,11 +33,26 @@ struct Shared {
     kind: Kind,
     statements: Statements,
     strategy: Strategy,
+    /// Transfers in each step.
+    each: u64,
 }
 
 async fn step(mut ctx: hapax::Ctx<Batch, Arc<Shared>>) -> hapax::Result<BatchDelta> {
-    let (batch, shared) = (ctx.state(), ctx.app());
-    let (giver, taker) = accounts(batch.run + batch.done * batch.runs);
+    let (batch, shared) = (ctx.state().clone(), ctx.app().clone());
+    let count = shared.each.min(batch.of - batch.done);
+    let mut left = 0;
+    for number in batch.done..batch.done + count {
+        left = transfer(&mut ctx, &shared, batch.run + number * batch.runs).await?;
+    }
+    Ok(Batch::delta().done(count).left(left))
+}
+
+async fn transfer(
+    ctx: &mut hapax::Ctx<Batch, Arc<Shared>>,
+    shared: &Shared,
+    number: u64,
+) -> Result<i64, hapax::EffectError> {
+    let (giver, taker) = accounts(number);
     let options = TxOptions { strategy: Some(shared.strategy), ..TxOptions::default() };
     let Statements { take, give, note, read } = shared.statements;
     let is_postgres = shared.kind == Kind::Postgres;
@@ -49,11 +64,11 @@ async fn step(mut ctx: hapax::Ctx<Batch, Arc<Shared>>) -> hapax::Result<BatchDel
             tx.execute(take, &[&CENTS, &giver]).await?;
             tx.execute(give, &[&CENTS, &taker]).await?;
         }
-        tx.execute(note, &[&giver, &taker, &CENTS]).await?;
+        tx.execute(note, &[&giver, &-CENTS]).await?;
+        tx.execute(note, &[&taker, &CENTS]).await?;
         tx.query_one::<i64>(read, &[&giver]).await
     });
-    let left = timed(&shared.tally, transfer).await?;
-    Ok(Batch::delta().done(1u64).left(left))
+    timed(&shared.tally, transfer).await
 }
 
 pub(super) struct Durable {
@@ -65,8 +80,7 @@ impl Durable {
     pub(super) async fn open(
         drive: &Drive,
         bank: &str,
-        kind: Kind,
-        strategy: Strategy,
+        (kind, strategy, each): (Kind, Strategy, u64),
         tally: Arc<Tally>,
     ) -> Result<Self> {
         let builder = Engine::builder().options(workloads::options(drive)).database(BANK.0, bank);
@@ -75,7 +89,7 @@ impl Durable {
             .node(STEP, step)
             .edge_if(STEP, STEP, "more", |batch: &Batch| batch.done < batch.of)
             .end(STEP);
-        let shared = Arc::new(Shared { tally, kind, statements: statements(kind), strategy });
+        let shared = Arc::new(Shared { tally, kind, statements: statements(kind), strategy, each });
         let flow = engine.register(graph, shared).await?;
         Ok(Self { engine, flow })
     }

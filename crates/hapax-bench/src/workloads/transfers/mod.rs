@@ -1,4 +1,4 @@
-//! Transfers between accounts in a database of the user's: two updates, an insert and a question in one transaction.
+//! Transfers between accounts in a database of the user's: two updates, two inserts and a question in one transaction.
 //!
 //! Invariant: bare or durable, each makes the same statements with the same driver over as many sessions, and at the end the
 //! money is counted. The runs live where the accounts are: on a server in the same database, in SQLite in a file beside, unless
@@ -43,13 +43,13 @@ fn statements(kind: Kind) -> Statements {
         Kind::Postgres => Statements {
             take: "UPDATE accounts SET cents = cents - $2 WHERE id = $1",
             give: "UPDATE accounts SET cents = cents + $2 WHERE id = $1",
-            note: "INSERT INTO transfers (giver, taker, cents) VALUES ($1, $2, $3)",
+            note: "INSERT INTO entries (account, cents) VALUES ($1, $2)",
             read: "SELECT cents FROM accounts WHERE id = $1",
         },
         Kind::MySql | Kind::Sqlite => Statements {
             take: "UPDATE accounts SET cents = cents - ? WHERE id = ?",
             give: "UPDATE accounts SET cents = cents + ? WHERE id = ?",
-            note: "INSERT INTO transfers (giver, taker, cents) VALUES (?, ?, ?)",
+            note: "INSERT INTO entries (account, cents) VALUES (?, ?)",
             read: "SELECT cents FROM accounts WHERE id = ?",
         },
     }
@@ -89,13 +89,13 @@ enum Till {
 }
 
 impl Till {
-    async fn open(drive: &Drive, strategy: Option<Strategy>, tally: &Arc<Tally>) -> Result<Self> {
+    async fn open(drive: &Drive, strategy: Option<Strategy>, step: u64, tally: &Arc<Tally>) -> Result<Self> {
         let kind = kind(&drive.store);
         let bank = bank_of(&drive.store, strategy);
         Ok(match strategy {
             None => Till::Bare(Bare::open(&bank, kind, tally.clone()).await?),
             Some(strategy) => {
-                Till::Durable(Durable::open(drive, &bank, kind, strategy, tally.clone()).await?)
+                Till::Durable(Durable::open(drive, &bank, (kind, strategy, step), tally.clone()).await?)
             }
         })
     }
@@ -122,17 +122,21 @@ impl Till {
     }
 }
 
-/// Makes transfers and counts the money.
-pub(super) async fn run(drive: &Drive, count: u64, in_flight: u64, strategy: Option<Strategy>) -> Result<()> {
+/// Makes transfers, so many at a time and so many in each step, and counts the money.
+pub(super) async fn run(
+    drive: &Drive,
+    [count, in_flight, step]: [u64; 3],
+    strategy: Option<Strategy>,
+) -> Result<()> {
     let kind = kind(&drive.store);
     let bank = bank_of(&drive.store, strategy);
     bare::set_up(&bank, kind).await?;
     let (watched, round_trips) = match kind {
         Kind::Sqlite => (0, None),
-        Kind::Postgres | Kind::MySql => (WARM + WATCHED, Some(round_trips(drive, strategy).await?)),
+        Kind::Postgres | Kind::MySql => (WARM + WATCHED, Some(round_trips(drive, strategy, step).await?)),
     };
     let (each, tally) = (count / in_flight, Tally::new(count));
-    let till = Till::open(drive, strategy, &tally).await?;
+    let till = Till::open(drive, strategy, step, &tally).await?;
     till.transfer("warm", WARM * in_flight, in_flight).await?;
     tally.forget();
     let before = till.stats();
@@ -146,12 +150,12 @@ pub(super) async fn run(drive: &Drive, count: u64, in_flight: u64, strategy: Opt
 }
 
 /// What one transfer by itself says to the server and waits for, all in all.
-async fn round_trips(drive: &Drive, strategy: Option<Strategy>) -> Result<f64> {
+async fn round_trips(drive: &Drive, strategy: Option<Strategy>, step: u64) -> Result<f64> {
     let (_, rest) = drive.store.rsplit_once('@').ok_or("an address has a user")?;
     let address: SocketAddr = rest.split('/').next().unwrap_or_default().parse()?;
     let proxy = Proxy::start(address)?;
     let watched = Drive { store: proxy.url(&drive.store)?, ..drive.clone() };
-    let till = Till::open(&watched, strategy, &Tally::new(WATCHED)).await?;
+    let till = Till::open(&watched, strategy, step, &Tally::new(WATCHED)).await?;
     till.transfer("first", WARM, 1).await?;
     let before = proxy.counts().turns;
     till.transfer("watched", WATCHED, 1).await?;

@@ -6,7 +6,10 @@
 
 mod transaction;
 
-use super::{Database, DatabaseOptions, DbError, Kind, Transaction, TxOptions, marker, result_of};
+use super::{
+    Database, DatabaseOptions, DbError, Kind, Refused, Transaction, TxOptions, guard::Allowed, known::Known,
+    marker, result_of,
+};
 use crate::{sqlite::connection::network_file_system, store::BoxFuture};
 use hapax_core::json::Json;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
@@ -43,6 +46,8 @@ pub struct SqliteDatabase {
     file: PathBuf,
     what: String,
     idle: Mutex<Vec<Connection>>,
+    /// What statements may do.
+    known: Known<Result<Allowed, Refused>>,
     writer: Arc<Semaphore>,
 }
 
@@ -65,6 +70,7 @@ impl SqliteDatabase {
             file: file.to_owned(),
             what: format!("sqlite:{}", file.display()),
             idle: Mutex::default(),
+            known: Known::default(),
             writer: Arc::new(Semaphore::new(1)),
         });
         let (opened, allow_unsafe) = (database.clone(), options.allow_unsafe);

@@ -6,8 +6,8 @@
 use super::{SqliteDatabase, blocking, failed};
 use crate::{
     db::{
-        CommitError, DbError, Kind, Marked, Row, Transaction, TxOptions, Value, end_savepoint, guard, marker,
-        savepoint, standing::Standing,
+        CommitError, DbError, Kind, Marked, Row, Statement, Transaction, TxOptions, Value, end_savepoint,
+        guard, marker, savepoint, standing::Standing,
     },
     store::BoxFuture,
 };
@@ -117,7 +117,7 @@ impl SqliteTransaction {
 
     /// Runs a statement of the user's; its rows, and how many rows it changed.
     async fn user(&mut self, sql: &str, values: &[Value]) -> Result<(Vec<Row>, u64), DbError> {
-        self.stained |= guard::check(Kind::Sqlite, sql)?.stains;
+        self.stained |= self.database.known.of(sql, |sql| guard::check(Kind::Sqlite, sql))?.stains;
         let (sql, values) = (sql.to_owned(), bound(values));
         self.run(move |connection| {
             let mut statement = connection.prepare_cached(&sql)?;
@@ -201,6 +201,20 @@ impl Transaction for SqliteTransaction {
 
     fn unsave(&mut self, number: u32, keep: bool) -> BoxFuture<'_, Result<(), DbError>> {
         Box::pin(self.run(move |connection| connection.execute_batch(&end_savepoint(number, keep))))
+    }
+
+    fn ride<'a>(&'a mut self, statements: &'a [Statement]) -> BoxFuture<'a, Result<bool, DbError>> {
+        let statements: Vec<_> = statements.iter().map(|one| (one.clone(), bound(&one.values))).collect();
+        // Between them nothing is to be decided elsewhere, so they share the way to the thread.
+        Box::pin(self.run(move |connection| {
+            for (statement, values) in statements {
+                let mut prepared = connection.prepare_cached(&statement.sql)?;
+                if prepared.execute(rusqlite::params_from_iter(values))? == 0 && statement.must_meet {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        }))
     }
 
     fn mark<'a>(&'a mut self, id: &'a str, result: &'a Json) -> BoxFuture<'a, Result<Marked, DbError>> {

@@ -8,10 +8,11 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `prepare` | the table of markers, and the rights to it; which tables roll back |
-//! | `transaction`, `row` | one transaction; its values |
+//! | `transaction`, `row`, `ride` | one transaction; its values; rows of the store's own in it |
 //! | `written` | which tables a statement may write to |
 
 mod prepare;
+mod ride;
 mod row;
 mod transaction;
 mod written;
@@ -25,8 +26,8 @@ use super::{
 };
 use crate::{
     db::{
-        Database, DatabaseOptions, DbError, Isolation, Kind, Transaction, TxOptions, marker, result_of,
-        standing::Standing,
+        Database, DatabaseOptions, DbError, Isolation, Kind, Refused, Transaction, TxOptions, guard::Allowed,
+        known::Known, marker, result_of, standing::Standing,
     },
     error::StoreError,
     server::{address::hidden, tls::Mode},
@@ -47,8 +48,7 @@ const SESSION: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; S
      sql_safe_updates = 0, sql_select_limit = 18446744073709551615, time_zone = '+00:00' \
      /*M! , idle_transaction_timeout = 600 */";
 
-/// As long as a session of the store's may stand still in a transaction, and as long as others may.
-const HURRY: &str = "SET SESSION wait_timeout = 60 /*M! , idle_transaction_timeout = 60 */";
+/// As long as a session may stand still in a transaction that isn't about to end.
 const PATIENT: &str = "SET SESSION wait_timeout = 600 /*M! , idle_transaction_timeout = 600 */; ";
 /// Statements that a session keeps prepared. A server has room for some 16,000, of all its clients together.
 const STATEMENTS: usize = 32;
@@ -86,6 +86,8 @@ pub struct MySqlDatabase {
     said: Once,
     idle: Mutex<Vec<UserSession>>,
     room: Arc<Semaphore>,
+    /// What statements may do, and which tables they write to.
+    known: Known<Result<(Allowed, Arc<[String]>), Refused>>,
     /// Tables that are known to roll back.
     sound: Mutex<HashSet<String>>,
     /// Whether a transaction that reads repeatably where nothing else is said, and one that asks for that, fails when a row
@@ -130,6 +132,7 @@ impl MySqlDatabase {
             said: Once::new(),
             idle: Mutex::default(),
             room: Arc::new(Semaphore::new(options.sessions.max(1))),
+            known: Known::default(),
             sound: Mutex::default(),
             strict: OnceLock::new(),
         });
@@ -177,20 +180,29 @@ impl MySqlDatabase {
         Err(self.unusable(why))
     }
 
-    /// A session, and the room that it takes.
+    /// A session that answers, and the room that it takes.
     async fn lend(&self) -> Result<(UserSession, OwnedSemaphorePermit), DbError> {
+        self.lend_after(|_| "DO 1".into()).await
+    }
+
+    /// A session that did this first. One that has rested may have been ended meanwhile: then another does it.
+    async fn lend_after(
+        &self,
+        first: impl Fn(&UserSession) -> String,
+    ) -> Result<(UserSession, OwnedSemaphorePermit), DbError> {
         let room =
             self.room.clone().acquire_owned().await.map_err(|error| DbError::Away(error.to_string()))?;
         loop {
             let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            match idle {
-                None => return Ok((self.connect().await.map_err(DbError::for_now)?, room)),
-                Some(mut session) => {
-                    // The server may have ended it meanwhile.
-                    if session.conn.ping().await.is_ok() {
-                        return Ok((session, room));
-                    }
-                }
+            let (mut session, is_new) = match idle {
+                Some(session) => (session, false),
+                None => (self.connect().await.map_err(DbError::for_now)?, true),
+            };
+            let text = first(&session);
+            match session.conn.query_drop(text).await {
+                Ok(()) => return Ok((session, room)),
+                Err(error) if !is_new && ends_session(&error) => {}
+                Err(error) => return Err(failed(&error)),
             }
         }
     }
@@ -234,19 +246,8 @@ impl Database for Arc<MySqlDatabase> {
 
     fn begin<'a>(&'a self, options: &'a TxOptions) -> BoxFuture<'a, Result<Box<dyn Transaction>, DbError>> {
         Box::pin(async move {
-            let (mut session, room) = self.lend().await?;
-            let isolation = match options.isolation {
-                Isolation::Default => &*session.isolation,
-                Isolation::ReadCommitted => "READ COMMITTED",
-                Isolation::RepeatableRead => "REPEATABLE READ",
-                Isolation::Serializable => "SERIALIZABLE",
-            };
-            let access = if options.read_only { "READ ONLY" } else { "READ WRITE" };
-            let patience = if session.hurries { PATIENT } else { "" };
+            let (mut session, room) = self.lend_after(|session| begin(session, options)).await?;
             session.hurries = false;
-            let begin =
-                format!("{patience}SET TRANSACTION ISOLATION LEVEL {isolation}; START TRANSACTION {access}");
-            session.conn.query_drop(begin).await.map_err(|error| failed(&error))?;
             Ok(Box::new(MyTransaction {
                 session,
                 database: self.clone(),
@@ -284,6 +285,19 @@ impl Database for Arc<MySqlDatabase> {
             Ok(deleted)
         })
     }
+}
+
+/// What begins a transaction.
+fn begin(session: &UserSession, options: &TxOptions) -> String {
+    let isolation = match options.isolation {
+        Isolation::Default => &*session.isolation,
+        Isolation::ReadCommitted => "READ COMMITTED",
+        Isolation::RepeatableRead => "REPEATABLE READ",
+        Isolation::Serializable => "SERIALIZABLE",
+    };
+    let access = if options.read_only { "READ ONLY" } else { "READ WRITE" };
+    let patience = if session.hurries { PATIENT } else { "" };
+    format!("{patience}SET TRANSACTION ISOLATION LEVEL {isolation}; START TRANSACTION {access}")
 }
 
 fn failed(error: &Error) -> DbError {

@@ -3,11 +3,11 @@
 //! Invariant: after every statement the server says whether the transaction still is. One that it has ended by itself
 //! (a deadlock, a statement that commits) takes no further statement: outside of it each would commit by itself.
 
-use super::{HURRY, MySqlDatabase, UserSession, failed, row::row, written::written};
+use super::{MySqlDatabase, UserSession, failed, ride::together, row::row, written::written};
 use crate::{
     db::{
-        CommitError, DbError, Kind, Marked, Row, Transaction, Value, end_savepoint, guard, marker, savepoint,
-        standing::Standing,
+        CommitError, DbError, Kind, Marked, Row, Statement, Transaction, Value, end_savepoint, guard, marker,
+        savepoint, standing::Standing,
     },
     mysql::error::ends_session,
     store::BoxFuture,
@@ -17,6 +17,8 @@ use mysql_async::{Conn, Error, Params, consts::StatusFlags, prelude::Queryable};
 use std::{sync::Arc, time::Duration};
 use tokio::sync::OwnedSemaphorePermit;
 
+/// Set where a backslash in a text is nothing but that.
+const NO_BACKSLASHES: StatusFlags = StatusFlags::SERVER_STATUS_NO_BACKSLASH_ESCAPES;
 /// What ROLLBACK warns of when it left something behind.
 const NOT_ROLLED_BACK: u16 = 1196;
 
@@ -62,19 +64,30 @@ impl MyTransaction {
         Err(why)
     }
 
-    /// Runs a statement of the user's; its rows, and how many rows it met.
+    /// Runs a statement of the user's, if it may run here.
     async fn run(&mut self, sql: &str, values: &[Value]) -> Result<(Vec<mysql_async::Row>, u64), DbError> {
-        let stains = guard::check(Kind::MySql, sql)?.stains;
+        let (allowed, written) = self.database.known.of(sql, |sql| {
+            guard::check(Kind::MySql, sql).map(|allowed| (allowed, Arc::from(written(sql))))
+        })?;
         self.standing.sends()?;
-        self.session.stained |= stains;
+        self.session.stained |= allowed.stains;
         let conn = &mut self.session.conn;
-        if let Err(refused) = self.database.demand_sound(conn, &written(sql)).await {
-            match &refused {
-                DbError::Refused(_) => self.standing.answered(),
-                lost => self.standing = Standing::Poisoned(lost.to_string()),
+        match self.database.demand_sound(conn, &written).await {
+            Ok(()) => self.standing.answered(),
+            Err(refused) => {
+                match &refused {
+                    DbError::Refused(_) => self.standing.answered(),
+                    lost => self.standing = Standing::Poisoned(lost.to_string()),
+                }
+                return Err(refused);
             }
-            return Err(refused);
         }
+        self.exec(sql, values).await
+    }
+
+    /// Runs a statement; its rows, and how many rows it met.
+    async fn exec(&mut self, sql: &str, values: &[Value]) -> Result<(Vec<mysql_async::Row>, u64), DbError> {
+        self.standing.sends()?;
         let values: Vec<mysql_async::Value> = values.iter().map(bound).collect();
         let values = if values.is_empty() { Params::Empty } else { Params::Positional(values) };
         let statement = self.session.conn.exec::<mysql_async::Row, _, _>(sql, values);
@@ -121,9 +134,14 @@ impl Transaction for MyTransaction {
         Box::pin(self.text(end_savepoint(number, keep)))
     }
 
-    fn hurry(&mut self) -> BoxFuture<'_, Result<(), DbError>> {
-        self.session.hurries = true;
-        Box::pin(self.text(HURRY.to_owned()))
+    fn ride<'a>(&'a mut self, statements: &'a [Statement]) -> BoxFuture<'a, Result<bool, DbError>> {
+        Box::pin(async move {
+            self.session.hurries = true;
+            let status = self.session.conn.last_ok_packet().map(|answer| answer.status_flags());
+            let is_plain = status.is_some_and(|status| status.contains(NO_BACKSLASHES));
+            self.text(together(statements, is_plain)).await?;
+            Ok(self.session.conn.affected_rows() > 0)
+        })
     }
 
     fn mark<'a>(&'a mut self, id: &'a str, result: &'a Json) -> BoxFuture<'a, Result<Marked, DbError>> {
@@ -198,7 +216,7 @@ async fn left_behind(conn: &mut Conn) -> Result<(), DbError> {
     }
 }
 
-fn bound(value: &Value) -> mysql_async::Value {
+pub(super) fn bound(value: &Value) -> mysql_async::Value {
     match value {
         Value::Null => mysql_async::Value::NULL,
         Value::Bool(flag) => mysql_async::Value::Int((*flag).into()),

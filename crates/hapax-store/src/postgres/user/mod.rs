@@ -8,10 +8,11 @@
 //! |---|---|
 //! | `session` | a session: set up, and checked for what may lose a commit |
 //! | `prepare` | the table of markers, and the rights to it |
-//! | `transaction`, `row` | one transaction; its values |
+//! | `transaction`, `row`, `ride` | one transaction; its values; rows of the store's own in it |
 //! | `witness` | the fate of a transaction, asked by its number |
 
 mod prepare;
+mod ride;
 mod row;
 mod session;
 mod transaction;
@@ -23,13 +24,14 @@ use super::{
 };
 use crate::{
     db::{
-        Database, DatabaseOptions, DbError, Fate, Isolation, Kind, Transaction, TxOptions, Witness, marker,
-        result_of, standing::Standing,
+        Database, DatabaseOptions, DbError, Fate, Isolation, Kind, Refused, Transaction, TxOptions, Witness,
+        guard::Allowed, known::Known, marker, result_of, standing::Standing,
     },
     server::address::hidden,
     store::BoxFuture,
 };
 use hapax_core::json::Json;
+pub(super) use ride::together;
 use session::UserSession;
 use std::{
     sync::{Arc, Mutex, Once, OnceLock, PoisonError, atomic::AtomicU64},
@@ -78,6 +80,10 @@ pub struct PostgresDatabase {
     /// The session that makes numbers of transactions durable. It is none of the others, so that they can't wait for
     /// it.
     second: tokio::sync::Mutex<Second>,
+    /// What statements may do.
+    known: Known<Result<Allowed, Refused>>,
+    /// How often statements had to be prepared anew.
+    plans: AtomicU64,
     /// How often a flush was asked for.
     flushes: AtomicU64,
     /// How transactions are isolated where nothing else is said.
@@ -126,6 +132,8 @@ impl PostgresDatabase {
             room: Arc::new(Semaphore::new(options.sessions.max(1))),
             table: OnceLock::new(),
             second: tokio::sync::Mutex::default(),
+            known: Known::default(),
+            plans: AtomicU64::new(0),
             flushes: AtomicU64::new(0),
             isolation: OnceLock::new(),
         });

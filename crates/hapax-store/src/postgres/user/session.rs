@@ -7,7 +7,7 @@ use crate::{
     postgres::{CONNECT, connection::drive, error::cannot_connect},
 };
 use std::sync::{Arc, atomic::AtomicBool};
-use tokio_postgres::{Client, SimpleQueryMessage, SimpleQueryRow};
+use tokio_postgres::{Client, SimpleQueryMessage, SimpleQueryRow, Statement};
 
 /// Not every version knows every setting.
 const SESSION: &str = "SET application_name = 'hapax transactions'; SET lock_timeout = '10s'; \
@@ -19,6 +19,9 @@ const SESSION: &str = "SET application_name = 'hapax transactions'; SET lock_tim
      current_setting('default_transaction_isolation'); \
      SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED";
 
+/// Statements that a session keeps at the most.
+const STATEMENTS: usize = 32;
+
 pub(super) struct UserSession {
     pub(super) client: Client,
     /// The server warned since this was last cleared.
@@ -27,6 +30,47 @@ pub(super) struct UserSession {
     pub(super) stained: bool,
     /// How transactions are isolated where nothing else is said.
     pub(super) isolation: String,
+    /// Statements that were run, the last one last; from the second time on they are prepared.
+    statements: Vec<(String, Option<Statement>)>,
+    /// How often statements had been prepared anew when these were.
+    plans: u64,
+    /// What its server and itself are known by, once it was asked for.
+    pub(super) known_by: Option<KnownBy>,
+}
+
+/// What stays the same as long as a session lasts.
+pub(super) struct KnownBy {
+    pub(super) system: String,
+    pub(super) timeline: String,
+    pub(super) pid: i32,
+    pub(super) started_us: i64,
+}
+
+impl UserSession {
+    /// The statement as it was prepared, if it is worth that.
+    pub(super) async fn kept(
+        &mut self,
+        sql: &str,
+        plans: u64,
+    ) -> Result<Option<Statement>, tokio_postgres::Error> {
+        if plans != self.plans || self.stained {
+            self.statements.clear();
+            self.plans = plans;
+        }
+        let Some(at) = self.statements.iter().position(|(known, _)| known == sql) else {
+            if self.statements.len() >= STATEMENTS {
+                self.statements.remove(0);
+            }
+            self.statements.push((sql.to_owned(), None));
+            return Ok(None);
+        };
+        let (known, mut prepared) = self.statements.remove(at);
+        if prepared.is_none() {
+            prepared = Some(self.client.prepare(sql).await?);
+        }
+        self.statements.push((known, prepared.clone()));
+        Ok(prepared)
+    }
 }
 
 impl PostgresDatabase {
@@ -52,7 +96,8 @@ impl PostgresDatabase {
         self.check(row)?;
         let isolation = row.get(6).unwrap_or("read committed").to_owned();
         let isolation = self.isolation.get_or_init(|| isolation).clone();
-        Ok(UserSession { client, warned, stained: false, isolation })
+        let (statements, plans, known_by) = (vec![], 0, None);
+        Ok(UserSession { client, warned, stained: false, isolation, statements, plans, known_by })
     }
 
     /// Refuses a server that takes no writes, or may lose what it has committed.

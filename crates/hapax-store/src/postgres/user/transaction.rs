@@ -7,8 +7,8 @@
 use super::{PostgresDatabase, UserSession, failed, row::row, witness::witness};
 use crate::{
     db::{
-        CommitError, DbError, Kind, Marked, Row, Transaction, Value, Witness, end_savepoint, guard, marker,
-        savepoint, standing::Standing,
+        CommitError, DbError, Kind, Marked, Row, Statement, Transaction, Value, Witness, end_savepoint,
+        guard, marker, savepoint, standing::Standing,
     },
     postgres::error::{deepest, ends_session},
     store::BoxFuture,
@@ -30,10 +30,6 @@ use tokio_postgres::{
 /// A routine may have changed what is relied on.
 const COMMIT: &str =
     "SET LOCAL client_min_messages = 'warning'; SET LOCAL synchronous_commit TO DEFAULT; COMMIT";
-
-/// Whether the transaction is still ours; as long as a session of the store's may stand still in one.
-const HURRY: &str = "SELECT coalesce(current_setting('hapax.open', true), '') = '1' \
-     AND set_config('idle_in_transaction_session_timeout', '60s', true) <> ''";
 
 pub(super) struct PgTransaction {
     pub(super) session: UserSession,
@@ -68,8 +64,43 @@ impl PgTransaction {
     }
 
     fn admit(&mut self, sql: &str) -> Result<(), DbError> {
-        self.session.stained |= guard::check(Kind::Postgres, sql)?.stains;
+        let allowed = self.database.known.of(sql, |sql| guard::check(Kind::Postgres, sql))?;
+        self.session.stained |= allowed.stains;
         self.standing.sends()
+    }
+
+    /// Sends a statement; its rows, and how many it changed.
+    async fn send(
+        &mut self,
+        sql: &str,
+        values: &[Value],
+    ) -> Result<(Vec<tokio_postgres::Row>, u64), DbError> {
+        let plans = self.database.plans.load(Ordering::SeqCst);
+        let kept = self.session.kept(sql, plans).await;
+        let is_kept = matches!(kept, Ok(Some(_)));
+        let answer = async {
+            let client = &self.session.client;
+            let rows = match kept? {
+                Some(statement) => client.query_raw(&statement, values.iter().map(Bound)).await?,
+                None => client.query_typed_raw(sql, untyped(values)).await?,
+            };
+            let mut rows = pin!(rows);
+            let mut all = vec![];
+            while let Some(row) = rows.try_next().await? {
+                all.push(row);
+            }
+            Ok((all, rows.rows_affected().unwrap_or(0)))
+        };
+        let answer = answer.await;
+        let is_outdated = |error: &Error| error.code() == Some(&SqlState::FEATURE_NOT_SUPPORTED);
+        let is_outdated = is_kept && answer.as_ref().is_err_and(is_outdated);
+        let heard = self.heard(answer);
+        if is_outdated {
+            // A table has changed under a statement that was prepared: all of them are prepared anew.
+            self.database.plans.fetch_add(1, Ordering::SeqCst);
+            return heard.map_err(|error| DbError::Away(error.to_string()));
+        }
+        heard
     }
 }
 
@@ -77,14 +108,7 @@ impl Transaction for PgTransaction {
     fn execute<'a>(&'a mut self, sql: &'a str, values: &'a [Value]) -> BoxFuture<'a, Result<u64, DbError>> {
         Box::pin(async move {
             self.admit(sql)?;
-            let done = async {
-                let rows = self.session.client.query_typed_raw(sql, untyped(values)).await?;
-                let mut rows = pin!(rows);
-                while rows.try_next().await?.is_some() {}
-                Ok(rows.rows_affected().unwrap_or(0))
-            };
-            let done = done.await;
-            self.heard(done)
+            Ok(self.send(sql, values).await?.1)
         })
     }
 
@@ -95,12 +119,7 @@ impl Transaction for PgTransaction {
     ) -> BoxFuture<'a, Result<Vec<Row>, DbError>> {
         Box::pin(async move {
             self.admit(sql)?;
-            let rows = async {
-                let rows = self.session.client.query_typed_raw(sql, untyped(values)).await?;
-                pin!(rows).try_collect::<Vec<_>>().await
-            };
-            let rows = rows.await;
-            self.heard(rows)?.iter().map(row).collect()
+            self.send(sql, values).await?.0.iter().map(row).collect()
         })
     }
 
@@ -124,12 +143,15 @@ impl Transaction for PgTransaction {
         })
     }
 
-    fn hurry(&mut self) -> BoxFuture<'_, Result<(), DbError>> {
+    fn ride<'a>(&'a mut self, statements: &'a [Statement]) -> BoxFuture<'a, Result<bool, DbError>> {
         Box::pin(async move {
-            self.standing.sends()?;
-            let asked = self.session.client.query_typed_one(HURRY, &[]).await;
-            let row = self.heard(asked)?;
-            if row.try_get(0).unwrap_or(false) { Ok(()) } else { Err(self.ended()) }
+            for Statement { sql, values, must_meet } in statements {
+                self.standing.sends()?;
+                if self.send(sql, values).await?.1 == 0 && *must_meet {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
         })
     }
 
@@ -140,13 +162,12 @@ impl Transaction for PgTransaction {
             }
             self.standing.sends()?;
             let insert = marker::insert(Kind::Postgres, self.database.table());
-            let values: [(&(dyn ToSql + Sync), Type); 2] =
-                [(&id, Type::TEXT), (&result.as_str(), Type::TEXT)];
-            // Typed, it needs no round trip to be prepared.
-            let marked = self.session.client.execute_typed(&insert, &values).await;
+            let values = [Value::Text(id.to_owned()), Value::Text(result.as_str().to_owned())];
+            let marked = self.send(&insert, &values).await.map(|(_, rows)| rows);
+            let taken = SqlState::UNIQUE_VIOLATION.code();
             let is_taken =
-                marked.as_ref().is_err_and(|error| error.code() == Some(&SqlState::UNIQUE_VIOLATION));
-            match self.heard(marked) {
+                matches!(&marked, Err(DbError::Statement { state, .. }) if state.as_deref() == Some(taken));
+            match marked {
                 Ok(1) => Ok(Marked::Here),
                 Ok(_) => Err(self.ended()),
                 Err(error) => {
@@ -160,7 +181,7 @@ impl Transaction for PgTransaction {
     fn witness(&mut self) -> BoxFuture<'_, Result<Witness, DbError>> {
         Box::pin(async move {
             self.standing.sends()?;
-            let asked = witness(&self.session.client).await;
+            let asked = witness(&mut self.session).await;
             let Some(witness) = self.heard(asked)? else { return Err(self.ended()) };
             self.database.flush().await?;
             Ok(witness)
@@ -198,15 +219,24 @@ impl Transaction for PgTransaction {
         })
     }
 
-    fn rollback(self: Box<Self>) -> BoxFuture<'static, Result<(), DbError>> {
+    fn rollback(mut self: Box<Self>) -> BoxFuture<'static, Result<(), DbError>> {
         Box::pin(async move {
             if self.standing.is_ended() {
                 return Err(DbError::Poisoned(self.standing.why()));
             }
             // A session whose answer nobody read is closed, which does the same when its statement is over.
-            if self.standing.is_answered() && self.session.client.batch_execute("ROLLBACK").await.is_ok() {
-                self.database.give_back(self.session);
+            if !self.standing.is_answered() {
+                return Ok(());
             }
+            self.session.warned.store(false, Ordering::SeqCst);
+            if self.session.client.batch_execute("ROLLBACK").await.is_err() {
+                return Ok(());
+            }
+            if self.session.warned.swap(false, Ordering::SeqCst) {
+                // There was nothing to undo.
+                return Err(self.ended());
+            }
+            self.database.give_back(self.session);
             Ok(())
         })
     }
@@ -227,15 +257,16 @@ fn untyped(values: &[Value]) -> impl ExactSizeIterator<Item = (Bound<'_>, Type)>
 struct Bound<'a>(&'a Value);
 
 impl ToSql for Bound<'_> {
-    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn StdError + Sync + Send>> {
+    fn to_sql(&self, kind: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn StdError + Sync + Send>> {
         match self.0 {
             Value::Null => return Ok(IsNull::Yes),
             Value::Bool(flag) => out.extend_from_slice(if *flag { b"t" } else { b"f" }),
+            Value::Bytes(bytes) if *kind == Type::BYTEA => out.extend_from_slice(bytes),
             Value::Bytes(bytes) => {
+                let digits =
+                    |byte: &u8| [byte >> 4, byte & 15].map(|digit| b"0123456789abcdef"[usize::from(digit)]);
                 out.extend_from_slice(b"\\x");
-                for byte in bytes {
-                    out.extend_from_slice(format!("{byte:02x}").as_bytes());
-                }
+                out.extend(bytes.iter().flat_map(digits));
             }
             value => out.extend_from_slice(value.to_string().as_bytes()),
         }
@@ -246,8 +277,9 @@ impl ToSql for Bound<'_> {
         true
     }
 
-    fn encode_format(&self, _: &Type) -> Format {
-        Format::Text
+    fn encode_format(&self, kind: &Type) -> Format {
+        let is_binary = matches!(self.0, Value::Bytes(_)) && *kind == Type::BYTEA;
+        if is_binary { Format::Binary } else { Format::Text }
     }
 
     to_sql_checked!();

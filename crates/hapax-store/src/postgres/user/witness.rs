@@ -3,21 +3,23 @@
 //! Invariant: a number is said to nobody before it is durable in the server's log. A server that crashes earlier
 //! gives it out again, and then it is another transaction's fate that is told.
 
-use super::{PostgresDatabase, UserSession, failed};
+use super::{PostgresDatabase, UserSession, failed, session::KnownBy};
 use crate::{
     db::{DbError, Fate, Witness},
     postgres::error::ends_session,
 };
 use hapax_core::canary;
 use std::sync::atomic::Ordering;
-use tokio_postgres::{Client, Row, error::SqlState};
+use tokio_postgres::error::SqlState;
 
 /// Asked inside the transaction. The number is taken here if the transaction has none yet.
-const WITNESS: &str = "SELECT pg_current_xact_id()::text, \
-     (SELECT system_identifier::text FROM pg_control_system()), \
+const WITNESS: &str =
+    "SELECT pg_current_xact_id()::text, coalesce(current_setting('hapax.open', true), '') = '1'";
+
+/// Asked once: a server that was promoted, or started again, has other sessions.
+const KNOWN_BY: &str = "SELECT (SELECT system_identifier::text FROM pg_control_system()), \
      substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8), pid, \
-     (extract(epoch FROM backend_start) * 1000000)::bigint, \
-     coalesce(current_setting('hapax.open', true), '') = '1' \
+     (extract(epoch FROM backend_start) * 1000000)::bigint \
      FROM pg_stat_activity WHERE pid = pg_backend_pid()";
 
 /// A commit of its own, which takes with it to the disk all that was logged before. A standby needn't have it: after a
@@ -41,14 +43,25 @@ const FUNCTIONS: [&str; 6] = [
 ];
 
 /// What the transaction of this session is known by; `None`: the session is in none of ours.
-pub(super) async fn witness(client: &Client) -> Result<Option<Witness>, tokio_postgres::Error> {
-    // Typed, it needs no round trip to be prepared.
-    let row: Row = client.query_typed_one(WITNESS, &[]).await?;
+pub(super) async fn witness(session: &mut UserSession) -> Result<Option<Witness>, tokio_postgres::Error> {
+    // Typed, they need no round trip to be prepared.
+    let row = session.client.query_typed_one(WITNESS, &[]).await?;
     let number: String = row.try_get(0)?;
-    let (system, timeline, pid, started_us) =
-        (row.try_get(1)?, row.try_get(2)?, row.try_get(3)?, row.try_get(4)?);
+    if !row.try_get::<_, bool>(1)? {
+        return Ok(None);
+    }
+    let known_by = match session.known_by.take() {
+        Some(known_by) => known_by,
+        None => {
+            let row = session.client.query_typed_one(KNOWN_BY, &[]).await?;
+            let (system, timeline) = (row.try_get(0)?, row.try_get(1)?);
+            KnownBy { system, timeline, pid: row.try_get(2)?, started_us: row.try_get(3)? }
+        }
+    };
+    let KnownBy { system, timeline, pid, started_us } = session.known_by.insert(known_by);
+    let (system, timeline) = (system.clone(), timeline.clone());
     let xid = number.parse().unwrap_or_default();
-    Ok(row.try_get::<_, bool>(5)?.then_some(Witness { xid, system, timeline, pid, started_us }))
+    Ok(Some(Witness { xid, system, timeline, pid: *pid, started_us: *started_us }))
 }
 
 impl PostgresDatabase {
