@@ -26,6 +26,7 @@ use crate::{
     store::Answer,
 };
 use hapax_core::{
+    canary,
     error::code,
     request::{Completion, Lease, Record, RecoveryPoint, RequestId},
 };
@@ -121,7 +122,7 @@ impl MySqlRequests {
             Err(error) => Err(error),
         };
         match met {
-            Ok(0) => roll_back(tx).await,
+            Ok(0) if !canary::on("stale_commits") => roll_back(tx).await,
             Ok(_) => match tx.commit().await.map_err(at_commit) {
                 Ok(()) => Ok(Finished::Done),
                 Err(fault) => Err(reported(fault, &lease.id.to_string())),

@@ -52,6 +52,12 @@ impl Dialect {
             true => Cow::Owned(sql.replace("{sequence}", next)),
             false => Cow::Borrowed(sql),
         };
+        if canary::on("request_fence") {
+            let token = "sequence = ? AND nonce = ? AND updated_at = ?";
+            return Cow::Owned(
+                words.replace(token, "(sequence = ? OR nonce = ? OR updated_at >= ? - 86400000000)"),
+            );
+        }
         if canary::on("request_clock") {
             return Cow::Owned(words.replace("{now}", &crate::clock::now_us().to_string()));
         }
@@ -78,15 +84,20 @@ impl ServerRequests {
     }
 
     pub(crate) async fn claim(&self, claim: &Claim, retry: bool) -> Result<Begun, StoreError> {
-        let (nonce, about) = (nonce(), claim.id.to_string());
+        let (mut drawn, about) = (nonce(), claim.id.to_string());
         let (mut lost, mut overtaken) = (0, 0);
         loop {
             let mut session = self.sessions.lend().await.map_err(|error| unknown_after(lost, error))?;
-            match self.try_claim(&mut **session, claim, nonce, retry).await {
+            match self.try_claim(&mut **session, claim, drawn, retry).await {
                 Ok(Some(begun)) => return Ok(begun),
                 Ok(None) if overtaken < OVERTAKEN => overtaken += 1,
                 Ok(None) => return Err(StoreError::Retry("others were faster again and again".into())),
-                Err(Fault::Lost(_)) if lost < LOST => lost += 1,
+                Err(Fault::Lost(_)) if lost < LOST => {
+                    lost += 1;
+                    if canary::on("nonce_anew") {
+                        drawn = nonce();
+                    }
+                }
                 Err(Fault::Again(_)) => return Ok(Begun::InProgress { retry_after: LOCKED }),
                 Err(fault) => return Err(unknown_after(lost, reported(fault, &about))),
             }

@@ -102,7 +102,7 @@ async fn a_table_that_lets_two_have_the_same_key_is_refused(kind: Kind) {
     open(&url).await;
     sql(
         &url,
-        &kind.pick(
+        kind.pick(
             "ALTER TABLE hapax_requests DROP CONSTRAINT hapax_requests_pkey",
             "ALTER TABLE hapax_requests DROP PRIMARY KEY",
         ),
