@@ -116,8 +116,26 @@ pub async fn open(url: &str) -> Result<Arc<dyn RequestStore>, StoreError> {
 
 /// Where requests are kept until their answers may be forgotten.
 ///
-/// All times are by the database's
-/// clock. An answer is durable: it survives a crash of the process and of the machine. The [module](self) shows a handler.
+/// Every store passes the suite in [`conformance`](crate::conformance). All times are by the database's clock. An answer is durable: it survives a crash of the process and of the machine. The [module](self) shows a handler.
+///
+/// ```
+/// use hapax_store::requests::{Begun, Claim, Finished, MemoryRequests, RequestStore};
+/// # use hapax_core::{id::Namespace, key::sha256, request::{Completion, RequestHash, RequestId}};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let store = MemoryRequests::new();
+/// # let id = RequestId::new(Namespace::default(), "merchant-7", "POST /charges", "8e03978e")?;
+/// # let claim = Claim::new(id, RequestHash(sha256(b"4200")));
+/// let Begun::Execute(lease) = store.begin(&claim).await? else { panic!("it is new") };
+/// let closed = Completion::failed_retryable(503, "the bank is closed");
+/// assert_eq!(store.finish(&lease, &closed).await?, Finished::Done);
+/// assert_eq!(store.begin(&claim).await?, Begun::Retryable { attempt: 1 });
+/// let Begun::Execute(again) = store.reacquire(&claim).await? else { panic!("it may be tried again") };
+/// assert_eq!(again.derived_key("bank"), lease.derived_key("bank"), "for the bank it is the same call");
+/// assert_eq!(store.finish(&lease, &Completion::succeeded(201, "late")).await?, Finished::Stale);
+/// # Ok(())
+/// # }
+/// ```
 pub trait RequestStore: Send + Sync + 'static {
     /// Claims a request, by one atomic statement: of any number of calls at once for one request, one is told to
     /// [execute](Begun::Execute).
@@ -187,6 +205,22 @@ impl Claim {
 }
 
 /// What became of a claim. The [module](self) shows what a handler makes of each.
+///
+/// ```
+/// use hapax_store::requests::{Begun, Claim, MemoryRequests, RequestStore};
+/// # use hapax_core::{id::Namespace, key::sha256, request::{RequestHash, RequestId}};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let store = MemoryRequests::new();
+/// # let id = RequestId::new(Namespace::default(), "merchant-7", "POST /charges", "8e03978e")?;
+/// # let claim = Claim::new(id, RequestHash(sha256(b"4200")));
+/// assert!(matches!(store.begin(&claim).await?, Begun::Execute(lease) if lease.attempt == 1));
+/// assert!(matches!(store.begin(&claim).await?, Begun::InProgress { retry_after } if retry_after <= claim.lease));
+/// let other = Claim { hash: RequestHash(sha256(b"4300")), ..claim };
+/// assert_eq!(store.begin(&other).await?, Begun::HashMismatch);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Begun {
     /// It is ours: execute it, behind its recovery point if it has one.
@@ -208,6 +242,23 @@ pub enum Begun {
 }
 
 /// Whether a write under a lease took effect. The [module](self) shows what a handler makes of each.
+///
+/// ```
+/// use hapax_store::requests::{Begun, Claim, Finished, MemoryRequests, RequestStore};
+/// # use hapax_core::{id::Namespace, key::sha256, request::{Completion, RequestHash, RequestId}};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let store = MemoryRequests::new();
+/// # let id = RequestId::new(Namespace::default(), "merchant-7", "POST /charges", "8e03978e")?;
+/// # let claim = Claim::new(id, RequestHash(sha256(b"4200")));
+/// let Begun::Execute(lease) = store.begin(&claim).await? else { panic!("it is new") };
+/// let done = Completion::succeeded(201, "charged");
+/// assert_eq!(store.finish(&lease, &done).await?, Finished::Done);
+/// assert_eq!(store.finish(&lease, &done).await?, Finished::Done, "said twice, it is one");
+/// assert_eq!(store.heartbeat(&lease, claim.lease).await?, Finished::Stale, "it has ended");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Finished {
@@ -217,7 +268,23 @@ pub enum Finished {
     Stale,
 }
 
-/// What became of a recovery point in the caller's own transaction: `point_in` of each database's requests has an example.
+/// What became of a recovery point in the caller's own transaction. `point_in` of each database's requests shows where it
+/// comes from.
+///
+/// ```
+/// use hapax_store::requests::Pointed;
+/// /// Commits, unless the request is another's by now.
+/// fn committed<T>(pointed: Pointed<T>, commit: impl FnOnce(T)) -> bool {
+///     match pointed {
+///         Pointed::Set(tx) => {
+///             commit(tx);
+///             true
+///         }
+///         Pointed::Stale => false,
+///     }
+/// }
+/// assert!(committed(Pointed::Set("a transaction"), |tx| assert_eq!(tx, "a transaction")));
+/// ```
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 #[derive(Debug)]
 #[must_use = "the point counts once its transaction is committed"]
