@@ -116,7 +116,8 @@ pub async fn open(url: &str) -> Result<Arc<dyn RequestStore>, StoreError> {
 
 /// Where requests are kept until their answers may be forgotten.
 ///
-/// Every store passes the suite in [`conformance`](crate::conformance). All times are by the database's clock. An answer is durable: it survives a crash of the process and of the machine. The [module](self) shows a handler.
+/// Every store passes the suite in [`conformance`](crate::conformance). All times are by the database's clock. What is
+/// answered is durable: it survives a crash of the process and of the machine. The [module](self) shows a handler.
 ///
 /// ```
 /// use hapax_store::requests::{Begun, Claim, Finished, MemoryRequests, RequestStore};
