@@ -7,6 +7,7 @@
 //! | [`frontier`], [`merge`] | what runs next; from results to the next state |
 //! | [`order`], [`rng`] | path hash and order key; the draws of an item |
 //! | [`checkpoint`], [`journal`], [`commit`], [`outbox`], [`stream`] | the plain data of a step, and of what is written |
+//! | [`request`] | requests that take effect once: names, hashes, records |
 //! | [`canonical`], [`json`], [`key`] | canonical JSON; step, effect and command keys; digests |
 //! | [`id`], [`limits`], [`error`], [`failure`] | names, limits, error codes |
 //!
@@ -30,6 +31,7 @@ pub mod mailbox;
 pub mod merge;
 pub mod order;
 pub mod outbox;
+pub mod request;
 pub mod rng;
 pub mod route;
 pub mod state;

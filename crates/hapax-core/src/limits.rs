@@ -328,3 +328,27 @@ pub const WINDOW_STEPS: usize = 256;
 /// assert!(MAX_STATE_BYTES > WINDOW_BYTES, "a step with the largest state waits for the disk alone");
 /// ```
 pub const WINDOW_BYTES: usize = 4 * 1024 * 1024;
+
+/// A request's lease: a crash keeps its key busy for so long at the most, and a heartbeat comes a few times in it.
+///
+/// ```
+/// use hapax_core::limits::{REQUEST_EXPIRY, REQUEST_LEASE};
+/// assert!(REQUEST_LEASE * 100 < REQUEST_EXPIRY, "there is time for many executions");
+/// ```
+pub const REQUEST_LEASE: Duration = Duration::from_secs(30);
+
+/// How long the answer to a request is kept: clients that try again later than that have forgotten their key.
+///
+/// ```
+/// use hapax_core::limits::REQUEST_EXPIRY;
+/// assert_eq!(REQUEST_EXPIRY.as_secs(), 24 * 3600);
+/// ```
+pub const REQUEST_EXPIRY: Duration = Duration::from_secs(24 * 3600);
+
+/// The answer to a request, with its headers: what every server takes in one statement, with room for the rest of it.
+///
+/// ```
+/// use hapax_core::limits::{HTTP_BODY_BYTES, MAX_RESPONSE_BYTES};
+/// assert!(HTTP_BODY_BYTES < MAX_RESPONSE_BYTES);
+/// ```
+pub const MAX_RESPONSE_BYTES: usize = MAX_PAYLOAD_BYTES / 2;

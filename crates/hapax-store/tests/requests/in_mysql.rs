@@ -1,0 +1,114 @@
+//! A request that is finished in the caller's own transaction, on MySQL.
+
+use crate::kit::{EFFECTS, Kind, address, effects, sql};
+use hapax_core::{
+    json::Json,
+    request::{Completion, RecoveryPoint},
+};
+use hapax_servers::Proxy;
+use hapax_store::{
+    StoreError,
+    conformance::requests::{claim, dying, execute},
+    mysql::MySqlOptions,
+    requests::{Begun, Finished, MySqlRequests, Pointed, RequestStore},
+};
+use mysql_async::{Conn, Transaction, TxOpts, prelude::Queryable};
+use std::sync::Arc;
+
+async fn shop() -> (String, Arc<MySqlRequests>, Conn) {
+    let url = Kind::MySql.database();
+    sql(&url, EFFECTS);
+    let store = MySqlRequests::open(&url, MySqlOptions::default()).await.expect("it opens");
+    (url.clone(), store, Conn::from_url(&url).await.expect("a connection"))
+}
+
+/// A transaction with an effect.
+async fn effect(conn: &mut Conn, number: i32) -> Transaction<'_> {
+    let mut tx = conn.start_transaction(TxOpts::default()).await.expect("a transaction");
+    tx.exec_drop("INSERT INTO effects VALUES (?)", (number,)).await.expect("an effect");
+    tx
+}
+
+fn done() -> Completion {
+    Completion::succeeded(201, "charged")
+}
+
+fn point() -> RecoveryPoint {
+    RecoveryPoint::new("reserved", Json::of(&7).unwrap()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn effect_and_record_are_committed_together() {
+    let (url, store, mut conn) = shop().await;
+    let lease = execute(&*store, &claim("k")).await;
+    let tx = effect(&mut conn, 1).await;
+    assert_eq!(store.finish_in(tx, &lease, &done()).await.unwrap(), Finished::Done);
+    let Begun::Replay(record) = store.begin(&claim("k")).await.unwrap() else { panic!("no replay") };
+    assert_eq!((record.completion, effects(&url)), (Some(done()), 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stale_workers_effect_is_rolled_back() {
+    let (url, store, mut conn) = shop().await;
+    let stale = execute(&*store, &dying("k")).await;
+    let tx = effect(&mut conn, 1).await;
+    let lease = execute(&*store, &claim("k")).await;
+    assert_eq!(store.finish_in(tx, &stale, &done()).await.unwrap(), Finished::Stale);
+    assert_eq!(effects(&url), 0);
+    let tx = effect(&mut conn, 1).await;
+    assert_eq!(store.finish_in(tx, &lease, &done()).await.unwrap(), Finished::Done);
+    let tx = effect(&mut conn, 2).await;
+    assert_eq!(store.finish_in(tx, &lease, &done()).await.unwrap(), Finished::Stale, "it has ended");
+    assert_eq!(effects(&url), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_recovery_point_counts_with_its_transaction_alone() {
+    let (url, store, mut conn) = shop().await;
+    let dead = execute(&*store, &dying("k")).await;
+    let tx = effect(&mut conn, 1).await;
+    let Pointed::Set(tx) = store.point_in(tx, &dead, &point()).await.unwrap() else { panic!("stale") };
+    tx.rollback().await.unwrap();
+    assert_eq!(store.get(&dead.id).await.unwrap().unwrap().point, None);
+    let tx = effect(&mut conn, 1).await;
+    let Pointed::Set(tx) = store.point_in(tx, &dead, &point()).await.unwrap() else { panic!("stale") };
+    // A point that is there already is set.
+    let Pointed::Set(tx) = store.point_in(tx, &dead, &point()).await.unwrap() else { panic!("stale") };
+    tx.commit().await.unwrap();
+    let lease = execute(&*store, &claim("k")).await;
+    assert_eq!(lease.point, Some(point()));
+    let tx = effect(&mut conn, 2).await;
+    assert!(matches!(store.point_in(tx, &dead, &point()).await.unwrap(), Pointed::Stale));
+    assert_eq!(effects(&url), 1);
+}
+
+/// The reply to COMMIT, or COMMIT itself, is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_a_commit_whose_answer_is_lost_the_next_begin_tells() {
+    let (url, store, _) = shop().await;
+    let proxy = Arc::new(Proxy::start(address(&url)).expect("a proxy"));
+    for (number, arrives) in [(1, true), (2, false)] {
+        let key = format!("k{number}");
+        let lease = execute(&*store, &claim(&key)).await;
+        let mut conn = Conn::from_url(proxy.url(&url).expect("a URL")).await.expect("a connection");
+        let tx = effect(&mut conn, number).await;
+        match arrives {
+            true => proxy.hold_reply("COMMIT"),
+            false => proxy.hold_request("COMMIT"),
+        }
+        let held = proxy.clone();
+        let cut = tokio::task::spawn_blocking(move || {
+            held.wait_for_hold();
+            held.cut();
+            held.release();
+        });
+        let finished = store.finish_in(tx, &lease, &done()).await;
+        cut.await.expect("no panic");
+        assert!(matches!(finished, Err(StoreError::Unknown(_))), "{finished:?}");
+        let found = store.get(&lease.id).await.unwrap().unwrap();
+        assert_eq!(found.completion.is_some(), arrives);
+        assert_eq!(effects(&url), 1);
+        let begun = store.begin(&claim(&key)).await.unwrap();
+        assert_eq!(matches!(begun, Begun::Replay(_)), arrives, "{begun:?}");
+    }
+}
