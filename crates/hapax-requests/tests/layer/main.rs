@@ -6,6 +6,7 @@ mod bodies;
 mod executions;
 mod faults;
 mod keys;
+mod malformed;
 mod probe;
 mod server;
 mod time;
