@@ -73,6 +73,14 @@ pub enum StoreError {
         /// What is wrong.
         what: String,
     },
+    /// What is stored of a request can't be read.
+    #[error("the record of request {request} is damaged: {what}")]
+    CorruptRequest {
+        /// The request.
+        request: String,
+        /// What is wrong.
+        what: String,
+    },
     /// A cancel was requested, so no intent and no end may follow.
     #[error("run `{run}` is to be cancelled")]
     CancelRequested {
@@ -142,7 +150,7 @@ impl Coded for StoreError {
             StoreError::Unknown(_) => code::STORE_UNKNOWN,
             StoreError::Fenced { .. } => code::FENCED,
             StoreError::Conflict { .. } => code::CONFLICT,
-            StoreError::Corrupt { .. } => code::CORRUPT,
+            StoreError::Corrupt { .. } | StoreError::CorruptRequest { .. } => code::CORRUPT,
             StoreError::CancelRequested { .. } => code::CANCELLED,
             StoreError::NotFound { .. } => code::RUN_NOT_FOUND,
             StoreError::Held { .. } => code::RUN_HELD,

@@ -27,6 +27,7 @@ pub mod listing;
 pub mod mailbox;
 pub mod order;
 pub mod outbox;
+pub mod requests;
 pub mod retention;
 pub mod round_trip;
 pub mod sample;

@@ -59,6 +59,14 @@ pub(super) struct Server {
     pub(super) round_trips: AtomicU64,
 }
 
+impl Server {
+    /// A statement that finds our tables from any session.
+    pub(super) fn words(&self, sql: &str) -> String {
+        let database = self.address.db_name().unwrap_or_default().replace('`', "``");
+        translate(sql, &format!("`{database}`.{}", self.options.shared.prefix))
+    }
+}
+
 impl Connect for Arc<Server> {
     fn connect(&self) -> BoxFuture<'_, Result<Box<dyn Pooled>, StoreError>> {
         Box::pin(async move { Ok(Box::new(MySession::open(self).await?) as Box<dyn Pooled>) })

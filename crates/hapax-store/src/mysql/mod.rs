@@ -17,6 +17,7 @@ mod commit;
 mod connection;
 mod error;
 mod health;
+mod requests;
 mod schema;
 mod user;
 
@@ -33,7 +34,7 @@ use crate::{
         tls::{self, Mode, Tls, Words},
     },
 };
-use connection::{Asking, MySession, Server, translate};
+use connection::{Asking, MySession, Server};
 use error::refused;
 use hapax_core::error::code;
 use health::Settings;
@@ -48,6 +49,7 @@ use std::{
 };
 
 pub use crate::server::Isolation;
+pub use requests::MySqlRequests;
 pub use user::MySqlDatabase;
 
 /// A connection on which nothing was said for so long is asked whether the other side is still there.
@@ -115,14 +117,8 @@ impl MySqlStore {
     /// Refuses, with [`StoreError::Open`], a server that can't be reached, is older than MySQL 8.0.1 or MariaDB 10.6,
     /// takes no writes or only small ones, or may lose what it has committed.
     pub async fn open(url: &str, options: MySqlOptions) -> Result<Arc<Self>, StoreError> {
-        let what = hidden(url);
-        let bad = |why: String| refused(&what, why, code::BAD_URL);
-        check_prefix(&options.shared.prefix).map_err(bad)?;
-        let (address, mode) = address(url).map_err(bad)?;
         let Options { sessions, answer_limit, must_exist, codec, .. } = options.shared.clone();
-        let server = Arc::new(Server { address, mode, options, what, round_trips: AtomicU64::new(0) });
-        let mut first = MySession::open(&server).await?;
-        server.options.shared.admit(first.check().await)?;
+        let (server, mut first) = connect(url, options).await?;
         schema::migrate(&mut first, &server.what, must_exist).await?;
         let clock = clock_of(&mut first).await?;
         let sessions = Sessions::new(Arc::new(server.clone()), sessions, answer_limit);
@@ -141,6 +137,18 @@ impl MySqlStore {
     pub fn round_trips(&self) -> u64 {
         self.server.round_trips.load(Ordering::Relaxed)
     }
+}
+
+/// A session with a server that may be used, and what all its sessions share.
+async fn connect(url: &str, options: MySqlOptions) -> Result<(Arc<Server>, MySession), StoreError> {
+    let what = hidden(url);
+    let bad = |why: String| refused(&what, why, code::BAD_URL);
+    check_prefix(&options.shared.prefix).map_err(bad)?;
+    let (address, mode) = address(url).map_err(bad)?;
+    let server = Arc::new(Server { address, mode, options, what, round_trips: AtomicU64::new(0) });
+    let mut first = MySession::open(&server).await?;
+    server.options.shared.admit(first.check().await)?;
+    Ok((server, first))
 }
 
 /// What names a database of a server.
@@ -199,8 +207,7 @@ impl OnServer for MySqlStore {
     }
 
     fn words(&self, sql: &str) -> String {
-        let database = self.server.address.db_name().unwrap_or_default().replace('`', "``");
-        translate(sql, &format!("`{database}`.{}", self.server.options.shared.prefix))
+        self.server.words(sql)
     }
 }
 

@@ -215,7 +215,7 @@ async fn demand_innodb(session: &mut MySession, what: &str) -> Result<(), StoreE
 
 /// What is done with a table, without doing it. A statement that is only explained needs the same rights: no list of
 /// grants tells of roles and patterns.
-fn probe(table: &str, right: &str) -> String {
+pub(super) fn probe(table: &str, right: &str) -> String {
     match right {
         "INSERT" => format!("EXPLAIN INSERT INTO {table} () VALUES ()"),
         "UPDATE" => format!("EXPLAIN UPDATE {table} SET namespace = '' WHERE 1 = 0"),
@@ -256,7 +256,7 @@ async fn demand_rights(session: &mut MySession, what: &str) -> Result<(), StoreE
 }
 
 /// The statement that grants this user rights on what is in the database.
-async fn grant(session: &mut MySession, rights: &str, on: &str) -> Result<String, Fault> {
+pub(super) async fn grant(session: &mut MySession, rights: &str, on: &str) -> Result<String, Fault> {
     let row = one(session, "SELECT CURRENT_USER(), DATABASE()", values![]).await?;
     let row = row.ok_or_else(|| Fault::damage("the server names no user"))?;
     let (user, host) = row.text(0)?.rsplit_once('@').unwrap_or((row.text(0)?, "%"));
@@ -282,7 +282,7 @@ async fn demand_those_seen(session: &mut MySession, what: &str) -> Result<(), St
     }
 }
 
-async fn is_there(session: &mut MySession, table: &str) -> Result<bool, Fault> {
+pub(super) async fn is_there(session: &mut MySession, table: &str) -> Result<bool, Fault> {
     let sql = "SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = ?";
     Ok(one(session, sql, values![table]).await?.is_some())
 }

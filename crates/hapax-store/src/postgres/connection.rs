@@ -410,6 +410,10 @@ impl Session for PgSession {
         " ON CONFLICT DO NOTHING"
     }
 
+    fn warned(&mut self) -> bool {
+        self.warned.swap(false, Ordering::SeqCst)
+    }
+
     fn tell<'a>(&'a mut self, hints: &'a [Hint]) -> Done<'a, ()> {
         Box::pin(async move {
             let channel = self.channel();

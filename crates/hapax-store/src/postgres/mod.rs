@@ -16,6 +16,7 @@ mod connection;
 mod error;
 mod health;
 mod listen;
+mod requests;
 mod schema;
 mod tls;
 mod user;
@@ -50,6 +51,7 @@ use tokio_postgres::{Config, config::SslMode};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 pub use crate::server::Isolation;
+pub use requests::PostgresRequests;
 pub use user::PostgresDatabase;
 
 /// How long a connection may take, unless the address says something else.
@@ -100,6 +102,11 @@ impl PostgresOptions {
     }
 
     shared_options!();
+
+    /// A statement that finds our tables from any session.
+    fn words(&self, sql: &str) -> String {
+        translate(sql, &format!("\"{}\".{}", self.schema.replace('"', "\"\""), self.shared.prefix))
+    }
 }
 
 /// Runs in PostgreSQL.
@@ -135,19 +142,8 @@ impl PostgresStore {
     /// Refuses, with [`StoreError::Open`], a server that can't be reached, is older than 13, takes no writes, or may
     /// lose what it has committed.
     pub async fn open(url: &str, options: PostgresOptions) -> Result<Arc<Self>, StoreError> {
-        let bad = |why: String| refused(&hidden(url), why, code::BAD_URL);
-        check_prefix(&options.shared.prefix).map_err(bad)?;
-        let (config, tls) = address(url).map_err(bad)?;
         let Options { sessions, answer_limit, must_exist, codec, .. } = options.shared.clone();
-        let server = Arc::new(Server {
-            config,
-            tls,
-            options,
-            what: hidden(url),
-            round_trips: Arc::<AtomicU64>::default(),
-        });
-        let mut first = PgSession::open(&server, None).await?;
-        server.options.shared.admit(first.check().await)?;
+        let (server, mut first) = connect(url, options).await?;
         schema::migrate(&mut first, &server.what, must_exist).await?;
         let clock = clock_of(&mut first).await?;
         let sessions = Sessions::new(Arc::new(server.clone()), sessions, answer_limit);
@@ -165,6 +161,18 @@ impl PostgresStore {
     pub fn round_trips(&self) -> u64 {
         self.server.round_trips.load(Ordering::Relaxed)
     }
+}
+
+/// A session with a server that may be used, and what all its sessions share.
+async fn connect(url: &str, options: PostgresOptions) -> Result<(Arc<Server>, PgSession), StoreError> {
+    let bad = |why: String| refused(&hidden(url), why, code::BAD_URL);
+    check_prefix(&options.shared.prefix).map_err(bad)?;
+    let (config, tls) = address(url).map_err(bad)?;
+    let (what, round_trips) = (hidden(url), Arc::<AtomicU64>::default());
+    let server = Arc::new(Server { config, tls, options, what, round_trips });
+    let first = PgSession::open(&server, None).await?;
+    server.options.shared.admit(first.check().await)?;
+    Ok((server, first))
 }
 
 /// By the moment at which the server was started: a standby that was promoted has the numbers of its primary, and not every
@@ -222,7 +230,6 @@ impl OnServer for PostgresStore {
     }
 
     fn words(&self, sql: &str) -> String {
-        let PostgresOptions { schema, shared } = &self.server.options;
-        translate(sql, &format!("\"{}\".{}", schema.replace('"', "\"\""), shared.prefix))
+        self.server.options.words(sql)
     }
 }

@@ -110,7 +110,7 @@ CREATE INDEX hapax_channels_due ON hapax_channels (namespace, due_at) WHERE due_
 ";
 
 /// Whoever migrates holds this lock: the first bytes of "hapax" as a number.
-const LOCK: i64 = 0x68_61_70_61_78;
+pub(super) const LOCK: i64 = 0x68_61_70_61_78;
 
 /// Brings the database to our version.
 pub(super) async fn migrate(session: &mut PgSession, what: &str, must_exist: bool) -> Result<(), StoreError> {
@@ -229,7 +229,7 @@ async fn missing_for_tables(session: &mut PgSession) -> Result<Vec<String>, Faul
 }
 
 /// The statements that would grant a right on the schema that is missing, or make the schema.
-async fn missing_for_schema(session: &mut PgSession, right: &str) -> Result<Vec<String>, Fault> {
+pub(super) async fn missing_for_schema(session: &mut PgSession, right: &str) -> Result<Vec<String>, Fault> {
     let schema = session.schema();
     let sql = "SELECT CASE WHEN n.oid IS NULL THEN format('CREATE SCHEMA %I AUTHORIZATION %I', s.name, current_user) \
                ELSE format('GRANT %s ON SCHEMA %I TO %I', s.word, s.name, current_user) END \
@@ -239,7 +239,7 @@ async fn missing_for_schema(session: &mut PgSession, right: &str) -> Result<Vec<
     texts(&session.rows(sql, values![schema.as_str(), right]).await?)
 }
 
-fn texts(rows: &[Row]) -> Result<Vec<String>, Fault> {
+pub(super) fn texts(rows: &[Row]) -> Result<Vec<String>, Fault> {
     rows.iter().map(|row| Ok(row.text(0)?.to_owned())).collect()
 }
 

@@ -5,14 +5,11 @@
 
 use super::{Begun, Claim};
 use crate::clock::micros_left;
-use hapax_core::{
-    canary,
-    request::{Record, Status},
-};
+use hapax_core::request::{Record, Status};
 
 /// What is to be done about a claim.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(crate) enum Verdict {
     /// Nothing: this is the answer.
     Answer(Begun),
     /// The record may be taken, with how far it came.
@@ -22,8 +19,7 @@ pub(super) enum Verdict {
 }
 
 /// Judges a claim that drew this nonce, on a record that was read at this time of the database's clock.
-pub(super) fn judge(record: Record, claim: &Claim, nonce: u128, retry: bool, now_us: i64) -> Verdict {
-    let now_us = if canary::on("request_clock") { crate::clock::now_us() } else { now_us };
+pub(crate) fn judge(record: Record, claim: &Claim, nonce: u128, retry: bool, now_us: i64) -> Verdict {
     let status = record.status();
     if status == Status::InProgress && record.token.nonce == nonce {
         // The reply to our own claim was lost.

@@ -8,6 +8,11 @@
 //! |---|---|
 //! | `judge` | what a claim on a record means: the same for all databases |
 //! | `memory` | the reference model |
+//! | `sql`, `schema/` | the statements and the tables, for all databases |
+//! | `server` | what PostgreSQL and MySQL have in common |
+//!
+//! What each database does in its own words is in `postgres/requests`, `mysql/requests` and `sqlite/requests`. Whoever
+//! wants to make the table beforehand finds it in `schema/`, one file for each.
 //!
 //! A handler asks before it works, and says how it ended:
 //!
@@ -52,18 +57,62 @@
 //! # }
 //! ```
 
-mod judge;
+pub(crate) mod judge;
 mod memory;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) mod server;
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+pub(crate) mod sql;
 
 use crate::{error::StoreError, store::Answer};
 use hapax_core::{
+    error::code,
     id::Namespace,
     limits::{MAX_RESPONSE_BYTES, REQUEST_EXPIRY, REQUEST_LEASE},
     request::{Completion, Lease, Record, RecoveryPoint, RequestHash, RequestId, Status, Token},
 };
-use std::{borrow::Cow, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 pub use memory::MemoryRequests;
+
+#[cfg(feature = "mysql")]
+pub use crate::mysql::MySqlRequests;
+#[cfg(feature = "postgres")]
+pub use crate::postgres::PostgresRequests;
+#[cfg(feature = "sqlite")]
+pub use crate::sqlite::SqliteRequests;
+
+/// Opens the requests at `url`: `sqlite:path/to/file.db`, `postgres://user@host/database` with the feature `postgres`,
+/// `mysql://user@host/database` with the feature `mysql`, or `memory:` for tests. The table is made where there is none.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), hapax_store::StoreError> {
+/// let store = hapax_store::requests::open("memory:").await?;
+/// assert_eq!(store.sweep(100).await?, 0);
+/// assert!(hapax_store::requests::open("redis://localhost").await.is_err());
+/// # Ok(())
+/// # }
+/// ```
+pub async fn open(url: &str) -> Result<Arc<dyn RequestStore>, StoreError> {
+    let parts = url.split_once(':').map(|(scheme, rest)| (scheme.to_ascii_lowercase(), rest));
+    match parts.as_ref().map(|(scheme, rest)| (scheme.as_str(), *rest)) {
+        Some(("memory", _)) => Ok(Arc::new(MemoryRequests::new())),
+        #[cfg(feature = "sqlite")]
+        Some(("sqlite", path)) if !path.is_empty() => Ok(SqliteRequests::open(path, Default::default()).await?),
+        #[cfg(feature = "postgres")]
+        Some(("postgres" | "postgresql", _)) => Ok(PostgresRequests::open(url, Default::default()).await?),
+        #[cfg(feature = "mysql")]
+        Some(("mysql" | "mariadb", _)) => Ok(MySqlRequests::open(url, Default::default()).await?),
+        _ => Err(StoreError::Open {
+            what: parts.map_or_else(|| "the requests".into(), |(scheme, _)| format!("{scheme}:…")),
+            why: "its address begins with sqlite:, postgres://, mysql:// or memory:, and the crate's feature of that name \
+                  is on"
+                .into(),
+            code: code::BAD_URL,
+        }),
+    }
+}
 
 /// Where requests are kept until their answers may be forgotten.
 ///
@@ -168,6 +217,17 @@ pub enum Finished {
     Stale,
 }
 
+/// What became of a recovery point in the caller's own transaction: `point_in` of each database's requests has an example.
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+#[derive(Debug)]
+#[must_use = "the point counts once its transaction is committed"]
+pub enum Pointed<T> {
+    /// It is set, once this transaction is committed.
+    Set(T),
+    /// Another has taken over, or the execution has ended: the transaction was rolled back.
+    Stale,
+}
+
 /// Which requests to list.
 ///
 /// ```
@@ -237,14 +297,14 @@ pub struct Listed {
 }
 
 /// What an operator's release leaves for whoever asks why.
-const RELEASED: &str = "released by an operator";
+pub(crate) const RELEASED: &str = "released by an operator";
 
 /// Refuses what no store takes.
-fn check_completion(completion: &Completion) -> Result<(), StoreError> {
+pub(crate) fn check_completion(completion: &Completion) -> Result<(), StoreError> {
     check_size("the answer to a request", completion.weight())
 }
 
-fn check_point(point: &RecoveryPoint) -> Result<(), StoreError> {
+pub(crate) fn check_point(point: &RecoveryPoint) -> Result<(), StoreError> {
     check_size("the data of a recovery point", point.data.as_bytes().len())
 }
 
@@ -254,7 +314,8 @@ fn check_size(what: &str, size: usize) -> Result<(), StoreError> {
 }
 
 /// A completion as it is stored: no text of PostgreSQL's holds a zero.
-fn storable(completion: &Completion) -> Cow<'_, Completion> {
+pub(crate) fn storable(completion: &Completion) -> std::borrow::Cow<'_, Completion> {
+    use std::borrow::Cow;
     match &completion.error_message {
         Some(text) if text.contains('\0') => {
             let error_message = Some(text.replace('\0', "\u{fffd}"));
@@ -264,7 +325,53 @@ fn storable(completion: &Completion) -> Cow<'_, Completion> {
     }
 }
 
+/// Requests in a server are those of its field `requests`.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+macro_rules! on_server {
+    ($store:ident) => {
+        impl RequestStore for $store {
+            fn begin<'a>(&'a self, claim: &'a Claim) -> Answer<'a, Begun> {
+                Box::pin(self.requests.claim(claim, false))
+            }
+
+            fn reacquire<'a>(&'a self, claim: &'a Claim) -> Answer<'a, Begun> {
+                Box::pin(self.requests.claim(claim, true))
+            }
+
+            fn finish<'a>(&'a self, lease: &'a Lease, completion: &'a Completion) -> Answer<'a, Finished> {
+                Box::pin(self.requests.finish(lease, completion))
+            }
+
+            fn heartbeat<'a>(&'a self, lease: &'a Lease, ttl: Duration) -> Answer<'a, Finished> {
+                Box::pin(self.requests.heartbeat(lease, ttl))
+            }
+
+            fn set_point<'a>(&'a self, lease: &'a Lease, point: &'a RecoveryPoint) -> Answer<'a, Finished> {
+                Box::pin(self.requests.set_point(lease, point))
+            }
+
+            fn get<'a>(&'a self, id: &'a RequestId) -> Answer<'a, Option<Record>> {
+                Box::pin(self.requests.get(id))
+            }
+
+            fn list<'a>(&'a self, filter: &'a RequestFilter) -> Answer<'a, Vec<Listed>> {
+                Box::pin(self.requests.list(filter))
+            }
+
+            fn release<'a>(&'a self, id: &'a RequestId) -> Answer<'a, bool> {
+                Box::pin(self.requests.release(id))
+            }
+
+            fn sweep(&self, limit: usize) -> Answer<'_, u64> {
+                Box::pin(self.requests.sweep(limit))
+            }
+        }
+    };
+}
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) use on_server;
+
 /// Drawn anew for each claim, before it is made.
-fn nonce() -> u128 {
+pub(crate) fn nonce() -> u128 {
     uuid::Uuid::new_v4().as_u128()
 }

@@ -39,6 +39,7 @@ pub(crate) fn reported(fault: Fault, about: &RunKey) -> StoreError {
             limit,
         },
         Fault::Lost(source) => StoreError::Unknown(source),
+        Fault::Warned => StoreError::Unknown("the server warned while it committed".into()),
         Fault::Damage(step, what) => StoreError::Corrupt { run: about.clone(), step, what },
     }
 }

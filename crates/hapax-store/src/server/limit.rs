@@ -76,6 +76,10 @@ impl Session for Limited {
         self.session.unless_there()
     }
 
+    fn warned(&mut self) -> bool {
+        self.session.warned()
+    }
+
     fn tell<'a>(&'a mut self, hints: &'a [Hint]) -> Done<'a, ()> {
         within!(self, tell(hints))
     }

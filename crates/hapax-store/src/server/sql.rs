@@ -29,6 +29,8 @@ pub(crate) enum Fault {
     TooLarge { size: usize, limit: usize },
     /// The answer was lost: the transaction may have been committed.
     Lost(Source),
+    /// It was committed, and the server warned: it may be lost with the machine.
+    Warned,
     /// What is stored can't be what we wrote, with the step when one is to blame.
     Damage(Option<u64>, String),
 }
@@ -47,6 +49,7 @@ impl Fault {
             Fault::Full(source) => Fault::Full(source.to_string().into()),
             Fault::TooLarge { size, limit } => Fault::TooLarge { size: *size, limit: *limit },
             Fault::Lost(source) => Fault::Lost(source.to_string().into()),
+            Fault::Warned => Fault::Warned,
             Fault::Damage(step, what) => Fault::Damage(*step, what.clone()),
         }
     }
@@ -278,6 +281,11 @@ pub(crate) trait Session: Send {
 
     /// How "insert unless it is there" ends here: after `INSERT INTO … VALUES (…)`.
     fn unless_there(&self) -> &'static str;
+
+    /// Whether the server has warned since this was last asked.
+    fn warned(&mut self) -> bool {
+        false
+    }
 
     /// Tells all who listen. A server that can't do so says nothing.
     fn tell<'a>(&'a mut self, _: &'a [Hint]) -> Done<'a, ()> {

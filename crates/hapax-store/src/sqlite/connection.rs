@@ -49,7 +49,7 @@ impl Place {
         Self { file, locks: locks.into() }
     }
 
-    fn shown(&self) -> String {
+    pub(super) fn shown(&self) -> String {
         self.file.display().to_string()
     }
 
@@ -60,7 +60,7 @@ impl Place {
         }
     }
 
-    fn refuse(&self, why: impl Into<String>, code: hapax_core::error::Code) -> Refusal {
+    pub(super) fn refuse(&self, why: impl Into<String>, code: hapax_core::error::Code) -> Refusal {
         Refusal { what: self.shown(), why: why.into(), code }
     }
 }
@@ -78,6 +78,15 @@ fn followed(file: &Path) -> PathBuf {
 
 /// Opens the file for the first time in this process: checks, settings, tables.
 pub(super) fn open(place: &Place, allow_network_fs: bool) -> Result<Connection, Refusal> {
+    open_with(place, allow_network_fs, |connection| schema::migrate(connection, &place.shown()))
+}
+
+/// The same with tables of another kind.
+pub(super) fn open_with(
+    place: &Place,
+    allow_network_fs: bool,
+    make: impl FnOnce(&mut Connection) -> Result<(), Refusal>,
+) -> Result<Connection, Refusal> {
     let version = rusqlite::version_number();
     if version < MIN_SQLITE {
         let why = format!("SQLite {} can corrupt a WAL file; 3.51.3 or newer is needed", rusqlite::version());
@@ -89,7 +98,7 @@ pub(super) fn open(place: &Place, allow_network_fs: bool) -> Result<Connection, 
     // others without waiting.
     let _turn = locks::take_turn(place)?;
     let mut connection = open_writer(place)?;
-    schema::migrate(&mut connection, &place.shown())?;
+    make(&mut connection)?;
     Ok(connection)
 }
 

@@ -22,6 +22,7 @@ mod mailbox;
 mod outbox;
 mod queue;
 mod read;
+mod requests;
 mod runs;
 mod schema;
 mod writer;
@@ -56,6 +57,8 @@ use queue::Queue;
 use rusqlite::Connection;
 use std::{path::Path, sync::Arc};
 use writer::{Halt, Shared, Writer};
+
+pub use requests::SqliteRequests;
 
 /// How a file is opened.
 ///
