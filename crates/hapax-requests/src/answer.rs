@@ -43,7 +43,7 @@ where
         let first: &(dyn Error + 'static) = &*error;
         let mut causes = iter::successors(Some(first), |cause| (*cause).source());
         // A layer around this one may have a limit of its own.
-        if causes.any(|cause| cause.is::<LengthLimitError>()) { Unread::Large } else { Unread::Broken }
+        if causes.any(<dyn Error>::is::<LengthLimitError>) { Unread::Large } else { Unread::Broken }
     })
 }
 

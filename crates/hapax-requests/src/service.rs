@@ -17,7 +17,7 @@ use hapax_core::{
     request::{Asked, Outcome, RequestHash, RequestId},
 };
 use hapax_store::requests::{Claim, RequestStore};
-use http::{HeaderName, Request, Response, StatusCode, header::CONTENT_TYPE, request::Parts};
+use http::{HeaderName, HeaderValue, Request, Response, StatusCode, header::CONTENT_TYPE, request::Parts};
 use http_body::Body;
 use http_body_util::{Either, Full};
 use std::{
@@ -286,7 +286,7 @@ fn hash(parts: &Parts, body: &[u8]) -> RequestHash {
     let (uri, content_type) = (uri(parts), parts.headers.get(CONTENT_TYPE));
     // Byte by byte: other bytes are another request, whatever they mean.
     let content_type: String =
-        content_type.into_iter().flat_map(|value| value.as_bytes()).map(|byte| char::from(*byte)).collect();
+        content_type.into_iter().flat_map(HeaderValue::as_bytes).map(|byte| char::from(*byte)).collect();
     RequestHash::of(&Asked {
         method: parts.method.as_str(),
         path: uri.path(),
