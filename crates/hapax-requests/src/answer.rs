@@ -12,7 +12,7 @@ use hapax_core::{
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use http_body::Body;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use std::{error::Error, iter};
+use std::{error::Error, iter, pin::Pin};
 
 /// Says of an answer that it was given before.
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
@@ -45,6 +45,16 @@ where
         // A layer around this one may have a limit of its own.
         if causes.any(<dyn Error>::is::<LengthLimitError>) { Unread::Large } else { Unread::Broken }
     })
+}
+
+/// Lets go by what a client is still sending, up to so many bytes: it would miss an answer that comes before it is done.
+pub(crate) async fn drain<B: Body<Data = Bytes>>(mut body: Pin<&mut B>, limit: usize) {
+    let mut left = limit;
+    while body.size_hint().lower() <= left as u64 {
+        let Some(Ok(frame)) = body.frame().await else { return };
+        let Some(rest) = left.checked_sub(frame.data_ref().map_or(0, Bytes::len)) else { return };
+        left = rest;
+    }
 }
 
 impl Policy {

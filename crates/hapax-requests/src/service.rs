@@ -3,7 +3,7 @@
 //! Invariant: the body is whole before a request is claimed, and from then on nothing depends on its client.
 
 use crate::{
-    answer::{BoxError, Unread, read},
+    answer::{BoxError, Unread, drain, read},
     execute::answer,
     policy::{KeyRule, OnConflict, Policy, uri},
     problem::Refusal,
@@ -260,9 +260,15 @@ where
     R: Body<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError>,
 {
-    let body = match read(body, policy.max_request_bytes).await {
+    let mut body = Box::pin(body);
+    let limit = policy.max_request_bytes;
+    let body = match read(body.as_mut(), limit).await {
         Ok(body) => body,
-        Err(unread) => return Ok(refuse(&policy, &unreadable(&policy, unread)).map(whole)),
+        Err(Unread::Broken) => return Ok(refuse(&policy, &Refusal::BrokenBody).map(whole)),
+        Err(Unread::Large) => {
+            drain(body.as_mut(), limit.saturating_mul(2)).await;
+            return Ok(refuse(&policy, &Refusal::LargeBody { limit }).map(whole));
+        }
     };
     let span = info_span!("idempotent_request", method = id.method(), decision = Empty, attempt = Empty);
     let claim = Claim { id, hash: hash(&parts, &body), lease: policy.lease, expiry: policy.expiry };
@@ -294,13 +300,6 @@ fn hash(parts: &Parts, body: &[u8]) -> RequestHash {
         content_type: &content_type,
         body,
     })
-}
-
-fn unreadable(policy: &Policy, unread: Unread) -> Refusal {
-    match unread {
-        Unread::Large => Refusal::LargeBody { limit: policy.max_request_bytes },
-        Unread::Broken => Refusal::BrokenBody,
-    }
 }
 
 fn refuse(policy: &Policy, refusal: &Refusal) -> Response<Bytes> {

@@ -118,8 +118,10 @@ pub(crate) async fn plain_hyper_is_served_too(store: Store) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = format!("http://{}/notes", listener.local_addr().expect("an address"));
     let serving = tokio::spawn(async move {
-        let (stream, _) = listener.accept().await.expect("a client");
-        hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await
+        while let Ok((stream, _)) = listener.accept().await {
+            let connection = hyper::server::conn::http1::Builder::new();
+            tokio::spawn(connection.serve_connection(TokioIo::new(stream), service.clone()));
+        }
     });
     let client = client();
     let ask = || {

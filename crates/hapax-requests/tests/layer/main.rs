@@ -11,11 +11,33 @@ mod probe;
 mod server;
 mod time;
 
-use hapax_store::requests::{MemoryRequests, RequestStore};
+use hapax_store::requests::{RequestStore, open};
 use std::sync::Arc;
+use tempfile::TempDir;
 
-async fn memory() -> Arc<dyn RequestStore> {
-    Arc::new(MemoryRequests::new())
+/// A store, and the folder that must outlive it.
+type Fresh = (Arc<dyn RequestStore>, Option<TempDir>);
+
+async fn fresh(url: &str) -> Fresh {
+    (open(url).await.expect("it opens"), None)
+}
+
+async fn memory() -> Fresh {
+    fresh("memory:").await
+}
+
+async fn sqlite() -> Fresh {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (store, _) = fresh(&format!("sqlite:{}", folder.path().join("requests.db").display())).await;
+    (store, Some(folder))
+}
+
+async fn postgres() -> Fresh {
+    fresh(&hapax_servers::postgres().expect("a server")).await
+}
+
+async fn mysql() -> Fresh {
+    fresh(&hapax_servers::mysql().expect("a server")).await
 }
 
 /// One test for each promise.
@@ -25,7 +47,8 @@ macro_rules! promises {
             $(mod $file {
                 $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $promise() {
-                    crate::$file::$promise(crate::$store().await).await;
+                    let (store, _folder) = crate::$store().await;
+                    crate::$file::$promise(store).await;
                 })*
             })*
         }
@@ -76,4 +99,4 @@ macro_rules! over {
     )*};
 }
 
-over!(memory);
+over!(memory, sqlite, postgres, mysql);
