@@ -67,3 +67,8 @@ pub use policy::matched_path;
 pub use policy::{KeyRule, OnConflict, outcome_of};
 pub use service::{Idempotency, IdempotencyLayer, LayerBody};
 pub use stats::Stats;
+
+/// The guide's programs compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/requests.md")]
+struct Guide;

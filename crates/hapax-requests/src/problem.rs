@@ -155,6 +155,31 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_guide_has_a_heading_for_each_refusal() {
+        let guide = include_str!("../../../docs/guide/requests.md");
+        let left = Duration::ZERO;
+        for refusal in [
+            Refusal::MissingKey,
+            Refusal::BadKey(""),
+            Refusal::NoPrincipal,
+            Refusal::BadName(String::new()),
+            Refusal::BrokenBody,
+            Refusal::LargeBody { limit: 0 },
+            Refusal::OtherRequest,
+            Refusal::InFlight { left },
+            Refusal::StoreDown,
+            Refusal::LargeAnswer { limit: 0 },
+            Refusal::Lost,
+        ] {
+            let (heading, row) = (format!("\n### {}\n", refusal.word()), format!("(#{})", refusal.word()));
+            assert!(guide.contains(&heading), "{heading}");
+            let row = guide.lines().find(|line| line.starts_with('|') && line.contains(&row)).expect("a row");
+            assert!(row.contains(refusal.status().as_str()), "{row}");
+            assert_eq!(row.contains("Retry-After"), refusal.retry_after().is_some(), "{row}");
+        }
+    }
+
+    #[test]
     fn a_refusal_names_its_status_and_how_long_to_wait() {
         let after = |refusal: Refusal| refusal.response().headers().get(RETRY_AFTER).cloned();
         assert_eq!(after(Refusal::InFlight { left: Duration::ZERO }), Some(HeaderValue::from(1)));
