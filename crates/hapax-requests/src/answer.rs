@@ -47,7 +47,8 @@ where
     })
 }
 
-/// Lets go by what a client is still sending, up to so many bytes: it would miss an answer that comes before it is done.
+/// Lets go by what a client is still sending, up to so many bytes: it would miss an answer that comes before it is
+/// done.
 pub(crate) async fn drain<B: Body<Data = Bytes>>(mut body: Pin<&mut B>, limit: usize) {
     let mut left = limit;
     while body.size_hint().lower() <= left as u64 {
@@ -94,7 +95,8 @@ impl Policy {
         }
     }
 
-    /// What is stored instead of an answer that is too large: the handler has done its work, so it must not do it again.
+    /// What is stored instead of an answer that is too large: the handler has done its work, so it must not do it
+    /// again.
     pub(crate) fn large_answer(&self, status: StatusCode) -> Completion {
         if (self.outcome)(status) == Outcome::FailedRetryable || canary::on("large_answer_lost") {
             return Refusal::Lost.completion(Outcome::FailedRetryable);

@@ -1,7 +1,7 @@
 //! A request from its claim to its answer.
 //!
-//! Invariant: a handler starts only under a lease, and what it answers is sent only when the store has it. All of it runs
-//! in tasks of its own: a client that goes away ends none of them.
+//! Invariant: a handler starts only under a lease, and what it answers is sent only when the store has it. All of it
+//! runs in tasks of its own: a client that goes away ends none of them.
 
 use crate::{
     answer::{BoxError, Unread, read, replayed, stored},

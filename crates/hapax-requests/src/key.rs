@@ -1,7 +1,7 @@
 //! The key as its header has it: a string by RFC 9651, or a plain word as most clients of today send it.
 //!
-//! Invariant: a key is 1 to 255 printable ASCII characters. Whatever is in doubt is refused: a key that was misread could be
-//! another's.
+//! Invariant: a key is 1 to 255 printable ASCII characters. Whatever is in doubt is refused: a key that was misread
+//! could be another's.
 
 use hapax_core::limits::MAX_ID_BYTES;
 use http::HeaderMap;

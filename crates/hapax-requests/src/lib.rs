@@ -1,7 +1,7 @@
 //! Requests that take effect once: a [`tower`] layer for axum and hyper, by the `Idempotency-Key` header.
 //!
-//! Invariant: no handler of a request with a key runs without a claim in the store, and no answer of it is sent that the
-//! store doesn't have.
+//! Invariant: no handler of a request with a key runs without a claim in the store, and no answer of it is sent that
+//! the store doesn't have.
 //!
 //! ```
 //! use axum::{Json, Router, body::Body, http::StatusCode, routing::post};
@@ -40,8 +40,8 @@
 //! # }
 //! ```
 //!
-//! The guide has [the whole of it](https://github.com/hapax-rs/hapax/blob/main/docs/guide/requests.md): every answer, every
-//! hook, and what remains impossible.
+//! The guide has [the whole of it](https://github.com/hapax-rs/hapax/blob/main/docs/guide/requests.md): every answer,
+//! every hook, and what remains impossible.
 //!
 //! | file | what it holds |
 //! |---|---|

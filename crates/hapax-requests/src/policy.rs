@@ -44,8 +44,8 @@ impl KeyRule {
     }
 }
 
-/// What a request gets whose key is being executed. [`IdempotencyLayer::on_conflict`](crate::IdempotencyLayer::on_conflict)
-/// shows it.
+/// What a request gets whose key is being executed.
+/// [`IdempotencyLayer::on_conflict`](crate::IdempotencyLayer::on_conflict) shows it.
 ///
 /// ```
 /// use hapax_requests::OnConflict;
@@ -81,8 +81,8 @@ pub fn outcome_of(status: StatusCode) -> Outcome {
     }
 }
 
-/// The template of the route that axum matched, for [`IdempotencyLayer::route`](crate::IdempotencyLayer::route); the path
-/// where it matched none. The [crate's](crate) example uses it.
+/// The template of the route that axum matched, for [`IdempotencyLayer::route`](crate::IdempotencyLayer::route); the
+/// path where it matched none. The [crate's](crate) example uses it.
 ///
 /// ```
 /// use http::Request;

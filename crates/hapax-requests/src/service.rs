@@ -84,8 +84,8 @@ pub struct IdempotencyLayer {
 }
 
 impl IdempotencyLayer {
-    /// A layer over a store, and who asks: `None` is refused with a 403. Two principals never share a key, so this has no
-    /// default; put the layer behind your authentication.
+    /// A layer over a store, and who asks: `None` is refused with a 403. Two principals never share a key, so this has
+    /// no default; put the layer behind your authentication.
     pub fn new(
         store: Arc<dyn RequestStore>,
         principal: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static,
@@ -125,8 +125,8 @@ impl IdempotencyLayer {
         self.with(|policy| policy.outcome = Arc::new(outcome))
     }
 
-    /// The headers of an answer that are given again; by default its type, encoding, language, places, links, tag and date
-    /// of change. Never keep what is for one client only, such as cookies of a session.
+    /// The headers of an answer that are given again; by default its type, encoding, language, places, links, tag and
+    /// date of change. Never keep what is for one client only, such as cookies of a session.
     #[must_use]
     pub fn kept_headers(self, names: impl IntoIterator<Item = HeaderName>) -> Self {
         self.with(|policy| policy.kept_headers = names.into_iter().collect())
@@ -138,8 +138,8 @@ impl IdempotencyLayer {
         self.with(|policy| policy.on_conflict = on_conflict)
     }
 
-    /// How long a crash keeps a key busy; 30 seconds by default, and at least 30 milliseconds. A handler may take longer: a
-    /// heartbeat comes three times in it.
+    /// How long a crash keeps a key busy; 30 seconds by default, and at least 30 milliseconds. A handler may take
+    /// longer: a heartbeat comes three times in it.
     #[must_use]
     pub fn lease(self, lease: Duration) -> Self {
         self.with(|policy| policy.lease = lease.max(SHORTEST_LEASE))
@@ -158,8 +158,8 @@ impl IdempotencyLayer {
     }
 
     /// The largest answer that is kept, with its kept headers; 1 MiB by default, and
-    /// [`MAX_RESPONSE_BYTES`](hapax_core::limits::MAX_RESPONSE_BYTES) at the most. When a handler gives a larger one its work
-    /// is done: everybody is told that, with a 500, and it isn't done again.
+    /// [`MAX_RESPONSE_BYTES`](hapax_core::limits::MAX_RESPONSE_BYTES) at the most. When a handler gives a larger one
+    /// its work is done: everybody is told that, with a 500, and it isn't done again.
     #[must_use]
     pub fn max_response_bytes(self, limit: usize) -> Self {
         self.with(|policy| policy.max_response_bytes = limit)

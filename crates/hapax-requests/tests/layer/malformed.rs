@@ -1,5 +1,5 @@
-//! Malformed headers, addresses and bodies, straight through the service: whatever comes is the client's mistake and not
-//! the service's, and nothing executes without a claim. `HAPAX_LONG` takes 100,000 cases.
+//! Malformed headers, addresses and bodies, straight through the service: whatever comes is the client's mistake and
+//! not the service's, and nothing executes without a claim. `HAPAX_LONG` takes 100,000 cases.
 
 use crate::{probe::Probe, server::layer};
 use bytes::Bytes;
