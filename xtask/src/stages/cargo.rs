@@ -8,7 +8,7 @@ use crate::process::Failure;
 use crate::servers::Servers;
 
 /// The crates that are published; each must compile with none of its default features.
-const PUBLISHED: &[&str] = &["hapax-core", "hapax-store", "hapax", "hapax-cli"];
+const PUBLISHED: &[&str] = &["hapax-core", "hapax-store", "hapax-requests", "hapax", "hapax-cli"];
 
 /// The HTTP effect isn't on by default. It is tested apart: the tests of the compiler's messages build all that their crate
 /// is given anew, and TLS would double their time.

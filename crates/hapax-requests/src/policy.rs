@@ -1,0 +1,179 @@
+//! What a service decides for itself: who asks, what is asked for, which answers are final.
+//!
+//! Invariant: nothing here looks at a store. A request becomes a [`RequestId`] or a refusal by its head alone.
+
+use crate::{key, problem::Refusal, stats::Counters};
+use hapax_core::{
+    id::Namespace,
+    limits::{HTTP_BODY_BYTES, REQUEST_EXPIRY, REQUEST_LEASE},
+    request::{Outcome, RequestId},
+};
+use hapax_store::requests::RequestStore;
+use http::{HeaderName, Method, StatusCode, Uri, header, request::Parts};
+use std::{sync::Arc, time::Duration};
+
+/// Whether a request needs a key.
+///
+/// ```
+/// use hapax_requests::KeyRule;
+/// use http::Method;
+/// assert_eq!(KeyRule::of_method(&Method::POST), KeyRule::Required);
+/// assert_eq!(KeyRule::of_method(&Method::DELETE), KeyRule::Optional);
+/// assert_eq!(KeyRule::of_method(&Method::GET), KeyRule::Ignored);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum KeyRule {
+    /// Without a key it is refused.
+    Required,
+    /// With a key it takes effect once; without one it goes to the handler as it is.
+    Optional,
+    /// It goes to the handler as it is, key or not.
+    Ignored,
+}
+
+impl KeyRule {
+    /// The rule by default: POST and PATCH need a key, what only reads ignores it, and everything else may have one.
+    pub fn of_method(method: &Method) -> Self {
+        match *method {
+            Method::POST | Method::PATCH => KeyRule::Required,
+            Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE | Method::CONNECT => {
+                KeyRule::Ignored
+            }
+            _ => KeyRule::Optional,
+        }
+    }
+}
+
+/// What a request gets whose key is being executed.
+/// [`IdempotencyLayer::on_conflict`](crate::IdempotencyLayer::on_conflict) shows it.
+///
+/// ```
+/// use hapax_requests::OnConflict;
+/// assert_eq!(OnConflict::default(), OnConflict::Refuse);
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum OnConflict {
+    /// A 409 with `Retry-After`, at once.
+    #[default]
+    Refuse,
+    /// The same answer as the other one, if it comes in so long; then a 409.
+    Wait(Duration),
+}
+
+/// The outcome of an answer by default.
+///
+/// 2xx and 3xx succeeded. 408, 409, 425, 429 and 5xx may be tried again. Any other 4xx is final.
+///
+/// ```
+/// use hapax_core::request::Outcome;
+/// use hapax_requests::outcome_of;
+/// use http::StatusCode;
+/// assert_eq!(outcome_of(StatusCode::CREATED), Outcome::Succeeded);
+/// assert_eq!(outcome_of(StatusCode::PAYMENT_REQUIRED), Outcome::FailedFinal);
+/// assert_eq!(outcome_of(StatusCode::BAD_GATEWAY), Outcome::FailedRetryable);
+/// ```
+pub fn outcome_of(status: StatusCode) -> Outcome {
+    match status.as_u16() {
+        200..=399 => Outcome::Succeeded,
+        408 | 409 | 425 | 429 => Outcome::FailedRetryable,
+        400..=499 => Outcome::FailedFinal,
+        _ => Outcome::FailedRetryable,
+    }
+}
+
+/// The template of the route that axum matched, for [`IdempotencyLayer::route`](crate::IdempotencyLayer::route); the
+/// path where it matched none. The [crate's](crate) example uses it.
+///
+/// ```
+/// use http::Request;
+/// let (parts, ()) = Request::post("/charges/7").body(()).unwrap().into_parts();
+/// assert_eq!(hapax_requests::matched_path(&parts), "/charges/7", "no router has seen it");
+/// ```
+#[cfg(feature = "axum")]
+pub fn matched_path(parts: &Parts) -> String {
+    match parts.extensions.get::<axum::extract::MatchedPath>() {
+        Some(matched) => matched.as_str().to_owned(),
+        None => path(parts),
+    }
+}
+
+/// The address as it was sent. A nested router of axum's strips its own part from it.
+pub(crate) fn uri(parts: &Parts) -> &Uri {
+    #[cfg(feature = "axum")]
+    if let Some(original) = parts.extensions.get::<axum::extract::OriginalUri>() {
+        return &original.0;
+    }
+    &parts.uri
+}
+
+fn path(parts: &Parts) -> String {
+    uri(parts).path().to_owned()
+}
+
+/// Asks something of a request's head.
+type Hook<T> = Arc<dyn Fn(&Parts) -> T + Send + Sync>;
+
+/// All that [`IdempotencyLayer`](crate::IdempotencyLayer) can be told.
+#[derive(Clone)]
+pub(crate) struct Policy {
+    pub(crate) store: Arc<dyn RequestStore>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) namespace: Namespace,
+    pub(crate) principal: Hook<Option<String>>,
+    pub(crate) route: Hook<String>,
+    pub(crate) key_rule: Hook<KeyRule>,
+    pub(crate) outcome: Arc<dyn Fn(StatusCode) -> Outcome + Send + Sync>,
+    pub(crate) kept_headers: Arc<[HeaderName]>,
+    pub(crate) on_conflict: OnConflict,
+    pub(crate) lease: Duration,
+    pub(crate) expiry: Duration,
+    pub(crate) max_request_bytes: usize,
+    pub(crate) max_response_bytes: usize,
+}
+
+impl Policy {
+    pub(crate) fn new(store: Arc<dyn RequestStore>, principal: Hook<Option<String>>) -> Self {
+        let kept = [
+            header::CONTENT_TYPE,
+            header::CONTENT_ENCODING,
+            header::CONTENT_LANGUAGE,
+            header::CONTENT_LOCATION,
+            header::LOCATION,
+            header::ETAG,
+            header::LAST_MODIFIED,
+            header::LINK,
+        ];
+        Self {
+            store,
+            counters: Arc::default(),
+            namespace: Namespace::default(),
+            principal,
+            route: Arc::new(path),
+            key_rule: Arc::new(|parts| KeyRule::of_method(&parts.method)),
+            outcome: Arc::new(outcome_of),
+            kept_headers: Arc::new(kept),
+            on_conflict: OnConflict::default(),
+            lease: REQUEST_LEASE,
+            expiry: REQUEST_EXPIRY,
+            max_request_bytes: HTTP_BODY_BYTES,
+            max_response_bytes: HTTP_BODY_BYTES,
+        }
+    }
+
+    /// The name under which a request takes effect once; `None`: it goes to the handler as it is.
+    pub(crate) fn name(&self, parts: &Parts) -> Result<Option<RequestId>, Refusal> {
+        let rule = (self.key_rule)(parts);
+        if rule == KeyRule::Ignored {
+            return Ok(None);
+        }
+        let key = match key::read(&parts.headers).map_err(Refusal::BadKey)? {
+            Some(key) => key,
+            None if rule == KeyRule::Optional => return Ok(None),
+            None => return Err(Refusal::MissingKey),
+        };
+        let principal = (self.principal)(parts).ok_or(Refusal::NoPrincipal)?;
+        let method = format!("{} {}", parts.method, (self.route)(parts));
+        let id = RequestId::new(self.namespace.clone(), principal, method, key);
+        id.map(Some).map_err(|error| Refusal::BadName(format!("Its {} {}.", error.what, error.why)))
+    }
+}
