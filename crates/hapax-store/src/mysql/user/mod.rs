@@ -87,13 +87,16 @@ pub struct MySqlDatabase {
     idle: Mutex<Vec<UserSession>>,
     room: Arc<Semaphore>,
     /// What statements may do, and which tables they write to.
-    known: Known<Result<(Allowed, Arc<[String]>), Refused>>,
+    known: Known<Result<Writes, Refused>>,
     /// Tables that are known to roll back.
     sound: Mutex<HashSet<String>>,
     /// Whether a transaction that reads repeatably where nothing else is said, and one that asks for that, fails when a row
     /// that it changes was changed since.
     strict: OnceLock<(bool, bool)>,
 }
+
+/// A statement that may run, and the tables that it may write to.
+type Writes = (Allowed, Arc<[String]>);
 
 struct UserSession {
     conn: Conn,

@@ -13,7 +13,7 @@ use crate::{
     store::BoxFuture,
 };
 use hapax_core::json::Json;
-use mysql_async::{Conn, Error, Params, consts::StatusFlags, prelude::Queryable};
+use mysql_async::{Conn, Error, OkPacket, Params, consts::StatusFlags, prelude::Queryable};
 use std::{sync::Arc, time::Duration};
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -137,7 +137,7 @@ impl Transaction for MyTransaction {
     fn ride<'a>(&'a mut self, statements: &'a [Statement]) -> BoxFuture<'a, Result<bool, DbError>> {
         Box::pin(async move {
             self.session.hurries = true;
-            let status = self.session.conn.last_ok_packet().map(|answer| answer.status_flags());
+            let status = self.session.conn.last_ok_packet().map(OkPacket::status_flags);
             let is_plain = status.is_some_and(|status| status.contains(NO_BACKSLASHES));
             self.text(together(statements, is_plain)).await?;
             Ok(self.session.conn.affected_rows() > 0)
