@@ -137,8 +137,8 @@ fn transfers_are_made_with_and_without_an_engine_and_the_money_is_all_there() {
         (file("bare"), "bare", None),
         (file("marker"), "marker", None),
         (file("co-commit"), "co-commit", None),
-        (postgres, "bare", Some(6.0)),
-        (mysql, "bare", Some(6.0)),
+        (postgres, "bare", Some(7.0)),
+        (mysql, "bare", Some(7.0)),
     ] {
         let report = report(&format!("--store {store} transfers 12 3 {how}"));
         assert_eq!((report.steps, report.executed), (12, 12), "{store} {how}");
@@ -153,7 +153,7 @@ fn the_outcome_of_a_transfer_costs_round_trips() {
     let asked =
         report(&format!("--store {} transfers 12 3 introspection", hapax_servers::postgres().unwrap()));
     let trips = |report: &Report| report.extra["round_trips"].as_f64().unwrap();
-    assert!(6.0 < trips(&marker) && trips(&marker) < trips(&asked), "{marker:?} {asked:?}");
+    assert!(7.0 < trips(&marker) && trips(&marker) < trips(&asked), "{marker:?} {asked:?}");
 }
 
 #[test]

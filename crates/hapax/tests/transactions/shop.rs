@@ -1,6 +1,7 @@
 //! A database of the user's, of each kind, and a run that writes to it.
 
 use crate::common::*;
+use futures::{future::OptionFuture, poll};
 use hapax::{
     Builder, Db, Error, NodeError, Tx,
     prelude::*,
@@ -14,6 +15,7 @@ use hapax::{
 use hapax_servers::Proxy;
 use std::{
     net::SocketAddr,
+    pin::pin,
     sync::{Arc, LazyLock},
     time::Duration,
 };
@@ -247,6 +249,16 @@ pub(crate) struct Way {
 }
 
 impl Way {
+    /// Tells that the result is known, and waits if it is to wait. Whoever is told finds it in line already.
+    async fn gives_way(&self) {
+        let mut go = pin!(OptionFuture::from(self.may_go.as_ref().map(Signal::take)));
+        let may_go = poll!(go.as_mut());
+        self.known.give();
+        if may_go.is_pending() {
+            go.await;
+        }
+    }
+
     /// What the closure does: writes a row, and answers how many there are.
     pub(crate) async fn pay(&self, tx: &mut Tx, what: &str) -> Result<i64, NodeError> {
         self.executed.note("executed");
@@ -272,10 +284,7 @@ pub(crate) fn paying(shop: &Shop, way: &Way) -> Graph<Board> {
             let paid: i64 = ctx
                 .transaction_with(&SHOP, "pay", options, async move |tx| inside.pay(tx, &what).await)
                 .await?;
-            way.known.give();
-            if let Some(signal) = &way.may_go {
-                signal.take().await;
-            }
+            way.gives_way().await;
             Ok::<_, NodeError>(Board::delta().total(paid as u64))
         }
     );
