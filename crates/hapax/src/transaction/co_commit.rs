@@ -1,8 +1,8 @@
 //! A transaction in the database of the runs: the record of its end is part of it, so no doubt can exist.
 //!
 //! Invariant: what the transaction did and the row that says so are committed together, behind everything that the run did
-//! before, and only while the run is ours: the fence is its last statement. Whoever waits for it may be dropped meanwhile;
-//! the item has recorded the end all the same.
+//! before, and only while the run is ours: the fence comes behind the last statement of the user's. Whoever waits for it may
+//! be dropped meanwhile; the item has recorded the end all the same.
 
 use super::{
     Tx,
