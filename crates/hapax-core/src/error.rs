@@ -167,6 +167,28 @@ pub mod code {
         HTTP_TOO_LARGE = "HX0083";
         /// An answer's body isn't what the program expects.
         HTTP_BODY = "HX0084";
+        /// A request came without the `Idempotency-Key` that it needs.
+        REQUEST_KEY_MISSING = "HX0090";
+        /// An `Idempotency-Key` can't be read as one key.
+        REQUEST_KEY_INVALID = "HX0091";
+        /// It isn't known who sent a request with a key.
+        REQUEST_NO_PRINCIPAL = "HX0092";
+        /// The principal or the route of a request is no name that could be kept.
+        REQUEST_NAME_INVALID = "HX0093";
+        /// The body of a request broke off.
+        REQUEST_BODY_BROKEN = "HX0094";
+        /// The body of a request is larger than its limit.
+        REQUEST_BODY_TOO_LARGE = "HX0095";
+        /// A key was used for another request.
+        REQUEST_MISMATCH = "HX0096";
+        /// A request with this key is under way.
+        REQUEST_IN_FLIGHT = "HX0097";
+        /// The store of requests can't be reached, so it isn't known how a request stands.
+        REQUEST_STORE_DOWN = "HX0098";
+        /// A request was executed, and its answer is too large to be kept.
+        REQUEST_ANSWER_TOO_LARGE = "HX0099";
+        /// The execution of a request broke off; it may be executed again.
+        REQUEST_LOST = "HX0100";
     }
 }
 

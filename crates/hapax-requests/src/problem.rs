@@ -3,7 +3,10 @@
 //! Invariant: a refusal tells a client what to do next, and nothing of the service's inside.
 
 use bytes::Bytes;
-use hapax_core::request::{Completion, Outcome};
+use hapax_core::{
+    error::{Code, code},
+    request::{Completion, Outcome},
+};
 use http::{
     HeaderValue, Response, StatusCode,
     header::{CONTENT_TYPE, RETRY_AFTER},
@@ -13,8 +16,8 @@ use std::time::Duration;
 
 const PROBLEM_JSON: &str = "application/problem+json";
 
-/// Each refusal has a heading there.
-const PAGE: &str = "https://github.com/hapax-rs/hapax/blob/main/docs/guide/requests.md";
+/// Each code has a page there.
+const PAGES: &str = "https://github.com/hapax-rs/hapax/blob/main/docs/errors";
 
 /// A healthy execution ends long before its lease, so nobody is told to wait for all of it.
 const LONGEST_RETRY_AFTER: u64 = 5;
@@ -47,6 +50,22 @@ impl Refusal {
             Refusal::InFlight { .. } => StatusCode::CONFLICT,
             Refusal::StoreDown => StatusCode::SERVICE_UNAVAILABLE,
             Refusal::LargeAnswer { .. } | Refusal::Lost => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    pub(crate) fn code(&self) -> Code {
+        match self {
+            Refusal::MissingKey => code::REQUEST_KEY_MISSING,
+            Refusal::BadKey(_) => code::REQUEST_KEY_INVALID,
+            Refusal::NoPrincipal => code::REQUEST_NO_PRINCIPAL,
+            Refusal::BadName(_) => code::REQUEST_NAME_INVALID,
+            Refusal::BrokenBody => code::REQUEST_BODY_BROKEN,
+            Refusal::LargeBody { .. } => code::REQUEST_BODY_TOO_LARGE,
+            Refusal::OtherRequest => code::REQUEST_MISMATCH,
+            Refusal::InFlight { .. } => code::REQUEST_IN_FLIGHT,
+            Refusal::StoreDown => code::REQUEST_STORE_DOWN,
+            Refusal::LargeAnswer { .. } => code::REQUEST_ANSWER_TOO_LARGE,
+            Refusal::Lost => code::REQUEST_LOST,
         }
     }
 
@@ -107,7 +126,8 @@ impl Refusal {
 
     fn body(&self) -> Bytes {
         let body = json!({
-            "type": format!("{PAGE}#{}", self.word()),
+            "type": format!("{PAGES}/{}.md", self.code()),
+            "code": self.code(),
             "title": self.title(),
             "status": self.status().as_u16(),
             "detail": self.detail(),
@@ -155,7 +175,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_guide_has_a_heading_for_each_refusal() {
+    fn each_refusal_has_a_code_and_the_guide_a_heading_for_it() {
+        let mut codes = vec![];
         let guide = include_str!("../../../docs/guide/requests.md");
         let left = Duration::ZERO;
         for refusal in [
@@ -176,7 +197,19 @@ mod tests {
             let row = guide.lines().find(|line| line.starts_with('|') && line.contains(&row)).expect("a row");
             assert!(row.contains(refusal.status().as_str()), "{row}");
             assert_eq!(row.contains("Retry-After"), refusal.retry_after().is_some(), "{row}");
+            assert!(row.contains(&format!("[{0}](../errors/{0}.md)", refusal.code())), "{row}");
+            let body: serde_json::Value = serde_json::from_slice(&refusal.body()).expect("JSON");
+            assert_eq!(body["code"], refusal.code());
+            let page = format!("/docs/errors/{}.md", refusal.code());
+            assert!(body["type"].as_str().is_some_and(|kind| kind.ends_with(&page)), "{body}");
+            codes.push(refusal.code());
         }
+        assert!(codes.iter().all(|code| code::ALL.contains(code)));
+        assert_eq!(
+            codes.iter().collect::<std::collections::BTreeSet<_>>().len(),
+            codes.len(),
+            "each its own"
+        );
     }
 
     #[test]

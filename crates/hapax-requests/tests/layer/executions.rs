@@ -12,7 +12,7 @@ use http_body_util::{Empty, Full};
 use reqwest::Method;
 use std::{
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicUsize, Ordering::SeqCst},
     },
     time::Duration,
@@ -106,6 +106,22 @@ pub(crate) async fn a_failure_that_may_pass_is_executed_again(store: Store) {
         assert_eq!((later.kept(), later.is_replayed()), (again.kept(), true));
     }
     assert_eq!(server.world.charges(), 6);
+}
+
+pub(crate) async fn of_many_who_try_again_at_once_one_executes(store: Store) {
+    let server = Server::over(store).await;
+    server.world.trouble.store(1, SeqCst);
+    assert_eq!(server.ask("/retried", "\"k\"").await.status, 503);
+    let mut asked: FuturesUnordered<_> = (0..8).map(|_| server.asked("/retried", "\"k\"")).collect();
+    for _ in 1..8 {
+        let refused = asked.next().await.expect("one more").expect("it was sent");
+        assert_eq!((refused.status, refused.refusal().as_str()), (409, "in-flight"));
+    }
+    server.world.open(1);
+    let winner = asked.next().await.expect("the last").expect("it was sent");
+    assert_eq!((winner.status, winner.is_replayed()), (201, false));
+    let stats = server.layer.stats();
+    assert_eq!((server.world.charges(), stats.executed, stats.takeovers), (1, 2, 1));
 }
 
 pub(crate) async fn a_failure_that_is_final_is_not(store: Store) {
@@ -210,9 +226,13 @@ impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Fields {
 }
 
 pub(crate) async fn what_was_decided_is_counted_and_traced(store: Store) {
-    let fields = Fields::default();
-    // The only test of its process, or else one of many whose spans it sees too.
-    let _ = tracing_subscriber::registry().with(fields.clone()).try_init();
+    // One for the whole process, which may have other tests whose spans it sees too.
+    static FIELDS: OnceLock<Fields> = OnceLock::new();
+    let fields = FIELDS.get_or_init(|| {
+        let fields = Fields::default();
+        tracing_subscriber::registry().with(fields.clone()).init();
+        fields
+    });
     let server = Server::over(store).await;
     server.ask("/charges", "\"traced\"").await;
     server.ask("/charges", "\"traced\"").await;

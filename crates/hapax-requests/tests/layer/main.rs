@@ -3,6 +3,7 @@
 //! What happens is waited for, never timed. A new store is one line below.
 
 mod bodies;
+mod databases;
 mod executions;
 mod faults;
 mod keys;
@@ -66,6 +67,7 @@ macro_rules! over {
                 a_client_that_goes_away_ends_nothing,
                 a_handler_that_panics_leaves_a_request_that_can_be_tried_again,
                 a_failure_that_may_pass_is_executed_again,
+                of_many_who_try_again_at_once_one_executes,
                 a_failure_that_is_final_is_not,
                 two_principals_have_keys_of_their_own,
                 reads_are_left_alone_and_other_methods_may_have_a_key,

@@ -11,7 +11,7 @@ use axum::{
     routing::{any, get, post, put},
 };
 use futures::{StreamExt, stream};
-use hapax_core::request::Completion;
+use hapax_core::{error::code, request::Completion};
 use hapax_requests::{Claimed, IdempotencyLayer, matched_path};
 use hapax_store::requests::RequestStore;
 use serde_json::json;
@@ -27,6 +27,21 @@ use tokio::{net::TcpListener, sync::Semaphore, task::JoinHandle, time::timeout};
 
 /// Nothing takes so long: a test fails then, and doesn't hang.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The layer's refusals, by the headings of the guide.
+const WORDS: [(&str, &str); 11] = [
+    (code::REQUEST_KEY_MISSING, "missing-key"),
+    (code::REQUEST_KEY_INVALID, "bad-key"),
+    (code::REQUEST_NO_PRINCIPAL, "no-principal"),
+    (code::REQUEST_NAME_INVALID, "bad-name"),
+    (code::REQUEST_BODY_BROKEN, "broken-body"),
+    (code::REQUEST_BODY_TOO_LARGE, "large-body"),
+    (code::REQUEST_MISMATCH, "other-request"),
+    (code::REQUEST_IN_FLIGHT, "in-flight"),
+    (code::REQUEST_STORE_DOWN, "store-down"),
+    (code::REQUEST_ANSWER_TOO_LARGE, "large-answer"),
+    (code::REQUEST_LOST, "lost"),
+];
 
 /// What the handlers do and have done.
 pub(crate) struct World {
@@ -108,6 +123,14 @@ async fn fails(State(world): Shared, Path(code): Path<u16>) -> Response {
     if world.is_troubled() { (code, "no luck").into_response() } else { receipt(world.charge()) }
 }
 
+/// Fails at first, and is slow then.
+async fn retried(State(world): Shared) -> Response {
+    if world.is_troubled() {
+        return StatusCode::SERVICE_UNAVAILABLE.into_response();
+    }
+    slow(State(world)).await
+}
+
 /// The body, in pieces.
 async fn echo(State(world): Shared, headers: HeaderMap, body: Bytes) -> Response {
     world.charge();
@@ -166,6 +189,7 @@ pub(crate) fn router(world: Arc<World>, layer: IdempotencyLayer) -> Router {
         .route("/slow", post(slow))
         .route("/panics", post(panics))
         .route("/fails/{code}", post(fails))
+        .route("/retried", post(retried))
         .route("/echo", post(echo))
         .route("/large/{bytes}", post(large))
         .route("/nothing", any(nothing))
@@ -270,8 +294,10 @@ impl Reply {
         assert_eq!(self.header("content-type"), Some("application/problem+json"), "{self:?}");
         let problem: serde_json::Value = serde_json::from_slice(&self.body).expect("JSON");
         assert_eq!(problem["status"], self.status);
-        let page = problem["type"].as_str().and_then(|page| page.split_once('#'));
-        page.expect("a heading of the guide").1.to_owned()
+        let code = problem["code"].as_str().expect("a code");
+        assert!(problem["type"].as_str().is_some_and(|page| page.ends_with(&format!("/errors/{code}.md"))));
+        let word = WORDS.iter().find(|(known, _)| *known == code);
+        word.unwrap_or_else(|| panic!("{code} is no refusal")).1.to_owned()
     }
 
     /// What must be the same for all who ask: the status, the headers of the list, and the body.
