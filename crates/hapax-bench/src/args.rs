@@ -22,6 +22,8 @@ Workloads, each in this process; prints BEGIN, then RESULT {json}:
   replay STEPS                 a run made again from its record
   transfers COUNT IN_FLIGHT HOW [STEP]  transactions between accounts, so many at a time: bare, co-commit, marker,
                                introspection; so many in each step, or one
+  requests COUNT CONNECTIONS HOW        requests to a service, over so many connections: bare, first, replay
+  serve HOW                    the service: bare or layer; until its input ends
   fill RUNS STEPS              fills a database
   limit-fsync COUNT            fdatasync alone
   limit-rows COMMITS ROWS      SQLite alone, rows of nothing in particular
@@ -35,10 +37,11 @@ Workloads, each in this process; prints BEGIN, then RESULT {json}:
 The suite runs all of them, several times, and prints a table:
   --quick          small sizes, once
   --long           also 1,000,000 steps in one run: does memory stay bounded?
-  --only STORE     memory, sqlite, postgres or mysql alone; `transfer`: the transactions in users' databases
+  --only STORE     memory, sqlite, postgres or mysql alone; `transfer`: the transactions in users' databases,
+                   `requests`: requests that take effect once
   --json FILE      everything that was measured
   --svg FILE       a plot
-  --write ROOT     the plot to ROOT/docs/bench.svg, the tables into ROOT/README.md and the guide to transactions
+  --write ROOT     the plot to ROOT/docs/bench.svg, the tables into ROOT/README.md and the guides to transactions and requests
   --folder FOLDER  where the databases are; it decides which disk is measured";
 
 /// What the caller asked for.
@@ -153,6 +156,20 @@ pub enum Workload {
         /// How many in each step.
         step: u64,
     },
+    /// Requests to a service in a process of its own.
+    Requests {
+        /// How many.
+        count: u64,
+        /// Over how many.
+        connections: u64,
+        /// For what.
+        asks: Asks,
+    },
+    /// That service.
+    Serve {
+        /// Whether requests take effect once.
+        layered: bool,
+    },
     /// Older runs for others to be measured among.
     Fill {
         /// How many.
@@ -186,6 +203,17 @@ pub enum Workload {
         /// In each.
         steps: u64,
     },
+}
+
+/// What clients of a service ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asks {
+    /// For something new, of a service without the layer.
+    Bare,
+    /// For something new.
+    First,
+    /// For what was answered before.
+    Replay,
 }
 
 /// What the whole suite does.
@@ -293,6 +321,12 @@ fn parse_workload(words: &[&str]) -> Result<Workload, String> {
             strategy: parse_strategy(how)?,
             step: step.first().map_or(Ok(1), |step| number(step))?.max(1),
         },
+        ["requests", count, connections, asks] => Workload::Requests {
+            count: number(count)?,
+            connections: number(connections)?,
+            asks: parse_asks(asks)?,
+        },
+        ["serve", how @ ("bare" | "layer")] => Workload::Serve { layered: *how == "layer" },
         ["fill", runs, steps] => Workload::Fill { runs: number(runs)?, steps: number(steps)? },
         ["limit-fsync", count] => Workload::LimitFsync { count: number(count)? },
         ["limit-rows", commits, rows] => {
@@ -317,6 +351,15 @@ fn parse_strategy(word: &str) -> Result<Option<Strategy>, String> {
         other => Err(format!(
             "transfers are `bare`, or by `co-commit`, `marker` or `introspection`, not `{other}`"
         )),
+    }
+}
+
+fn parse_asks(word: &str) -> Result<Asks, String> {
+    match word {
+        "bare" => Ok(Asks::Bare),
+        "first" => Ok(Asks::First),
+        "replay" => Ok(Asks::Replay),
+        other => Err(format!("requests are `bare`, `first` or `replay`, not `{other}`")),
     }
 }
 
@@ -364,6 +407,9 @@ mod tests {
         let w5 = drive("--store x: w5 200 f.txt 100").workload;
         let bare = drive("--store x: transfers 64 32 bare").workload;
         assert_eq!(bare, Workload::Transfers { count: 64, in_flight: 32, strategy: None, step: 1 });
+        let replay = drive("--store x: requests 9600 64 replay").workload;
+        assert_eq!(replay, Workload::Requests { count: 9600, connections: 64, asks: Asks::Replay });
+        assert_eq!(drive("--store x: serve layer").workload, Workload::Serve { layered: true });
         assert_eq!(w5, Workload::W5 { steps: 200, file: "f.txt".into(), die_at: Some(100) });
     }
 
@@ -382,6 +428,7 @@ mod tests {
         assert_eq!(message("--store memory: --fast w1 1"), "there is no option `--fast`");
         assert!(message("--store memory: --durability none w1 1").contains("not `none`"));
         assert!(message("--store memory: transfers 1 1 luck").ends_with("not `luck`"));
+        assert!(message("--store memory: requests 1 1 luck").ends_with("not `luck`"));
         assert_eq!(message("suite --slow"), "`suite` has no option `--slow`");
     }
 }

@@ -5,7 +5,7 @@
 //! programs, and whoever was called remembers the key.
 
 use crate::{
-    canonical,
+    canary, canonical,
     id::{InvalidId, Namespace, check_name},
     json::Json,
     key::{Digest, DigestBuilder},
@@ -358,7 +358,8 @@ impl Lease {
             .text(&self.id.principal)
             .text(&self.id.method)
             .text(&self.id.key);
-        format!("rq:{}", digest.bytes(&self.origin.to_be_bytes()).text(call).finish())
+        let origin = if canary::on("derived_anew") { self.token.nonce } else { self.origin };
+        format!("rq:{}", digest.bytes(&origin.to_be_bytes()).text(call).finish())
     }
 }
 

@@ -220,13 +220,16 @@ async fn beat(policy: Arc<Policy>, lease: Arc<Lease>, mut stopped: oneshot::Rece
     }
 }
 
-fn executed(policy: &Policy, lease: Lease) -> Lease {
+fn executed(policy: &Policy, mut lease: Lease) -> Lease {
     count(&policy.counters.executed);
     if lease.attempt > 1 {
         count(&policy.counters.takeovers);
     }
     decided("executed");
     Span::current().record("attempt", lease.attempt);
+    if canary::on("point_forgotten") {
+        lease.point = None;
+    }
     lease
 }
 

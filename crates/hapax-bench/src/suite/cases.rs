@@ -1,6 +1,6 @@
 //! What the suite runs, as data: each case is one call of the driver, what it is held against, and its goals.
 
-use super::{goals::Goal, transfers};
+use super::{goals::Goal, requests, transfers};
 
 /// Where a case's runs live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,6 +83,8 @@ pub(crate) struct Sizes {
     timers: (u64, u64),
     /// One after the other, and many at a time.
     pub(super) transfers: [u64; 2],
+    /// Over one connection, and over many.
+    pub(super) requests: [u64; 2],
 }
 
 /// Steps of each older run.
@@ -97,6 +99,7 @@ impl Sizes {
         if quick {
             let (w1, w2_runs, w3, w4, limit) = (2000, 200, 10_000, 100, 400);
             let (calls, timers, transfers) = (10_000, (5000, 3), [100, 640]);
+            let requests = [200, 640];
             return Self {
                 rounds: 1,
                 fill_runs: 200,
@@ -109,11 +112,13 @@ impl Sizes {
                 calls,
                 timers,
                 transfers,
+                requests,
             };
         }
         let (w1, w2_runs, w3, w4, limit) = (20_000, 2000, 100_000, 1000, 10_000);
         let (calls, timers, transfers) = (100_000, (100_000, 60), [1000, 9600]);
-        Self { rounds: 3, fill_runs: 2000, w1, w2_runs, w3, w4, limit, long, calls, timers, transfers }
+        let (rounds, fill_runs, requests) = (3, 2000, [2000, 9600]);
+        Self { rounds, fill_runs, w1, w2_runs, w3, w4, limit, long, calls, timers, transfers, requests }
     }
 }
 
@@ -134,6 +139,7 @@ pub(crate) fn all(sizes: &Sizes) -> Vec<Case> {
         cases.extend([1, 2, 4, 8].map(|workers| fleet(sizes, place, workers)));
     }
     cases.extend(transfers::cases(sizes));
+    cases.extend(requests::cases(sizes));
     cases.extend(sizes.long.map(long));
     cases
 }

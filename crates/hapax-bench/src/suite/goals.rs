@@ -24,6 +24,8 @@ pub(crate) enum Goal {
     WallMs(f64),
     MsPerStep(f64),
     PeakMb(f64),
+    /// Of one request.
+    Commits(f64),
     DiskPerStep(f64),
     /// The most memory of the whole run, compared with its first tenth.
     PeakGrowth(f64),
@@ -66,6 +68,7 @@ impl Goal {
             Goal::P99Ms(ms) => (format!("p99 <= {ms} ms"), figures.p99_ms <= ms),
             Goal::WallMs(ms) => (format!("<= {ms} ms"), figures.wall_ms <= ms),
             Goal::MsPerStep(ms) => (format!("<= {ms} ms a step"), figures.ms_per_step() <= ms),
+            Goal::Commits(commits) => (format!("<= {commits} commits each"), most(figures.commits, commits)),
             Goal::PeakMb(mb) => (format!("< {mb} MB"), figures.peak_mb < mb),
             Goal::DiskPerStep(bytes) => {
                 (format!("<= {} B a step", thousands(bytes as u64)), most(figures.disk_bytes_per_step, bytes))
@@ -96,6 +99,7 @@ mod tests {
             peak_mb: 12.0,
             peak_growth: Some(1.5),
             committed_executed_twice: Some(0.0),
+            commits: Some(2.0),
             ..Figures::default()
         };
         let met = |goal: Goal| goal.judge(&figures).met;
@@ -108,6 +112,7 @@ mod tests {
         assert!(met(Goal::MsPerStep(0.5)) && !met(Goal::MsPerStep(0.4)));
         assert!(met(Goal::PeakMb(300.0)) && !met(Goal::PeakGrowth(1.2)));
         assert!(met(Goal::NoneTwice));
+        assert!(met(Goal::Commits(2.0)) && !met(Goal::Commits(1.9)));
         assert!(met(Goal::StepsPerCpuS(25_000.0)) && !met(Goal::StepsPerCpuS(26_000.0)));
         assert!(met(Goal::CpuUs(40.0)) && !met(Goal::CpuUs(39.0)));
         assert!(met(Goal::P99Ms(100.0)) && !met(Goal::P99Ms(99.0)));

@@ -6,6 +6,7 @@ mod child;
 mod goals;
 mod machine;
 mod readme;
+mod requests;
 mod rows;
 mod servers;
 mod svg;
@@ -57,7 +58,8 @@ pub(crate) fn run(options: &SuiteOptions) -> Result<()> {
 
 fn tell(outcome: &Outcome, options: &SuiteOptions) -> Result<()> {
     let notes = notes(outcome);
-    println!("{}\n{}\n{}", table::text(&outcome.rows), transfers::text(&outcome.rows), notes.join("\n"));
+    let tables = [table::text, transfers::text, requests::text].map(|text| text(&outcome.rows));
+    println!("{}\n{}", tables.join("\n"), notes.join("\n"));
     let plot = svg::bars(&outcome.rows);
     if let Some(path) = &options.json {
         fs::write(path, serde_json::to_string_pretty(outcome)? + "\n")?;
@@ -77,12 +79,15 @@ fn write(root: &Path, outcome: &Outcome, plot: &str, notes: &[String]) -> Result
         let path = root.join(page);
         Ok(fs::write(&path, readme::replaced(&fs::read_to_string(&path)?, section)?)?)
     };
-    if outcome.rows.iter().any(|row| !row.is_transfer()) {
+    if outcome.rows.iter().any(|row| !row.has_own_table()) {
         fs::write(root.join("docs/bench.svg"), plot)?;
         rewrite("README.md", &readme::section(&outcome.rows, notes))?;
     }
     if outcome.rows.iter().any(Row::is_transfer) {
         rewrite("docs/guide/transactions.md", &transfers::section(&outcome.rows, &notes[0]))?;
+    }
+    if outcome.rows.iter().any(Row::is_request) {
+        rewrite("docs/guide/requests.md", &requests::section(&outcome.rows, &notes[0]))?;
     }
     Ok(())
 }

@@ -7,7 +7,8 @@ const END: &str = "<!-- bench:end -->";
 
 /// The limits, and every case that has a goal.
 pub(super) fn section(rows: &[Row], notes: &[String]) -> String {
-    let shown = rows.iter().filter(|row| !row.is_transfer() && (row.is_limit() || !row.verdicts.is_empty()));
+    let shown =
+        rows.iter().filter(|row| !row.has_own_table() && (row.is_limit() || !row.verdicts.is_empty()));
     format!("{}\n{}.\n", table::markdown(shown), notes.join(".\n"))
 }
 

@@ -39,6 +39,11 @@ pub(crate) struct Figures {
     pub(crate) committed_executed_twice: Option<f64>,
     /// Of one transfer by itself, to the database and to the store.
     pub(crate) round_trips: Option<f64>,
+    /// Of one request by itself.
+    pub(crate) commits: Option<f64>,
+    /// To what the limit takes, each in the same round.
+    pub(crate) added_p50_ms: Option<f64>,
+    pub(crate) added_p99_ms: Option<f64>,
 }
 
 impl Figures {
@@ -52,20 +57,25 @@ impl Row {
         self.durability.is_empty()
     }
 
-    /// Has a table of its own.
+    pub(crate) fn has_own_table(&self) -> bool {
+        self.is_transfer() || self.is_request()
+    }
+
     pub(crate) fn is_transfer(&self) -> bool {
         self.id.starts_with("transfer")
+    }
+
+    pub(crate) fn is_request(&self) -> bool {
+        self.id.starts_with("requests")
     }
 }
 
 /// The rows of all cases, in their order.
-pub(crate) fn rows(cases: &[Case], samples: &HashMap<String, Vec<Sample>>) -> Vec<Row> {
-    let rates: HashMap<&str, Vec<f64>> =
-        samples.iter().map(|(id, samples)| (id.as_str(), samples.iter().map(rate).collect())).collect();
-    let measured = cases.iter().filter_map(|case| Some((case, samples.get(&case.id)?)));
+pub(crate) fn rows(cases: &[Case], samples_of: &HashMap<String, Vec<Sample>>) -> Vec<Row> {
+    let measured = cases.iter().filter_map(|case| Some((case, samples_of.get(&case.id)?)));
     measured
         .map(|(case, samples)| {
-            let limit = case.limit.and_then(|limit| rates.get(limit));
+            let limit = case.limit.and_then(|limit| samples_of.get(limit));
             let figures = figures(samples, limit.map(Vec::as_slice));
             Row {
                 id: case.id.clone(),
@@ -81,12 +91,15 @@ pub(crate) fn rows(cases: &[Case], samples: &HashMap<String, Vec<Sample>>) -> Ve
         .collect()
 }
 
-fn figures(samples: &[Sample], limit: Option<&[f64]>) -> Figures {
+fn figures(samples: &[Sample], limit: Option<&[Sample]>) -> Figures {
     let of = |figure: fn(&Sample) -> f64| median(samples.iter().map(figure)).unwrap_or_default();
     let per_s = |name: &str| {
         median(samples.iter().filter_map(|sample| Some(extra(sample, name)? / sample.report.wall_s)))
     };
-    let ratios = limit.map(|limit| samples.iter().map(rate).zip(limit).map(|(ours, limit)| ours / limit));
+    // Each sample beside that of the limit of the same round.
+    let beside = |figure: fn(&Sample, &Sample) -> f64| {
+        median(samples.iter().zip(limit?).map(|(ours, limit)| figure(ours, limit)))
+    };
     Figures {
         wall_ms: of(wall_ms),
         steps_per_s: of(rate),
@@ -101,10 +114,13 @@ fn figures(samples: &[Sample], limit: Option<&[f64]>) -> Figures {
         p99_ms: of(|sample| sample.report.p99_ms),
         peak_mb: of(|sample| sample.report.client_peak_rss as f64 / 1e6),
         disk_bytes_per_step: median(samples.iter().filter_map(disk_per_step)),
-        ratio: ratios.and_then(median),
+        ratio: beside(|ours, limit| rate(ours) / rate(limit)),
         peak_growth: median(samples.iter().filter_map(peak_growth)),
         committed_executed_twice: median(samples.iter().filter_map(committed_executed_twice)),
-        round_trips: median(samples.iter().filter_map(round_trips)),
+        round_trips: median(samples.iter().filter_map(|sample| number(sample, "round_trips"))),
+        commits: median(samples.iter().filter_map(|sample| number(sample, "commits"))),
+        added_p50_ms: beside(|ours, limit| ours.report.p50_ms - limit.report.p50_ms),
+        added_p99_ms: beside(|ours, limit| ours.report.p99_ms - limit.report.p99_ms),
     }
 }
 
@@ -157,8 +173,9 @@ fn committed_executed_twice(sample: &Sample) -> Option<f64> {
     extra(sample, "committed_executed_twice")
 }
 
-fn round_trips(sample: &Sample) -> Option<f64> {
-    sample.report.extra.get("round_trips")?.as_f64()
+/// What a workload tells beside, with a fraction.
+fn number(sample: &Sample, name: &str) -> Option<f64> {
+    sample.report.extra.get(name)?.as_f64()
 }
 
 /// The middle one; of an even number the mean of the two in the middle.

@@ -29,7 +29,7 @@ pub(super) fn bars(rows: &[Row]) -> String {
 
 /// W3 counts items and W4 copies bytes: their rates would be compared with what they aren't.
 fn is_shown(row: &Row) -> bool {
-    row.is_limit() && !row.is_transfer()
+    row.is_limit() && !row.has_own_table()
         || ["w1", "w2", "long", "fleet"].iter().any(|id| row.id.starts_with(id))
 }
 

@@ -74,7 +74,7 @@ pub(super) fn short(number: f64) -> String {
 
 /// For a terminal.
 pub(super) fn text(rows: &[Row]) -> String {
-    let cells = rows.iter().filter(|row| !row.is_transfer()).map(cells);
+    let cells = rows.iter().filter(|row| !row.has_own_table()).map(cells);
     aligned(&[HEADINGS.map(str::to_owned)].into_iter().chain(cells).collect::<Vec<_>>(), NUMBERS_FROM)
 }
 

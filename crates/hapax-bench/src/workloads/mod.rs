@@ -5,6 +5,7 @@ mod crash;
 mod fan_out;
 mod journal;
 mod large_state;
+mod requests;
 mod transfers;
 
 use crate::{
@@ -51,6 +52,10 @@ async fn run_on_engine(drive: &Drive, workload: &Workload) -> Result<()> {
         Workload::Transfers { count, in_flight, strategy, step } => {
             transfers::run(drive, [*count, *in_flight, *step], *strategy).await
         }
+        Workload::Requests { count, connections, asks } => {
+            requests::run(drive, *count, *connections, *asks).await
+        }
+        Workload::Serve { layered } => requests::serve(&drive.store, *layered).await,
         Workload::Replay { steps } => journal::replay(drive, *steps).await,
         Workload::Timers { runs, seconds } => journal::timers(drive, *runs, *seconds).await,
         Workload::LimitFsync { .. }

@@ -5,7 +5,10 @@
 
 use super::{Begun, Claim};
 use crate::clock::micros_left;
-use hapax_core::request::{Record, Status};
+use hapax_core::{
+    canary,
+    request::{Record, Status},
+};
 
 /// What is to be done about a claim.
 #[derive(Debug, PartialEq, Eq)]
@@ -26,7 +29,7 @@ pub(crate) fn judge(record: Record, claim: &Claim, nonce: u128, retry: bool, now
         return Verdict::Answer(Begun::Execute(record.lease()));
     }
     let is_busy = status == Status::InProgress && record.lease_until_us > now_us;
-    if !is_busy && record.expires_at_us <= now_us {
+    if !is_busy && record.expires_at_us <= now_us && !canary::on("expiry_by_sweep") {
         return Verdict::Afresh(Box::new(record));
     }
     if record.hash != claim.hash {
