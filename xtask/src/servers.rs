@@ -1,6 +1,8 @@
-//! The database servers that tests share: for the stage `tests`, and by hand with `cargo xtask servers`.
+//! The servers that tests share: for the stage `tests`, and by hand with `cargo xtask servers`.
 
-use hapax_servers::{MYSQL_VARIABLE, MariaDb, POSTGRES_VARIABLE, Postgres, ServerError};
+use hapax_servers::{
+    MYSQL_VARIABLE, MariaDb, POSTGRES_VARIABLE, Postgres, REDIS_VARIABLE, Redis, ServerError,
+};
 
 use crate::process::Cmd;
 
@@ -8,11 +10,14 @@ use crate::process::Cmd;
 pub(crate) struct Servers {
     postgres: Postgres,
     mariadb: MariaDb,
+    redis: Redis,
 }
 
 impl Servers {
     pub(crate) fn start() -> Result<Self, String> {
-        let start = || Ok(Servers { postgres: Postgres::start()?, mariadb: MariaDb::start()? });
+        let start = || {
+            Ok(Servers { postgres: Postgres::start()?, mariadb: MariaDb::start()?, redis: Redis::start()? })
+        };
         start().map_err(|e: ServerError| e.to_string())
     }
 
@@ -22,18 +27,22 @@ impl Servers {
         self.variables().into_iter().fold(command, told)
     }
 
-    fn variables(&self) -> [(&'static str, String); 2] {
-        [(POSTGRES_VARIABLE, self.postgres.url()), (MYSQL_VARIABLE, self.mariadb.url())]
+    fn variables(&self) -> [(&'static str, String); 3] {
+        [
+            (POSTGRES_VARIABLE, self.postgres.url()),
+            (MYSQL_VARIABLE, self.mariadb.url()),
+            (REDIS_VARIABLE, self.redis.url()),
+        ]
     }
 }
 
-/// Starts both and waits. An interrupt ends xtask as it ends any program; the servers notice, and go.
+/// Starts all of them and waits. An interrupt ends xtask as it ends any program; the servers notice, and go.
 pub(crate) fn run() -> Result<(), String> {
     let servers = Servers::start()?;
     for (name, url) in servers.variables() {
         println!("export {name}={url}");
     }
-    println!("# Tests with these variables use these servers. Ctrl-C ends both and removes their data.");
+    println!("# Tests with these variables use these servers. Ctrl-C ends them and removes their data.");
     loop {
         std::thread::park();
     }

@@ -22,8 +22,8 @@ Workloads, each in this process; prints BEGIN, then RESULT {json}:
   replay STEPS                 a run made again from its record
   transfers COUNT IN_FLIGHT HOW [STEP]  transactions between accounts, so many at a time: bare, co-commit, marker,
                                introspection; so many in each step, or one
-  requests COUNT CONNECTIONS HOW        requests to a service, over so many connections: bare, first, replay
-  serve HOW                    the service: bare or layer; until its input ends
+  requests COUNT CONNECTIONS HOW [redis]  requests to a service, over so many connections: bare, first, replay; with a cache
+  serve HOW [REDIS_URL]        the service: bare or layer; until its input ends
   fill RUNS STEPS              fills a database
   limit-fsync COUNT            fdatasync alone
   limit-rows COMMITS ROWS      SQLite alone, rows of nothing in particular
@@ -164,11 +164,15 @@ pub enum Workload {
         connections: u64,
         /// For what.
         asks: Asks,
+        /// Whether there is a cache of answers.
+        cached: bool,
     },
     /// That service.
     Serve {
         /// Whether requests take effect once.
         layered: bool,
+        /// The Redis that caches answers.
+        redis: Option<String>,
     },
     /// Older runs for others to be measured among.
     Fill {
@@ -321,12 +325,16 @@ fn parse_workload(words: &[&str]) -> Result<Workload, String> {
             strategy: parse_strategy(how)?,
             step: step.first().map_or(Ok(1), |step| number(step))?.max(1),
         },
-        ["requests", count, connections, asks] => Workload::Requests {
+        ["requests", count, connections, asks, cache @ ([] | ["redis"])] => Workload::Requests {
             count: number(count)?,
             connections: number(connections)?,
             asks: parse_asks(asks)?,
+            cached: !cache.is_empty(),
         },
-        ["serve", how @ ("bare" | "layer")] => Workload::Serve { layered: *how == "layer" },
+        ["serve", how @ ("bare" | "layer"), redis @ ..] if redis.len() < 2 => {
+            let redis = redis.first().map(|url| (*url).to_owned());
+            Workload::Serve { layered: *how == "layer", redis }
+        }
         ["fill", runs, steps] => Workload::Fill { runs: number(runs)?, steps: number(steps)? },
         ["limit-fsync", count] => Workload::LimitFsync { count: number(count)? },
         ["limit-rows", commits, rows] => {
@@ -407,9 +415,11 @@ mod tests {
         let w5 = drive("--store x: w5 200 f.txt 100").workload;
         let bare = drive("--store x: transfers 64 32 bare").workload;
         assert_eq!(bare, Workload::Transfers { count: 64, in_flight: 32, strategy: None, step: 1 });
-        let replay = drive("--store x: requests 9600 64 replay").workload;
-        assert_eq!(replay, Workload::Requests { count: 9600, connections: 64, asks: Asks::Replay });
-        assert_eq!(drive("--store x: serve layer").workload, Workload::Serve { layered: true });
+        let replay = drive("--store x: requests 9600 64 replay redis").workload;
+        let asked = Workload::Requests { count: 9600, connections: 64, asks: Asks::Replay, cached: true };
+        assert_eq!(replay, asked);
+        let serve = drive("--store x: serve layer redis://h").workload;
+        assert_eq!(serve, Workload::Serve { layered: true, redis: Some("redis://h".into()) });
         assert_eq!(w5, Workload::W5 { steps: 200, file: "f.txt".into(), die_at: Some(100) });
     }
 

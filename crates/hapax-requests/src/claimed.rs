@@ -48,7 +48,10 @@ impl Claimed {
 
     /// What the layer would store of an answer: for a handler that ends its record by itself.
     pub fn completion(&self, response: &Response<impl AsRef<[u8]>>) -> Completion {
-        let kept = self.policy.completion(response.status(), response.headers(), response.body().as_ref());
+        let mut head = http::Response::new(()).into_parts().0;
+        head.status = response.status();
+        head.headers = response.headers().clone();
+        let kept = self.policy.completion(&head, response.body().as_ref(), None);
         kept.unwrap_or_else(|instead| instead)
     }
 }

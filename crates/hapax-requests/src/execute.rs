@@ -4,8 +4,9 @@
 //! runs in tasks of its own: a client that goes away ends none of them.
 
 use crate::{
-    answer::{BoxError, Unread, read, replayed, stored},
+    answer::{BoxError, Unread, read},
     claimed::Claimed,
+    dialect::Answer,
     policy::{OnConflict, Policy},
     problem::Refusal,
     stats::count,
@@ -33,15 +34,11 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 /// How an execution ended: for the store, and for the client.
 struct Ended<E> {
     completion: Completion,
-    answer: Result<Response<Bytes>, E>,
+    answer: Result<Answer, E>,
 }
 
 /// Claims a request, executes it if that is ours to do, and says what its client gets.
-pub(crate) async fn answer<H, F, R, E>(
-    policy: Arc<Policy>,
-    claim: Claim,
-    start: H,
-) -> Result<Response<Bytes>, E>
+pub(crate) async fn answer<H, F, R, E>(policy: Arc<Policy>, claim: Claim, start: H) -> Result<Answer, E>
 where
     H: FnOnce(Claimed) -> F + Send + 'static,
     F: Future<Output = Result<Response<R>, E>> + Send + 'static,
@@ -58,7 +55,7 @@ where
     let work = tokio::spawn(work(policy.clone(), claimed, start).in_current_span());
     let ended = work.await.unwrap_or_else(|broken| {
         warn!(panicked = broken.is_panic(), "a handler broke off");
-        lost()
+        lost(&policy)
     });
     let finished = finish(&policy, &lease, &ended.completion).await;
     drop(heartbeat);
@@ -71,7 +68,7 @@ where
 }
 
 /// The right to execute, or else what the client gets.
-async fn acquire(policy: &Policy, claim: &Claim) -> Result<Lease, Response<Bytes>> {
+async fn acquire(policy: &Policy, claim: &Claim) -> Result<Lease, Answer> {
     let mut pauses = match policy.on_conflict {
         OnConflict::Refuse => pauses(Duration::ZERO),
         OnConflict::Wait(limit) => pauses(limit),
@@ -87,7 +84,7 @@ async fn acquire(policy: &Policy, claim: &Claim) -> Result<Lease, Response<Bytes
             Ok(Begun::Retryable { .. }) => Duration::ZERO,
             Ok(Begun::HashMismatch) => {
                 count(&policy.counters.mismatches);
-                return Err(refuse(&Refusal::OtherRequest));
+                return Err(refuse(policy, &Refusal::OtherRequest));
             }
             Err(_) if canary::on("layer_unclaimed") => return Ok(unclaimed(claim)),
             Err(error) => return Err(store_down(policy, &error)),
@@ -116,30 +113,30 @@ where
     R: Body<Data = Bytes>,
     R::Error: Into<BoxError>,
 {
-    let (parts, body) = match start(claimed).await {
+    let (head, body) = match start(claimed).await {
         Ok(response) => response.into_parts(),
-        Err(error) => return Ended { answer: Err(error), ..lost() },
+        Err(error) => return Ended { answer: Err(error), ..lost(&policy) },
     };
     match read(body, policy.answer_limit()).await {
-        Ok(body) => match policy.completion(parts.status, &parts.headers, &body) {
-            Ok(completion) => Ended { completion, answer: Ok(Response::from_parts(parts, body)) },
-            Err(instead) => large(instead),
+        Ok(body) => match policy.completion(&head, &body.data, body.trailers.as_ref()) {
+            Ok(completion) => Ended { completion, answer: Ok(Response::from_parts(head, body)) },
+            Err(instead) => large(&policy, instead),
         },
-        Err(Unread::Large) => large(policy.large_answer(parts.status)),
-        Err(Unread::Broken) => lost(),
+        Err(Unread::Large) => large(&policy, policy.large_answer(policy.dialect.outcome_of_large(&head))),
+        Err(Unread::Broken) => lost(&policy),
     }
 }
 
 /// Everybody gets the same instead of an answer that is too large, the first one too.
-fn large<E>(instead: Completion) -> Ended<E> {
+fn large<E>(policy: &Policy, instead: Completion) -> Ended<E> {
     warn!("an answer is too large to be kept");
-    Ended { answer: Ok(stored(instead.clone())), completion: instead }
+    Ended { answer: Ok(policy.dialect.stored(instead.clone())), completion: instead }
 }
 
 /// Nobody knows how far it came: it may be executed again.
-fn lost<E>() -> Ended<E> {
-    let completion = Refusal::Lost.completion(Outcome::FailedRetryable);
-    Ended { completion, answer: Ok(refuse(&Refusal::Lost)) }
+fn lost<E>(policy: &Policy) -> Ended<E> {
+    let completion = policy.dialect.refused(&Refusal::Lost, Outcome::FailedRetryable);
+    Ended { completion, answer: Ok(refuse(policy, &Refusal::Lost)) }
 }
 
 /// Tells the store how it ended. As long as a lease lasts it is told again: to say it twice is to say it once.
@@ -164,8 +161,8 @@ async fn overtaken<E>(
     policy: &Policy,
     claim: &Claim,
     lease: &Lease,
-    answer: Result<Response<Bytes>, E>,
-) -> Result<Response<Bytes>, E> {
+    answer: Result<Answer, E>,
+) -> Result<Answer, E> {
     let record = match policy.store.get(&claim.id).await {
         Ok(record) => record.filter(|record| record.hash == claim.hash),
         Err(error) => return Ok(store_down(policy, &error)),
@@ -175,7 +172,7 @@ async fn overtaken<E>(
     match end.map(|end| (end.status == Outcome::FailedRetryable, end)) {
         // The handler ended it by itself.
         Some((true, _)) if is_ours => answer,
-        Some((false, end)) if is_ours => Ok(stored(end)),
+        Some((false, end)) if is_ours => Ok(policy.dialect.stored(end)),
         end => {
             warn!("an execution was overtaken");
             count(&policy.counters.stale);
@@ -233,26 +230,26 @@ fn executed(policy: &Policy, mut lease: Lease) -> Lease {
     lease
 }
 
-fn replay(policy: &Policy, completion: Completion) -> Response<Bytes> {
+fn replay(policy: &Policy, completion: Completion) -> Answer {
     count(&policy.counters.replayed);
     decided("replayed");
-    replayed(completion)
+    policy.dialect.replayed(completion)
 }
 
-fn in_flight(policy: &Policy, left: Duration) -> Response<Bytes> {
+fn in_flight(policy: &Policy, left: Duration) -> Answer {
     count(&policy.counters.conflicts);
-    refuse(&Refusal::InFlight { left })
+    refuse(policy, &Refusal::InFlight { left })
 }
 
-fn store_down(policy: &Policy, error: &StoreError) -> Response<Bytes> {
+fn store_down(policy: &Policy, error: &StoreError) -> Answer {
     count(&policy.counters.store_errors);
     warn!(%error, "the request store failed");
-    refuse(&Refusal::StoreDown)
+    refuse(policy, &Refusal::StoreDown)
 }
 
-fn refuse(refusal: &Refusal) -> Response<Bytes> {
+fn refuse(policy: &Policy, refusal: &Refusal) -> Answer {
     decided(refusal.word());
-    refusal.response()
+    policy.dialect.refusal(refusal)
 }
 
 fn decided(decision: &'static str) {

@@ -1,4 +1,4 @@
-//! Requests that take effect once: a [`tower`] layer for axum and hyper, by the `Idempotency-Key` header.
+//! Requests that take effect once: [`tower`] layers for axum, hyper and tonic, by the `Idempotency-Key` header.
 //!
 //! Invariant: no handler of a request with a key runs without a claim in the store, and no answer of it is sent that
 //! the store doesn't have.
@@ -40,28 +40,50 @@
 //! # }
 //! ```
 //!
+//! | feature | brings |
+//! |---|---|
+//! | `axum` | `matched_path`, and nested routers are heeded |
+//! | `tonic` | `GrpcIdempotencyLayer`: the same for gRPC |
+//! | `redis` | `CachedRequests`: finished requests are answered from Redis, and the database remains the truth |
+//!
 //! The guide has [the whole of it](https://github.com/hapax-rs/hapax/blob/main/docs/guide/requests.md): every answer,
 //! every hook, and what remains impossible.
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `service` | the layer and its service |
-//! | `policy` | what a service decides for itself |
+//! | `service` | the layer for HTTP and its service |
+//! | `policy` `options` | what a service decides for itself |
+//! | `arrive` | a request from its head to its claim |
 //! | `execute` | **the flow**: claim, execute, finish |
-//! | `answer` | from an answer to what is stored of it, and back |
+//! | `answer` | from an answer to what is stored of it |
+//! | `dialect` `over_http` | what differs between protocols; HTTP's own |
 //! | `claimed` | the handler's own view of its claim |
 //! | `key` `problem` `stats` | the header, the refusals, the counters |
+//! | `grpc` | the layer for gRPC and what is its own, behind the feature `tonic` |
+//! | `cache` | a read cache of finished requests in Redis, behind the feature `redis` |
 
 mod answer;
+mod arrive;
+#[cfg(feature = "redis")]
+mod cache;
 mod claimed;
+mod dialect;
 mod execute;
+#[cfg(feature = "tonic")]
+mod grpc;
 mod key;
+mod options;
+mod over_http;
 mod policy;
 mod problem;
 mod service;
 mod stats;
 
+#[cfg(feature = "redis")]
+pub use cache::{CacheOptions, CacheStats, CachedRequests};
 pub use claimed::Claimed;
+#[cfg(feature = "tonic")]
+pub use grpc::{GrpcIdempotency, GrpcIdempotencyLayer, outcome_of_code};
 #[cfg(feature = "axum")]
 pub use policy::matched_path;
 pub use policy::{KeyRule, OnConflict, outcome_of};

@@ -2,14 +2,14 @@
 //!
 //! Invariant: nothing here looks at a store. A request becomes a [`RequestId`] or a refusal by its head alone.
 
-use crate::{key, problem::Refusal, stats::Counters};
+use crate::{dialect::Dialect, key, problem::Refusal, stats::Counters};
 use hapax_core::{
     id::Namespace,
     limits::{HTTP_BODY_BYTES, REQUEST_EXPIRY, REQUEST_LEASE},
     request::{Outcome, RequestId},
 };
 use hapax_store::requests::RequestStore;
-use http::{HeaderName, Method, StatusCode, Uri, header, request::Parts};
+use http::{Method, StatusCode, Uri, request::Parts};
 use std::{sync::Arc, time::Duration};
 
 /// Whether a request needs a key.
@@ -106,24 +106,24 @@ pub(crate) fn uri(parts: &Parts) -> &Uri {
     &parts.uri
 }
 
-fn path(parts: &Parts) -> String {
+pub(crate) fn path(parts: &Parts) -> String {
     uri(parts).path().to_owned()
 }
 
 /// Asks something of a request's head.
-type Hook<T> = Arc<dyn Fn(&Parts) -> T + Send + Sync>;
+pub(crate) type Hook<T> = Arc<dyn Fn(&Parts) -> T + Send + Sync>;
 
-/// All that [`IdempotencyLayer`](crate::IdempotencyLayer) can be told.
+/// All that a layer can be told, whatever its protocol.
 #[derive(Clone)]
 pub(crate) struct Policy {
     pub(crate) store: Arc<dyn RequestStore>,
+    pub(crate) dialect: Arc<dyn Dialect>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) namespace: Namespace,
     pub(crate) principal: Hook<Option<String>>,
-    pub(crate) route: Hook<String>,
+    /// What is asked for, as a part of the name.
+    pub(crate) method: Hook<String>,
     pub(crate) key_rule: Hook<KeyRule>,
-    pub(crate) outcome: Arc<dyn Fn(StatusCode) -> Outcome + Send + Sync>,
-    pub(crate) kept_headers: Arc<[HeaderName]>,
     pub(crate) on_conflict: OnConflict,
     pub(crate) lease: Duration,
     pub(crate) expiry: Duration,
@@ -132,26 +132,20 @@ pub(crate) struct Policy {
 }
 
 impl Policy {
-    pub(crate) fn new(store: Arc<dyn RequestStore>, principal: Hook<Option<String>>) -> Self {
-        let kept = [
-            header::CONTENT_TYPE,
-            header::CONTENT_ENCODING,
-            header::CONTENT_LANGUAGE,
-            header::CONTENT_LOCATION,
-            header::LOCATION,
-            header::ETAG,
-            header::LAST_MODIFIED,
-            header::LINK,
-        ];
+    pub(crate) fn new(
+        store: Arc<dyn RequestStore>,
+        dialect: Arc<dyn Dialect>,
+        principal: Hook<Option<String>>,
+        method: Hook<String>,
+    ) -> Self {
         Self {
             store,
+            dialect,
             counters: Arc::default(),
             namespace: Namespace::default(),
             principal,
-            route: Arc::new(path),
+            method,
             key_rule: Arc::new(|parts| KeyRule::of_method(&parts.method)),
-            outcome: Arc::new(outcome_of),
-            kept_headers: Arc::new(kept),
             on_conflict: OnConflict::default(),
             lease: REQUEST_LEASE,
             expiry: REQUEST_EXPIRY,
@@ -172,8 +166,7 @@ impl Policy {
             None => return Err(Refusal::MissingKey),
         };
         let principal = (self.principal)(parts).ok_or(Refusal::NoPrincipal)?;
-        let method = format!("{} {}", parts.method, (self.route)(parts));
-        let id = RequestId::new(self.namespace.clone(), principal, method, key);
+        let id = RequestId::new(self.namespace.clone(), principal, (self.method)(parts), key);
         id.map(Some).map_err(|error| Refusal::BadName(format!("Its {} {}.", error.what, error.why)))
     }
 }

@@ -102,7 +102,7 @@ impl Refusal {
         }
     }
 
-    fn detail(&self) -> String {
+    pub(crate) fn detail(&self) -> String {
         match self {
             Refusal::MissingKey => {
                 "This request needs one: a string in quotes that no other request has.".into()
@@ -136,7 +136,7 @@ impl Refusal {
     }
 
     /// Whole seconds, as the header has them.
-    fn retry_after(&self) -> Option<u64> {
+    pub(crate) fn retry_after(&self) -> Option<u64> {
         match self {
             Refusal::InFlight { left } => {
                 Some(left.as_millis().div_ceil(1000).clamp(1, LONGEST_RETRY_AFTER.into()) as u64)

@@ -1,35 +1,30 @@
 //! The layer and its service.
 //!
-//! Invariant: the body is whole before a request is claimed, and from then on nothing depends on its client.
+//! Invariant: a request either goes through the flow of `arrive` and `execute`, or to the service as it is.
 
 use crate::{
-    answer::{BoxError, Unread, drain, read},
-    execute::answer,
-    policy::{KeyRule, OnConflict, Policy, uri},
-    problem::Refusal,
-    stats::{Stats, count},
+    answer::BoxError,
+    arrive::{once, refuse},
+    dialect::Whole,
+    options::common_options,
+    over_http::Http,
+    policy::{Policy, path},
 };
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use hapax_core::{
-    canary,
-    id::Namespace,
-    request::{Asked, Outcome, RequestHash, RequestId},
-};
-use hapax_store::requests::{Claim, RequestStore};
-use http::{HeaderName, HeaderValue, Request, Response, StatusCode, header::CONTENT_TYPE, request::Parts};
+use hapax_core::request::Outcome;
+use hapax_store::requests::RequestStore;
+use http::{HeaderName, Request, Response, StatusCode, request::Parts};
 use http_body::Body;
 use http_body_util::{Either, Full};
 use std::{
     fmt,
-    future::{Future, ready},
+    future::ready,
     mem,
     sync::Arc,
     task::{Context, Poll},
-    time::Duration,
 };
 use tower::{Layer, Service};
-use tracing::{Instrument, debug, field::Empty, info_span};
 
 /// A body that was read whole, or one that goes by as it is. The service under the layer takes requests with such
 /// bodies, and the layer answers with them.
@@ -44,9 +39,6 @@ use tracing::{Instrument, debug, field::Empty, info_span};
 /// # }
 /// ```
 pub type LayerBody<B> = Either<Full<Bytes>, B>;
-
-/// A lease must leave time for heartbeats.
-const SHORTEST_LEASE: Duration = Duration::from_millis(30);
 
 /// Makes requests take effect once, by their `Idempotency-Key`. The [crate](crate) shows a service with it.
 ///
@@ -81,6 +73,7 @@ const SHORTEST_LEASE: Duration = Duration::from_millis(30);
 #[derive(Clone)]
 pub struct IdempotencyLayer {
     policy: Arc<Policy>,
+    http: Http,
 }
 
 impl IdempotencyLayer {
@@ -90,7 +83,10 @@ impl IdempotencyLayer {
         store: Arc<dyn RequestStore>,
         principal: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static,
     ) -> Self {
-        Self { policy: Arc::new(Policy::new(store, Arc::new(principal))) }
+        let http = Http::default();
+        let method = |parts: &Parts| format!("{} {}", parts.method, path(parts));
+        let policy = Policy::new(store, Arc::new(http.clone()), Arc::new(principal), Arc::new(method));
+        Self { policy: Arc::new(policy), http }
     }
 
     fn with(mut self, change: impl FnOnce(&mut Policy)) -> Self {
@@ -98,10 +94,10 @@ impl IdempotencyLayer {
         self
     }
 
-    /// The tenant; `default` by default.
-    #[must_use]
-    pub fn namespace(self, namespace: Namespace) -> Self {
-        self.with(|policy| policy.namespace = namespace)
+    fn with_http(mut self, change: impl FnOnce(&mut Http)) -> Self {
+        change(&mut self.http);
+        let http = Arc::new(self.http.clone());
+        self.with(|policy| policy.dialect = http)
     }
 
     /// The template of a request's route, which is part of its name; the path itself by default. With axum it is
@@ -110,65 +106,25 @@ impl IdempotencyLayer {
     /// It is said here and not found out, since a name that changes between two releases makes old keys new.
     #[must_use]
     pub fn route(self, route: impl Fn(&Parts) -> String + Send + Sync + 'static) -> Self {
-        self.with(|policy| policy.route = Arc::new(route))
-    }
-
-    /// Which requests need a key; [`KeyRule::of_method`] by default.
-    #[must_use]
-    pub fn key_rule(self, rule: impl Fn(&Parts) -> KeyRule + Send + Sync + 'static) -> Self {
-        self.with(|policy| policy.key_rule = Arc::new(rule))
+        self.with(|policy| {
+            policy.method = Arc::new(move |parts| format!("{} {}", parts.method, route(parts)));
+        })
     }
 
     /// Which answers are final, and which may be tried again; [`outcome_of`](crate::outcome_of) by default.
     #[must_use]
     pub fn outcome(self, outcome: impl Fn(StatusCode) -> Outcome + Send + Sync + 'static) -> Self {
-        self.with(|policy| policy.outcome = Arc::new(outcome))
+        self.with_http(|http| http.outcome = Arc::new(outcome))
     }
 
     /// The headers of an answer that are given again; by default its type, encoding, language, places, links, tag and
     /// date of change. Never keep what is for one client only, such as cookies of a session.
     #[must_use]
     pub fn kept_headers(self, names: impl IntoIterator<Item = HeaderName>) -> Self {
-        self.with(|policy| policy.kept_headers = names.into_iter().collect())
+        self.with_http(|http| http.kept_headers = names.into_iter().collect())
     }
 
-    /// What a request gets whose key is being executed; a 409 by default.
-    #[must_use]
-    pub fn on_conflict(self, on_conflict: OnConflict) -> Self {
-        self.with(|policy| policy.on_conflict = on_conflict)
-    }
-
-    /// How long a crash keeps a key busy; 30 seconds by default, and at least 30 milliseconds. A handler may take
-    /// longer: a heartbeat comes three times in it.
-    #[must_use]
-    pub fn lease(self, lease: Duration) -> Self {
-        self.with(|policy| policy.lease = lease.max(SHORTEST_LEASE))
-    }
-
-    /// How long an answer is kept; a day by default.
-    #[must_use]
-    pub fn expiry(self, expiry: Duration) -> Self {
-        self.with(|policy| policy.expiry = expiry)
-    }
-
-    /// The largest body of a request with a key; 1 MiB by default. A larger one is refused with a 413.
-    #[must_use]
-    pub fn max_request_bytes(self, limit: usize) -> Self {
-        self.with(|policy| policy.max_request_bytes = limit)
-    }
-
-    /// The largest answer that is kept, with its kept headers; 1 MiB by default, and
-    /// [`MAX_RESPONSE_BYTES`](hapax_core::limits::MAX_RESPONSE_BYTES) at the most. When a handler gives a larger one
-    /// its work is done: everybody is told that, with a 500, and it isn't done again.
-    #[must_use]
-    pub fn max_response_bytes(self, limit: usize) -> Self {
-        self.with(|policy| policy.max_response_bytes = limit)
-    }
-
-    /// How often each decision was made, by all services of this layer.
-    pub fn stats(&self) -> Stats {
-        self.policy.counters.snapshot()
-    }
+    common_options!();
 }
 
 impl fmt::Debug for IdempotencyLayer {
@@ -231,8 +187,12 @@ where
             Ok(Some(id)) => {
                 // The service that was asked whether it is ready is the one that is called.
                 let clone = self.inner.clone();
-                let inner = mem::replace(&mut self.inner, clone);
-                Box::pin(once(self.policy.clone(), inner, id, parts, body))
+                let mut inner = mem::replace(&mut self.inner, clone);
+                let call = move |request: Request<Bytes>| {
+                    inner.call(request.map(|body| Either::Left(Full::new(body))))
+                };
+                let answer = once(self.policy.clone(), id, parts, body, call);
+                Box::pin(async { Ok(answer.await?.map(whole)) })
             }
             Ok(None) => {
                 let passed = self.inner.call(Request::from_parts(parts, Either::Right(body)));
@@ -243,71 +203,6 @@ where
     }
 }
 
-/// Reads a request to its end, then hands it to a task that no client can end.
-async fn once<S, B, R>(
-    policy: Arc<Policy>,
-    mut inner: S,
-    id: RequestId,
-    mut parts: Parts,
-    body: B,
-) -> Result<Response<LayerBody<R>>, S::Error>
-where
-    S: Service<Request<LayerBody<B>>, Response = Response<R>> + Send + 'static,
-    S::Future: Send + 'static,
-    S::Error: Send + 'static,
-    B: Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<BoxError>,
-    R: Body<Data = Bytes> + Send + 'static,
-    R::Error: Into<BoxError>,
-{
-    let mut body = Box::pin(body);
-    let limit = policy.max_request_bytes;
-    let body = match read(body.as_mut(), limit).await {
-        Ok(body) => body,
-        Err(Unread::Broken) => return Ok(refuse(&policy, &Refusal::BrokenBody).map(whole)),
-        Err(Unread::Large) => {
-            drain(body.as_mut(), limit.saturating_mul(2)).await;
-            return Ok(refuse(&policy, &Refusal::LargeBody { limit }).map(whole));
-        }
-    };
-    let span = info_span!("idempotent_request", method = id.method(), decision = Empty, attempt = Empty);
-    let claim = Claim { id, hash: hash(&parts, &body), lease: policy.lease, expiry: policy.expiry };
-    let start = move |claimed| {
-        parts.extensions.insert(claimed);
-        inner.call(Request::from_parts(parts, whole(body)))
-    };
-    let answer = detached(answer(policy, claim, start).instrument(span)).await;
-    Ok(answer.unwrap_or_else(|| Ok(Refusal::Lost.response()))?.map(whole))
-}
-
-/// Runs to its end, whether or not anybody waits for it. `None`: the runtime is going down.
-async fn detached<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> Option<T> {
-    if canary::on("client_ends_work") {
-        return Some(work.await);
-    }
-    tokio::spawn(work).await.ok()
-}
-
-fn hash(parts: &Parts, body: &[u8]) -> RequestHash {
-    let (uri, content_type) = (uri(parts), parts.headers.get(CONTENT_TYPE));
-    // Byte by byte: other bytes are another request, whatever they mean.
-    let content_type: String =
-        content_type.into_iter().flat_map(HeaderValue::as_bytes).map(|byte| char::from(*byte)).collect();
-    RequestHash::of(&Asked {
-        method: parts.method.as_str(),
-        path: uri.path(),
-        query: uri.query().unwrap_or_default(),
-        content_type: &content_type,
-        body,
-    })
-}
-
-fn refuse(policy: &Policy, refusal: &Refusal) -> Response<Bytes> {
-    count(&policy.counters.refused);
-    debug!(decision = refusal.word(), "a request is refused");
-    refusal.response()
-}
-
-fn whole<B>(body: Bytes) -> LayerBody<B> {
-    Either::Left(Full::new(body))
+fn whole<B>(answer: Whole) -> LayerBody<B> {
+    Either::Left(Full::new(answer.data))
 }

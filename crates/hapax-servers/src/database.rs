@@ -44,6 +44,7 @@ pub fn sql(url: &str, statement: &str) -> Result<String, ServerError> {
     let parsed = Url::parse(url)?;
     let answer = match parsed.scheme {
         "mysql" => mariadb(&parsed, statement)?.replace('\t', "|"),
+        "redis" => return Err(ServerError::BadUrl(url.to_owned())),
         _ => psql(url, statement)?,
     };
     Ok(answer.trim_end().to_owned())
@@ -88,7 +89,7 @@ impl<'a> Url<'a> {
         let (rest, options) = rest.split_at(rest.find('?').unwrap_or(rest.len()));
         let (authority, database) = rest.split_once('/').unwrap_or((rest, ""));
         let (account, address) = authority.rsplit_once('@').unwrap_or(("", authority));
-        if address.is_empty() || !["postgres", "postgresql", "mysql"].contains(&scheme) {
+        if address.is_empty() || !["postgres", "postgresql", "mysql", "redis"].contains(&scheme) {
             return Err(bad());
         }
         Ok(Url { scheme, account, address, database, options })

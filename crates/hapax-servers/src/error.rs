@@ -35,7 +35,7 @@ pub enum ServerError {
         /// What it printed.
         output: String,
     },
-    /// Neither `postgres://` nor `mysql://`, or without a host.
+    /// None of `postgres://`, `mysql://` and `redis://`, or not that of the server that is needed, or without a host.
     BadUrl(String),
     /// The operating system refused something.
     Io {
@@ -65,7 +65,10 @@ impl fmt::Display for ServerError {
             ServerError::NotReady { what, log } => write!(f, "{what}; its log:\n{log}"),
             ServerError::Failed { command, output } => write!(f, "`{command}` failed:\n{output}"),
             ServerError::BadUrl(url) => {
-                write!(f, "`{url}` is no URL of the form postgres://user@host:port or mysql://user@host:port")
+                write!(
+                    f,
+                    "`{url}` is no URL of the form postgres://user@host:port, mysql://user@host:port or redis://host:port/0"
+                )
             }
             ServerError::Io { doing, source } => write!(f, "could not {doing}: {source}"),
         }

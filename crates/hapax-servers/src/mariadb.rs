@@ -4,12 +4,12 @@ use std::ffi::OsString;
 use std::ops::{Deref, DerefMut};
 use std::path::Path;
 
-use crate::ServerError;
 use crate::database::Url;
 use crate::folder::Folder;
 use crate::process::{Disk, run, unprivileged};
 use crate::programs::{INSTALL_DB, MARIADBD};
 use crate::server::{Extras, Kind, Server};
+use crate::{ServerError, sql};
 
 /// What confirms a commit only when it is on the disk stands here in full, though these are the defaults: tests of
 /// durability rest on them. The socket file is named from the folder of the data, in which the server works: a whole path may
@@ -31,10 +31,10 @@ static KIND: Kind = Kind {
     program: MARIADBD,
     args,
     url: |port| format!("mysql://root@127.0.0.1:{port}/mysql"),
-    where_is_data: "SELECT @@datadir",
+    where_is_data: |url| sql(url, "SELECT @@datadir"),
 };
 
-/// A MariaDB server of one's own. It leads to [`Server`], which has what both kinds can.
+/// A MariaDB server of one's own. It leads to [`Server`], which has what all kinds can.
 ///
 /// ```no_run
 /// use hapax_servers::{MariaDb, fresh_database, sql};

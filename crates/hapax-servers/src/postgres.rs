@@ -28,10 +28,10 @@ pub(crate) static KIND: Kind = Kind {
     program: POSTGRES,
     args,
     url: |port| format!("postgres://postgres@127.0.0.1:{port}/postgres"),
-    where_is_data: "SHOW data_directory",
+    where_is_data: |url| sql(url, "SHOW data_directory"),
 };
 
-/// A PostgreSQL server of one's own. It leads to [`Server`], which has what both kinds can.
+/// A PostgreSQL server of one's own. It leads to [`Server`], which has what all kinds can.
 ///
 /// ```no_run
 /// use hapax_servers::{Postgres, fresh_database, sql};

@@ -22,9 +22,12 @@ pub(crate) const PSQL: Program = Program { name: "psql", package: "postgresql" }
 pub(crate) const INSTALL_DB: Program = Program { name: "mariadb-install-db", package: "mariadb-server" };
 pub(crate) const MARIADBD: Program = Program { name: "mariadbd", package: "mariadb-server" };
 pub(crate) const MARIADB: Program = Program { name: "mariadb", package: "mariadb-server" };
+pub(crate) const REDIS: Program = Program { name: "redis-server", package: "redis-server" };
+pub(crate) const REDIS_CLI: Program = Program { name: "redis-cli", package: "redis-server" };
 const FAKETIME: Program = Program { name: "faketime", package: "faketime" };
 
-const ALL: &[Program] = &[INITDB, POSTGRES, PG_BASEBACKUP, PSQL, INSTALL_DB, MARIADBD, MARIADB, FAKETIME];
+const ALL: &[Program] =
+    &[INITDB, POSTGRES, PG_BASEBACKUP, PSQL, INSTALL_DB, MARIADBD, MARIADB, REDIS, REDIS_CLI, FAKETIME];
 
 /// Where Debian keeps the programs of each version of PostgreSQL.
 const POSTGRES_VERSIONS: &str = "/usr/lib/postgresql";
@@ -82,7 +85,7 @@ fn newest_first(names: impl Iterator<Item = String>) -> Vec<String> {
     versions.into_iter().map(|(_, name)| name).collect()
 }
 
-/// Installs the packages of both servers, and what else their tests need, if a program is missing. That takes root and
+/// Installs the packages of all servers, and what else their tests need, if a program is missing. That takes root and
 /// Debian's `apt-get`; otherwise the error names the command. The packages' own services are not started.
 ///
 /// ```no_run

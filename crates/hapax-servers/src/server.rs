@@ -1,4 +1,4 @@
-//! What both kinds of server have in common: start, wait, kill, restart, freeze.
+//! What all kinds of server have in common: start, wait, kill, restart, freeze.
 
 use std::ffi::OsString;
 use std::hash::{BuildHasher, RandomState};
@@ -31,8 +31,8 @@ pub(crate) struct Kind {
     pub(crate) args: fn(&Folder, u16) -> Vec<OsString>,
     /// The URL of the database that every such server has.
     pub(crate) url: fn(u16) -> String,
-    /// A query for the folder of the data.
-    pub(crate) where_is_data: &'static str,
+    /// The folder of the data, as the server of a URL tells it.
+    pub(crate) where_is_data: fn(&str) -> Result<String, ServerError>,
 }
 
 /// What a server has beyond the ordinary.
@@ -45,7 +45,8 @@ pub(crate) struct Extras {
 /// A running server, or one that was killed and can be restarted. Dropped, it is killed and its folder removed; the same
 /// happens when this process ends in any other way, even by SIGKILL.
 ///
-/// [`Postgres`](crate::Postgres) and [`MariaDb`](crate::MariaDb) lead here, so a test can be written for both:
+/// [`Postgres`](crate::Postgres), [`MariaDb`](crate::MariaDb) and [`Redis`](crate::Redis) lead here, so a test can be
+/// written for several:
 ///
 /// ```no_run
 /// use hapax_servers::{MariaDb, Postgres, Server, ServerError, sql};
@@ -281,7 +282,7 @@ fn wait_until_ready(
 
 /// Whether our server answers: another test's may have taken the port, and ours be about to notice.
 fn is_it(kind: &Kind, url: &str, data: &Path) -> bool {
-    let answer = sql(url, kind.where_is_data);
+    let answer = (kind.where_is_data)(url);
     // Paths are compared by their parts: MariaDB ends its own with a slash.
     answer.is_ok_and(|answer| PathBuf::from(answer) == data)
 }

@@ -2,7 +2,8 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use crate::{MariaDb, Postgres, ServerError, fresh_database};
+use crate::redis::fresh;
+use crate::{MariaDb, Postgres, Redis, ServerError, fresh_database};
 
 /// The variable with the URL of the PostgreSQL server that a test run shares.
 ///
@@ -18,8 +19,16 @@ pub const POSTGRES_VARIABLE: &str = "HAPAX_TEST_POSTGRES";
 /// ```
 pub const MYSQL_VARIABLE: &str = "HAPAX_TEST_MYSQL";
 
+/// The variable with the URL of the Redis server that a test run shares.
+///
+/// ```
+/// assert_eq!(hapax_servers::REDIS_VARIABLE, "HAPAX_TEST_REDIS");
+/// ```
+pub const REDIS_VARIABLE: &str = "HAPAX_TEST_REDIS";
+
 static OWN_POSTGRES: Mutex<Option<Postgres>> = Mutex::new(None);
 static OWN_MARIADB: Mutex<Option<MariaDb>> = Mutex::new(None);
+static OWN_REDIS: Mutex<Option<Redis>> = Mutex::new(None);
 
 /// The URL of a fresh PostgreSQL database for one test. It is on the server of [`POSTGRES_VARIABLE`], which `cargo xtask
 /// test` sets; without the variable this process starts a server of its own, once, and ends it when it ends.
@@ -34,7 +43,7 @@ static OWN_MARIADB: Mutex<Option<MariaDb>> = Mutex::new(None);
 ///
 /// Those of [`Postgres::start`] and [`fresh_database`].
 pub fn postgres() -> Result<String, ServerError> {
-    shared(POSTGRES_VARIABLE, &OWN_POSTGRES, Postgres::start, |server| server.url())
+    fresh_database(&shared(POSTGRES_VARIABLE, &OWN_POSTGRES, Postgres::start, |server| server.url())?)
 }
 
 /// The URL of a fresh MariaDB or MySQL database for one test, as [`postgres`] with [`MYSQL_VARIABLE`].
@@ -49,9 +58,26 @@ pub fn postgres() -> Result<String, ServerError> {
 ///
 /// Those of [`MariaDb::start`] and [`fresh_database`].
 pub fn mysql() -> Result<String, ServerError> {
-    shared(MYSQL_VARIABLE, &OWN_MARIADB, MariaDb::start, |server| server.url())
+    fresh_database(&shared(MYSQL_VARIABLE, &OWN_MARIADB, MariaDb::start, |server| server.url())?)
 }
 
+/// The URL of an empty Redis database for one test, as [`postgres`] with [`REDIS_VARIABLE`]. `FLUSHALL` would take those of
+/// other tests; `FLUSHDB` doesn't.
+///
+/// ```no_run
+/// let database = hapax_servers::redis()?;
+/// assert_eq!(hapax_servers::redis_command(&database, &["DBSIZE"])?, "0");
+/// # Ok::<(), hapax_servers::ServerError>(())
+/// ```
+///
+/// # Errors
+///
+/// Those of [`Redis::start`] and [`redis_command`](crate::redis_command).
+pub fn redis() -> Result<String, ServerError> {
+    fresh(&shared(REDIS_VARIABLE, &OWN_REDIS, Redis::start, |server| server.url())?)
+}
+
+/// The URL of the server.
 fn shared<S>(
     variable: &str,
     own: &Mutex<Option<S>>,
@@ -59,7 +85,7 @@ fn shared<S>(
     url: impl FnOnce(&S) -> String,
 ) -> Result<String, ServerError> {
     if let Ok(base_url) = std::env::var(variable) {
-        return fresh_database(&base_url);
+        return Ok(base_url);
     }
     // A test that panicked while it waited for the server left it whole or not there.
     let mut own = own.lock().unwrap_or_else(PoisonError::into_inner);
@@ -67,7 +93,5 @@ fn shared<S>(
         Some(server) => server,
         none => none.insert(start()?),
     };
-    let base_url = url(server);
-    drop(own);
-    fresh_database(&base_url)
+    Ok(url(server))
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 
-use hapax_servers::{MariaDb, Postgres, Server, fresh_database, sql};
+use hapax_servers::{MariaDb, Postgres, Redis, Server, fresh_database, redis_command, sql};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -148,6 +148,32 @@ fn mariadb_is_safe_keeps_what_it_confirmed_and_leaves_nothing() {
 }
 
 #[test]
+fn redis_is_a_cache_that_comes_back_empty_and_leaves_nothing() {
+    let mut server = Redis::start().unwrap();
+    let (url, pid) = (server.url(), server.pid());
+    let command = |words: &[&str]| redis_command(&url, words);
+    assert_eq!(command(&["CONFIG", "GET", "bind"]).unwrap(), "bind\n127.0.0.1");
+    runs_without_privileges(&server);
+    assert_eq!(command(&["SET", "a", "1"]).unwrap(), "OK");
+    server.stop().unwrap();
+    assert_eq!(state(pid), 'T');
+    server.cont().unwrap();
+    assert_eq!(command(&["GET", "a"]).unwrap(), "1");
+    server.kill().unwrap();
+    assert!(command(&["PING"]).is_err());
+    server.restart().unwrap();
+    assert_ne!(server.pid(), pid);
+    assert_eq!(command(&["DBSIZE"]).unwrap(), "0");
+    assert!(command(&["NO-SUCH-COMMAND"]).unwrap_err().to_string().contains("unknown command"));
+    nothing_is_left_after_drop(server);
+}
+
+#[test]
+fn a_killed_holder_takes_a_frozen_redis_with_it() {
+    nothing_outlives_a_killed_holder(&["redis", "frozen"]);
+}
+
+#[test]
 fn a_killed_holder_takes_postgres_with_it() {
     nothing_outlives_a_killed_holder(&["postgres"]);
 }
@@ -191,6 +217,16 @@ fn each_test_gets_a_database_of_its_own() {
         assert_eq!(sql(&one, "SELECT 1").unwrap(), "1");
         assert_eq!(sql(&other, "SELECT 1").unwrap(), "1");
     }
+}
+
+#[test]
+fn each_test_gets_a_database_of_its_own_in_redis() {
+    let (one, other) = (hapax_servers::redis().unwrap(), hapax_servers::redis().unwrap());
+    assert_ne!(one, other);
+    redis_command(&one, &["SET", "a", "1"]).unwrap();
+    redis_command(&other, &["FLUSHDB"]).unwrap();
+    assert_eq!(redis_command(&one, &["GET", "a"]).unwrap(), "1");
+    assert_eq!(redis_command(&other, &["DBSIZE"]).unwrap(), "0");
 }
 
 /// What is on the small disk can't grow beyond it, and room that is made is there at once; all else goes on.

@@ -10,6 +10,9 @@ use crate::servers::Servers;
 /// The crates that are published; each must compile with none of its default features.
 const PUBLISHED: &[&str] = &["hapax-core", "hapax-store", "hapax-requests", "hapax", "hapax-cli"];
 
+/// What services may add to their requests; each must compile without the others.
+const REQUESTS_FEATURES: &[&str] = &["axum", "redis", "tonic"];
+
 /// The HTTP effect isn't on by default. It is tested apart: the tests of the compiler's messages build all that their crate
 /// is given anew, and TLS would double their time.
 const WITH_HTTP: &str = "-p hapax --features full,test-tls";
@@ -33,6 +36,9 @@ pub(super) fn features(context: &Context) -> Result<(), Failure> {
         context.cargo("check --no-default-features -p").arg(*package).run()?;
     }
     context.cargo("check --no-default-features --features http -p hapax").run()?;
+    for feature in REQUESTS_FEATURES {
+        context.cargo("check --no-default-features -p hapax-requests --features").arg(*feature).run()?;
+    }
     if !has_target(WASM_TARGET) {
         println!("could not check hapax-core for {WASM_TARGET}: the target is not installed");
         return Ok(());

@@ -26,6 +26,8 @@ pub(crate) enum Goal {
     PeakMb(f64),
     /// Of one request.
     Commits(f64),
+    /// To what the limit takes.
+    AddedP50Ms(f64),
     DiskPerStep(f64),
     /// The most memory of the whole run, compared with its first tenth.
     PeakGrowth(f64),
@@ -69,6 +71,7 @@ impl Goal {
             Goal::WallMs(ms) => (format!("<= {ms} ms"), figures.wall_ms <= ms),
             Goal::MsPerStep(ms) => (format!("<= {ms} ms a step"), figures.ms_per_step() <= ms),
             Goal::Commits(commits) => (format!("<= {commits} commits each"), most(figures.commits, commits)),
+            Goal::AddedP50Ms(ms) => (format!("adds <= {ms} ms p50"), most(figures.added_p50_ms, ms)),
             Goal::PeakMb(mb) => (format!("< {mb} MB"), figures.peak_mb < mb),
             Goal::DiskPerStep(bytes) => {
                 (format!("<= {} B a step", thousands(bytes as u64)), most(figures.disk_bytes_per_step, bytes))
@@ -100,6 +103,7 @@ mod tests {
             peak_growth: Some(1.5),
             committed_executed_twice: Some(0.0),
             commits: Some(2.0),
+            added_p50_ms: Some(0.25),
             ..Figures::default()
         };
         let met = |goal: Goal| goal.judge(&figures).met;
@@ -113,6 +117,7 @@ mod tests {
         assert!(met(Goal::PeakMb(300.0)) && !met(Goal::PeakGrowth(1.2)));
         assert!(met(Goal::NoneTwice));
         assert!(met(Goal::Commits(2.0)) && !met(Goal::Commits(1.9)));
+        assert!(met(Goal::AddedP50Ms(0.3)) && !met(Goal::AddedP50Ms(0.2)));
         assert!(met(Goal::StepsPerCpuS(25_000.0)) && !met(Goal::StepsPerCpuS(26_000.0)));
         assert!(met(Goal::CpuUs(40.0)) && !met(Goal::CpuUs(39.0)));
         assert!(met(Goal::P99Ms(100.0)) && !met(Goal::P99Ms(99.0)));

@@ -30,7 +30,7 @@ const NUMBERS_FROM: usize = 2;
 pub(super) fn cases(sizes: &Sizes) -> Vec<Case> {
     let mut cases = vec![];
     for ((connections, bare), count) in CONNECTIONS.into_iter().zip(sizes.requests) {
-        let case = |id: String, asks: &str, place, goals| Case {
+        let case = |id: String, place, asks: &str, goals| Case {
             id,
             title: title(asks).into(),
             place,
@@ -41,30 +41,40 @@ pub(super) fn cases(sizes: &Sizes) -> Vec<Case> {
             limit: (asks != "bare").then_some(bare),
             goals,
         };
-        cases.push(case(bare.into(), "bare", Place::Memory, vec![]));
+        cases.push(case(bare.into(), Place::Memory, "bare", vec![]));
         for place in PLACES {
-            for asks in ["first", "replay"] {
-                let id = format!("requests-{asks}-{connections}-{}", place.name());
-                cases.push(case(id, asks, place, goals_of(place, asks)));
+            for asks in ASKS {
+                // There is nothing to be cached where all is in memory.
+                if place != Place::Memory || !asks.ends_with("redis") {
+                    let id = format!("requests-{}-{connections}-{}", asks.replace(' ', "-"), place.name());
+                    cases.push(case(id, place, asks, goals_of(place, asks, connections)));
+                }
             }
         }
     }
     cases
 }
 
+/// What is asked for, and whether answers are cached.
+const ASKS: [&str; 4] = ["first", "first redis", "replay", "replay redis"];
+
 fn title(asks: &str) -> &'static str {
     match asks {
         "first" => "first execution",
+        "first redis" => "first execution, with Redis",
         "replay" => "replay",
+        "replay redis" => "replay from Redis",
         _ => "without the layer",
     }
 }
 
-fn goals_of(place: Place, asks: &str) -> Vec<Goal> {
+fn goals_of(place: Place, asks: &str, connections: u64) -> Vec<Goal> {
     match (place, asks) {
-        (Place::Postgres, "first") => vec![Goal::Commits(2.0)],
         (Place::Memory, _) => vec![],
-        (_, "replay") => vec![Goal::Commits(0.0)],
+        (Place::Postgres, "first" | "first redis") => vec![Goal::Commits(2.0)],
+        // Of many at a time on a machine with few cores, most wait for each other.
+        (_, "replay redis") if connections == 1 => vec![Goal::AddedP50Ms(0.3), Goal::Commits(0.0)],
+        (_, "replay" | "replay redis") => vec![Goal::Commits(0.0)],
         _ => vec![],
     }
 }

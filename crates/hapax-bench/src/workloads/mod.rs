@@ -52,10 +52,10 @@ async fn run_on_engine(drive: &Drive, workload: &Workload) -> Result<()> {
         Workload::Transfers { count, in_flight, strategy, step } => {
             transfers::run(drive, [*count, *in_flight, *step], *strategy).await
         }
-        Workload::Requests { count, connections, asks } => {
-            requests::run(drive, *count, *connections, *asks).await
+        Workload::Requests { count, connections, asks, cached } => {
+            requests::run(drive, [*count, *connections], *asks, *cached).await
         }
-        Workload::Serve { layered } => requests::serve(&drive.store, *layered).await,
+        Workload::Serve { layered, redis } => requests::serve(&drive.store, *layered, redis.as_deref()).await,
         Workload::Replay { steps } => journal::replay(drive, *steps).await,
         Workload::Timers { runs, seconds } => journal::timers(drive, *runs, *seconds).await,
         Workload::LimitFsync { .. }

@@ -1,15 +1,16 @@
 //! Holds a server until it is killed: the tests see that nothing outlives it.
 //!
-//! `hapax-server-holder postgres|mariadb [frozen]` prints the process id and the folder of the server.
+//! `hapax-server-holder postgres|mariadb|redis [frozen]` prints the process id and the folder of the server.
 
-use hapax_servers::{MariaDb, Postgres, Server, ServerError};
+use hapax_servers::{MariaDb, Postgres, Redis, Server, ServerError};
 
 fn main() -> Result<(), ServerError> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.first().map(String::as_str) {
         Some("postgres") => hold(&*Postgres::start()?, &args),
         Some("mariadb") => hold(&*MariaDb::start()?, &args),
-        _ => panic!("which server: postgres or mariadb?"),
+        Some("redis") => hold(&*Redis::start()?, &args),
+        _ => panic!("which server: postgres, mariadb or redis?"),
     }
 }
 

@@ -14,7 +14,7 @@ use crate::{
 };
 use client::Connection;
 use futures::future::try_join_all;
-use hapax_servers::sql;
+use hapax_servers::{Redis, sql};
 use service::Service;
 use std::sync::Arc;
 
@@ -86,8 +86,15 @@ impl Client {
 }
 
 /// Asks, so many times over so many connections.
-pub(super) async fn run(drive: &Drive, count: u64, connections: u64, asks: Asks) -> Result<()> {
-    let service = Arc::new(Service::start(&drive.store, asks != Asks::Bare)?);
+pub(super) async fn run(
+    drive: &Drive,
+    [count, connections]: [u64; 2],
+    asks: Asks,
+    cached: bool,
+) -> Result<()> {
+    let redis = cached.then(Redis::start).transpose()?;
+    let cache = redis.as_ref().map(|redis| redis.url());
+    let service = Arc::new(Service::start(&drive.store, asks != Asks::Bare, cache.as_deref())?);
     let commits = commits_each(&drive.store, &service, asks).await?;
     let connected = (1..=connections).map(|number| Client::connect(&service, asks, number));
     let mut clients = try_join_all(connected).await?;

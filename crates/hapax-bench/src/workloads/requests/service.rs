@@ -2,7 +2,7 @@
 
 use crate::Result;
 use axum::{Json, Router, http::StatusCode, response::IntoResponse, routing::post, serve::ListenerExt};
-use hapax_requests::{IdempotencyLayer, matched_path};
+use hapax_requests::{CacheOptions, CachedRequests, IdempotencyLayer, matched_path};
 use hapax_vfs::syncs;
 use serde_json::{Value, json};
 use std::{
@@ -15,6 +15,8 @@ use tokio::net::TcpListener;
 
 const LISTENS: &str = "LISTENS ";
 const SYNCS: &str = "SYNCS ";
+/// Of a cache that lives no longer than the service.
+const SECRET: [u8; 32] = [7; 32];
 
 async fn charge(Json(asked): Json<Value>) -> impl IntoResponse {
     let charged = json!({ "charge": "ch_3Nq2b7LkdIwHu7ix", "cents": asked["cents"], "status": "succeeded" });
@@ -22,12 +24,15 @@ async fn charge(Json(asked): Json<Value>) -> impl IntoResponse {
 }
 
 /// Serves until its input ends. Each line of it is answered with how often SQLite has synced.
-pub(in crate::workloads) async fn serve(store: &str, layered: bool) -> Result<()> {
+pub(in crate::workloads) async fn serve(store: &str, layered: bool, redis: Option<&str>) -> Result<()> {
     let router = Router::new().route("/charges", post(charge));
     let router = match layered {
         false => router,
         true => {
-            let store = hapax_store::requests::open(store).await?;
+            let mut store = hapax_store::requests::open(store).await?;
+            if let Some(redis) = redis {
+                store = CachedRequests::new(store, CacheOptions::new(redis, SECRET)?);
+            }
             router.layer(IdempotencyLayer::new(store, |_| Some("merchant-7".into())).route(matched_path))
         }
     };
@@ -52,10 +57,11 @@ pub(super) struct Service {
 }
 
 impl Service {
-    pub(super) fn start(store: &str, layered: bool) -> Result<Self> {
+    pub(super) fn start(store: &str, layered: bool, redis: Option<&str>) -> Result<Self> {
         let how = if layered { "layer" } else { "bare" };
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["--store", store, "serve", how]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.args(["--store", store, "serve", how]).args(redis);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn()?;
         let said = child.stdout.take().ok_or("its output is piped")?;
         let input = child.stdin.take().ok_or("its input is piped")?;
