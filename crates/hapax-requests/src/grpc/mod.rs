@@ -188,7 +188,7 @@ impl Dialect for Grpc {
         let head: Response<Whole> = refusal.grpc_status().into_http();
         Completion {
             status,
-            response_code: refusal.code() as i32,
+            response_code: refusal.grpc_code() as i32,
             response_headers: ending(head.headers()),
             response_payload: vec![],
             error_message: Some(refusal.title().into()),

@@ -128,7 +128,7 @@ mod tests {
         ] {
             let row = format!("(#{})", refusal.word());
             let row = guide.lines().find(|line| line.starts_with('|') && line.contains(&row)).expect("a row");
-            assert!(row.contains(&format!("`{:?}`", refusal.code())), "{row}");
+            assert!(row.contains(&format!("`{:?}`", refusal.grpc_code())), "{row}");
         }
     }
 }
