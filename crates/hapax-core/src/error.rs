@@ -167,6 +167,8 @@ pub mod code {
         HTTP_TOO_LARGE = "HX0083";
         /// An answer's body isn't what the program expects.
         HTTP_BODY = "HX0084";
+        /// There is no such request.
+        REQUEST_NOT_FOUND = "HX0110";
     }
 }
 
