@@ -11,7 +11,7 @@ use hapax_core::{
     request::{Completion, Lease, RecoveryPoint, RequestHash, RequestId},
 };
 use hapax_store::requests::{Begun, Claim, Finished, RequestStore, SqliteRequests};
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
 use tempfile::TempDir;
 
 const CHARGES: &str = "POST /charges";
@@ -261,4 +261,16 @@ async fn no_table_is_made_where_there_is_none() {
     assert!(said(stock(&["requests", "list"])).fails(2).starts_with("error[HX0060]: no store is named"));
     let elsewhere = said(stock(&["requests", "list", "--store", "redis://localhost"])).fails(2);
     assert!(elsewhere.starts_with("error[HX0050]"), "{elsewhere}");
+}
+
+/// Its engine doesn't know where the requests are, so they are named.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_users_own_program_sees_requests_too() {
+    let service = busy().await;
+    let store = format!("sqlite:{}", service.path().display());
+    for (store, code) in [(store.as_str(), ExitCode::SUCCESS), ("sqlite:nowhere.db", ExitCode::from(3))] {
+        let engine = Engine::open("memory:").await.unwrap();
+        let done = hapax_cli::run_from(engine, ["shop", "requests", "list", "--store", store]).await;
+        assert_eq!(done, code, "{store}");
+    }
 }

@@ -169,6 +169,8 @@ pub mod code {
         HTTP_BODY = "HX0084";
         /// There is no such request.
         REQUEST_NOT_FOUND = "HX0110";
+        /// A request that was to start a run can't be read.
+        REQUEST_UNREADABLE = "HX0111";
     }
 }
 

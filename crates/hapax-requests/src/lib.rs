@@ -51,6 +51,7 @@
 //! | `answer` | from an answer to what is stored of it, and back |
 //! | `claimed` | the handler's own view of its claim |
 //! | `key` `problem` `stats` | the header, the refusals, the counters |
+//! | `runs` | requests that start a run, with the feature `engine` |
 
 mod answer;
 mod claimed;
@@ -58,6 +59,8 @@ mod execute;
 mod key;
 mod policy;
 mod problem;
+#[cfg(feature = "engine")]
+mod runs;
 mod service;
 mod stats;
 
@@ -65,6 +68,8 @@ pub use claimed::Claimed;
 #[cfg(feature = "axum")]
 pub use policy::matched_path;
 pub use policy::{KeyRule, OnConflict, outcome_of};
+#[cfg(feature = "engine")]
+pub use runs::{Requests, RunRequests, RunStatus, StartRun, run_id};
 pub use service::{Idempotency, IdempotencyLayer, LayerBody};
 pub use stats::Stats;
 

@@ -165,6 +165,11 @@ impl IdempotencyLayer {
         self.with(|policy| policy.max_response_bytes = limit)
     }
 
+    #[cfg(feature = "engine")]
+    pub(crate) fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
     /// How often each decision was made, by all services of this layer.
     pub fn stats(&self) -> Stats {
         self.policy.counters.snapshot()
@@ -288,7 +293,7 @@ async fn detached<T: Send + 'static>(work: impl Future<Output = T> + Send + 'sta
     tokio::spawn(work).await.ok()
 }
 
-fn hash(parts: &Parts, body: &[u8]) -> RequestHash {
+pub(crate) fn hash(parts: &Parts, body: &[u8]) -> RequestHash {
     let (uri, content_type) = (uri(parts), parts.headers.get(CONTENT_TYPE));
     // Byte by byte: other bytes are another request, whatever they mean.
     let content_type: String =

@@ -33,6 +33,7 @@ pub(super) fn features(context: &Context) -> Result<(), Failure> {
         context.cargo("check --no-default-features -p").arg(*package).run()?;
     }
     context.cargo("check --no-default-features --features http -p hapax").run()?;
+    context.cargo("check --no-default-features --features engine -p hapax-requests").run()?;
     if !has_target(WASM_TARGET) {
         println!("could not check hapax-core for {WASM_TARGET}: the target is not installed");
         return Ok(());
