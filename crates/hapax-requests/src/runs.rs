@@ -58,7 +58,8 @@ const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-appli
 /// The longest that a client may ask the service to wait, unless it says otherwise.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
-/// The id of the run that a request starts: `rq-` and 64 hex digits, the same whenever and wherever it is asked for.
+/// The id of the run that a request starts: `rq-` and 64 hex digits, the same whenever and wherever it is asked for. The
+/// formula is v1 and never changed: a key that comes back must find its run.
 ///
 /// ```
 /// use hapax_core::{id::Namespace, request::RequestId};

@@ -157,9 +157,8 @@ impl Service {
 
     async fn spawn(database: &str, bank: &str) -> Result<(Child, String)> {
         let mut command = Command::new(env::current_exe()?);
-        command.args(["serve", "--database", database, "--bank", bank]);
-        // It can't outlive us.
-        let mut process = command.kill_on_drop(true).stdout(Stdio::piped()).spawn()?;
+        command.args(["serve", "--database", database, "--bank", bank, "--until", "its input ends"]);
+        let mut process = command.kill_on_drop(true).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let said = process.stdout.take().ok_or_else(|| io::Error::other("its output is piped"))?;
         let address = BufReader::new(said).lines().next_line().await?;
         Ok((process, address.ok_or_else(|| io::Error::other("the service could not start"))?))

@@ -19,19 +19,22 @@ pub(crate) struct Args {
     database: Option<String>,
     /// Where charges are authorised.
     bank: Option<String>,
+    /// What ends a service that is part of the proof: its input.
+    until: Option<String>,
     keys: usize,
     duplicates: usize,
     kills: usize,
 }
 
 fn args(mut words: impl Iterator<Item = String>) -> io::Result<Args> {
-    let mut args = Args { database: None, bank: None, keys: 20, duplicates: 200, kills: 3 };
+    let mut args = Args { database: None, bank: None, until: None, keys: 20, duplicates: 200, kills: 3 };
     while let Some(flag) = words.next() {
         let value = words.next().ok_or_else(|| io::Error::other(format!("{flag} wants a value")))?;
         let number = || value.parse().map_err(|_| io::Error::other(format!("{flag} wants a number")));
         match &*flag {
             "--database" => args.database = Some(value),
             "--bank" => args.bank = Some(value),
+            "--until" => args.until = Some(value),
             "--keys" => args.keys = number()?,
             "--duplicates" => args.duplicates = number()?,
             "--kills" => args.kills = number()?,

@@ -16,8 +16,10 @@ use http::{StatusCode, header::CONTENT_TYPE, request::Parts};
 use serde::{Deserialize, Serialize};
 use std::{
     hash::{BuildHasher, RandomState},
-    io,
+    io::{self, Read},
+    process,
     sync::Arc,
+    thread,
     time::Duration,
 };
 use tokio::net::TcpListener;
@@ -42,6 +44,13 @@ struct Shop {
 pub(crate) async fn serve(args: Args) -> Result<()> {
     let database = args.database.ok_or_else(|| io::Error::other("serve needs --database"))?;
     let bank = Bank::at(args.bank.ok_or_else(|| io::Error::other("serve needs --bank"))?);
+    if args.until.is_some() {
+        // It can't outlive whoever started it, even when that is killed.
+        thread::spawn(|| {
+            let _ = io::stdin().read_to_end(&mut vec![]);
+            process::exit(0);
+        });
+    }
     let shop = Arc::new(Shop { till: Till::open(&database).await?, bank });
     // Yours is what authentication says.
     let merchant = |parts: &Parts| Some(parts.headers.get("x-merchant")?.to_str().ok()?.to_owned());
