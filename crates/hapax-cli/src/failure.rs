@@ -334,6 +334,10 @@ fn cure_of_http(code: Code) -> &'static str {
         code::HTTP_NO_ANSWER => "see whether the other side is up and trusted, then `retry`",
         code::HTTP_TOO_LARGE => "raise `max_body`, or ask for less; then `retry`",
         code::HTTP_BODY => "mend the type that it is read as, then `retry`",
+        code::REQUEST_UNREADABLE => "mend the request, and send it with a key of its own",
+        code::REQUEST_NOT_FOUND => {
+            "look for it with `requests list`; it may live in another store or namespace, or be swept"
+        }
         _ => "see the code's page",
     }
 }

@@ -108,6 +108,8 @@ pub async fn run_from(
     let outcome = match cli.command {
         Command::Offline(command) => command.run(&out),
         Command::Demo(_) => Err(Failure::usage("the demo is part of the stock `hapax`: run it there")),
+        // Where the requests are kept, the program's engine doesn't know.
+        Command::Requests(command) => requests(&cli.global, command, &out).await,
         _ if cli.global.store.is_some() || cli.global.namespace.is_some() => {
             Err(Failure::usage("this program opens its own store: leave out --store and --namespace"))
         }
@@ -141,14 +143,20 @@ pub fn main() -> ExitCode {
         Command::Offline(command) => command.run(&out),
         Command::Demo(demo) => demo.run(&cli.global, &out),
         Command::Online(command) => stock(&cli.global, command, &out),
+        Command::Requests(command) => {
+            runtime().and_then(|runtime| runtime.block_on(requests(&cli.global, command, &out)))
+        }
     };
     out.exit(outcome)
 }
 
-fn stock(global: &args::Global, command: commands::Online, out: &Output) -> Result<(), Failure> {
+fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::io("cannot start", &error))?;
-    runtime.block_on(async {
+    runtime.map_err(|error| Failure::io("cannot start", &error))
+}
+
+fn stock(global: &args::Global, command: commands::Online, out: &Output) -> Result<(), Failure> {
+    runtime()?.block_on(async {
         let (engine, address) = match session::open(global, command.only_reads()).await {
             Err(failure) if command.is_doctor() => {
                 commands::doctor::tell_unopened(&failure, out)?;
@@ -167,10 +175,21 @@ fn stock(global: &args::Global, command: commands::Online, out: &Output) -> Resu
 }
 
 async fn on(session: &Session<'_>, command: commands::Online) -> Result<(), Failure> {
+    command.run_until(session, &mut hear()?).await
+}
+
+async fn requests(
+    global: &args::Global,
+    command: commands::requests::Requests,
+    out: &Output,
+) -> Result<(), Failure> {
+    command.run_until(global, out, &mut hear()?).await
+}
+
+fn hear() -> Result<EndRequests, Failure> {
     let cannot = |error| Failure::io("cannot listen to signals", &error);
     signals::survive_file_limits().map_err(cannot)?;
-    let mut requests = EndRequests::hear().map_err(cannot)?;
-    command.run_until(session, &mut requests).await
+    EndRequests::hear().map_err(cannot)
 }
 
 /// Reads the arguments; help, version and mistakes are answered here.

@@ -9,7 +9,14 @@ use hapax::{
 use hapax_store::mysql::{MySqlOptions, MySqlStore};
 #[cfg(feature = "postgres")]
 use hapax_store::postgres::{PostgresOptions, PostgresStore};
-use hapax_store::{ListFilter, MemoryStore, RunRecord, SqliteOptions, SqliteStore, Store, StoreError};
+#[cfg(feature = "mysql")]
+use hapax_store::requests::MySqlRequests;
+#[cfg(feature = "postgres")]
+use hapax_store::requests::PostgresRequests;
+use hapax_store::{
+    ListFilter, MemoryStore, RunRecord, SqliteOptions, SqliteStore, Store, StoreError,
+    requests::{MemoryRequests, RequestStore, SqliteRequests},
+};
 use serde::{Deserialize, Serialize};
 use std::{
     env,
@@ -151,16 +158,21 @@ impl Session<'_> {
 
 /// Opens the store that the flags or the environment name; one that takes no writes as well, if it is only read.
 pub(crate) async fn open(global: &Global, only_reads: bool) -> Result<(Engine, Address), Failure> {
-    let url = global.store.clone().or_else(|| env::var_os("HAPAX_STORE").filter(|url| !url.is_empty()));
-    let url = url.ok_or_else(|| {
-        Failure::usage("no store is named")
-            .cured_by("pass --store sqlite:path/to/file.db, or set HAPAX_STORE")
-    })?;
+    let url = address(global)?;
     let namespace = namespace(global)?;
     let store = open_store(&url, true, only_reads).await.map_err(|failure| failure.at(&url))?;
     let address = vec![("HAPAX_STORE", url), ("HAPAX_NAMESPACE", namespace.as_str().into())];
     let options = Options::default().finds_work(false).namespace(namespace);
     Ok((Engine::builder().options(options).with_store(store), address))
+}
+
+/// The store that the flags or the environment name.
+pub(crate) fn address(global: &Global) -> Result<OsString, Failure> {
+    let url = global.store.clone().or_else(|| env::var_os("HAPAX_STORE").filter(|url| !url.is_empty()));
+    url.ok_or_else(|| {
+        Failure::usage("no store is named")
+            .cured_by("pass --store sqlite:path/to/file.db, or set HAPAX_STORE")
+    })
 }
 
 /// The tenant that the flags or the environment name.
@@ -207,5 +219,50 @@ pub(crate) async fn open_store(
             Ok(MySqlStore::open(&url, options).await?)
         }
         _ => Err(Error::BadUrl { url }.into()),
+    }
+}
+
+/// The same for the requests of a service, whose table must be there.
+#[cfg_attr(
+    not(any(feature = "postgres", feature = "mysql")),
+    expect(unused_variables, reason = "a file is opened in one way")
+)]
+pub(crate) async fn open_requests(
+    url: &OsString,
+    only_reads: bool,
+) -> Result<Arc<dyn RequestStore>, Failure> {
+    let bytes = url.as_bytes();
+    if bytes == b"memory:" {
+        return Ok(Arc::new(MemoryRequests::new()));
+    }
+    if let Some(path) = bytes.strip_prefix(b"sqlite:").filter(|path| !path.is_empty()) {
+        let options = SqliteOptions::default().must_exist(true);
+        let opened = SqliteRequests::open(Path::new(OsStr::from_bytes(path)), options).await;
+        return Ok(opened.map_err(unopened)?);
+    }
+    let url = url.to_string_lossy().into_owned();
+    match ServerKind::of(&url) {
+        #[cfg(feature = "postgres")]
+        Some(ServerKind::Postgres) => {
+            let options = PostgresOptions::default().must_exist(true).allow_read_only(only_reads);
+            Ok(PostgresRequests::open(&url, options).await.map_err(unopened)?)
+        }
+        #[cfg(feature = "mysql")]
+        Some(ServerKind::MySql) => {
+            let options = MySqlOptions::default().must_exist(true).allow_read_only(only_reads);
+            Ok(MySqlRequests::open(&url, options).await.map_err(unopened)?)
+        }
+        _ => Err(Error::BadUrl { url }.into()),
+    }
+}
+
+/// The usual cure speaks of runs.
+fn unopened(error: StoreError) -> Failure {
+    let failure = Failure::from(error);
+    match failure.code() {
+        Some(code::CANNOT_OPEN) => failure.cured_by(
+            "do what the message says, or mend the address; the table of requests is made by the service that takes them",
+        ),
+        _ => failure,
     }
 }

@@ -8,7 +8,13 @@ use hapax::{
     prelude::*,
     store::db::{Strategy, TxOptions},
 };
+use hapax_core::{
+    id::Namespace,
+    key::sha256,
+    request::{Completion, RequestHash, RequestId},
+};
 use hapax_servers::{MariaDb, Postgres, Proxy, Server, fresh_database, sql};
+use hapax_store::requests::{Begun, Claim, Finished};
 use serde::{Deserialize, Serialize};
 use std::{
     io::{BufRead, BufReader},
@@ -343,4 +349,51 @@ async fn a_scheme_is_the_same_in_any_case_and_mariadb_is_one() {
         shipped(&url).await;
         assert!(hapax(&url, &["list"]).ok().contains("order-2"));
     }
+}
+
+/// A request that is under way, one that is over and one that has expired.
+async fn asked(url: &str) {
+    let store = hapax_store::requests::open(url).await.unwrap();
+    for (key, expiry, end) in [("under way", 3600, false), ("over", 3600, true), ("expired", 0, true)] {
+        let id = RequestId::new(Namespace::default(), "ada", "POST /charges", key).unwrap();
+        let claim = Claim { expiry: Duration::from_secs(expiry), ..Claim::new(id, RequestHash(sha256(b""))) };
+        let Begun::Execute(lease) = store.begin(&claim).await.unwrap() else { panic!("it is new") };
+        if end {
+            let done = Completion::succeeded(201, r#"{"charge":1}"#);
+            assert_eq!(store.finish(&lease, &done).await.unwrap(), Finished::Done);
+        }
+    }
+}
+
+async fn requests_are_seen_and_decided(url: String) {
+    for args in [&["requests", "list"][..], &["requests", "sweep"]] {
+        let error = hapax(&url, args).fails(3);
+        assert!(
+            error.starts_with("error[HX0047]") && error.contains("holds no requests of Hapax"),
+            "{error}"
+        );
+    }
+    asked(&url).await;
+    let listed = hapax(&url, &["requests", "list", "--json", "--status", "in-progress"]).json();
+    let left = listed["requests"][0]["lease_left_ms"].as_u64().unwrap();
+    assert!((1..=30_000).contains(&left), "by the server's clock: {listed}");
+    let shown = hapax(&url, &["requests", "show", "ada", "POST /charges", "over", "--json"]).json();
+    assert_eq!(shown["answer"]["payload"]["text"], r#"{"charge":1}"#);
+    let release = ["requests", "release", "ada", "POST /charges", "under way"];
+    assert_eq!(hapax(&url, &release).ok(), "under way was in progress; it may be tried again\n");
+    assert_eq!(hapax(&url, &release).code, 1);
+    assert_eq!(hapax(&url, &["requests", "sweep", "--dry-run"]).ok(), "would delete 1 expired request\n");
+    assert_eq!(hapax(&url, &["requests", "sweep"]).ok(), "deleted 1 expired request\n");
+    let left = hapax(&url, &["requests", "list", "--json"]).json();
+    assert_eq!(left["requests"].as_array().unwrap().len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_in_postgres_are_seen_and_decided() {
+    requests_are_seen_and_decided(hapax_servers::postgres().unwrap()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_in_mariadb_are_seen_and_decided() {
+    requests_are_seen_and_decided(hapax_servers::mysql().unwrap()).await;
 }

@@ -189,6 +189,10 @@ pub mod code {
         REQUEST_ANSWER_TOO_LARGE = "HX0099";
         /// The execution of a request broke off; it may be executed again.
         REQUEST_LOST = "HX0100";
+        /// There is no such request.
+        REQUEST_NOT_FOUND = "HX0110";
+        /// A request that was to start a run can't be read.
+        REQUEST_UNREADABLE = "HX0111";
     }
 }
 

@@ -61,6 +61,7 @@
 //! | `key` `problem` `stats` | the header, the refusals, the counters |
 //! | `grpc` | the layer for gRPC and what is its own, behind the feature `tonic` |
 //! | `cache` | a read cache of finished requests in Redis, behind the feature `redis` |
+//! | `runs` | requests that start a run, with the feature `engine` |
 
 mod answer;
 mod arrive;
@@ -76,6 +77,8 @@ mod options;
 mod over_http;
 mod policy;
 mod problem;
+#[cfg(feature = "engine")]
+mod runs;
 mod service;
 mod stats;
 
@@ -87,6 +90,8 @@ pub use grpc::{GrpcIdempotency, GrpcIdempotencyLayer, outcome_of_code};
 #[cfg(feature = "axum")]
 pub use policy::matched_path;
 pub use policy::{KeyRule, OnConflict, outcome_of};
+#[cfg(feature = "engine")]
+pub use runs::{Requests, RunRequests, RunStatus, StartRun, run_id};
 pub use service::{Idempotency, IdempotencyLayer, LayerBody};
 pub use stats::Stats;
 

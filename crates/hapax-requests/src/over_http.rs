@@ -110,7 +110,7 @@ pub(crate) fn add(headers: &mut HeaderMap, name: &str, value: &[u8]) {
     }
 }
 
-fn hash(parts: &request::Parts, body: &[u8]) -> RequestHash {
+pub(crate) fn hash(parts: &request::Parts, body: &[u8]) -> RequestHash {
     let (uri, content_type) = (uri(parts), parts.headers.get(CONTENT_TYPE));
     // Byte by byte: other bytes are another request, whatever they mean.
     let content_type: String =

@@ -125,6 +125,11 @@ impl IdempotencyLayer {
     }
 
     common_options!();
+
+    #[cfg(feature = "engine")]
+    pub(crate) fn policy(&self) -> &Policy {
+        &self.policy
+    }
 }
 
 impl fmt::Debug for IdempotencyLayer {

@@ -11,7 +11,7 @@ use crate::servers::Servers;
 const PUBLISHED: &[&str] = &["hapax-core", "hapax-store", "hapax-requests", "hapax", "hapax-cli"];
 
 /// What services may add to their requests; each must compile without the others.
-const REQUESTS_FEATURES: &[&str] = &["axum", "redis", "tonic"];
+const REQUESTS_FEATURES: &[&str] = &["axum", "engine", "redis", "tonic"];
 
 /// The HTTP effect isn't on by default. It is tested apart: the tests of the compiler's messages build all that their crate
 /// is given anew, and TLS would double their time.

@@ -16,6 +16,7 @@ mod man;
 mod outbox;
 mod relay;
 mod replay;
+pub(crate) mod requests;
 mod resolve;
 mod resume;
 mod retry;
@@ -39,6 +40,7 @@ pub(crate) enum Command {
     /// Without one, and without a runtime.
     #[command(flatten)]
     Offline(Offline),
+    Requests(requests::Requests),
     Demo(Demo),
 }
 

@@ -323,4 +323,12 @@ impl RequestStore for CachedRequests {
     fn sweep(&self, limit: usize) -> Answer<'_, u64> {
         self.store.sweep(limit)
     }
+
+    fn expired(&self) -> Answer<'_, u64> {
+        self.store.expired()
+    }
+
+    fn now_us(&self) -> Answer<'_, i64> {
+        self.store.now_us()
+    }
 }

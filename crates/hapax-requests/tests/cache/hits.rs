@@ -68,6 +68,14 @@ impl RequestStore for Counted {
     fn sweep(&self, limit: usize) -> Answer<'_, u64> {
         self.below().sweep(limit)
     }
+
+    fn expired(&self) -> Answer<'_, u64> {
+        self.below().expired()
+    }
+
+    fn now_us(&self) -> Answer<'_, i64> {
+        self.below().now_us()
+    }
 }
 
 /// How often the database was asked: by the calls to its store, and by the round trips to its server.

@@ -123,4 +123,12 @@ impl RequestStore for Probe {
     fn sweep(&self, limit: usize) -> Answer<'_, u64> {
         self.inner.sweep(limit)
     }
+
+    fn expired(&self) -> Answer<'_, u64> {
+        self.inner.expired()
+    }
+
+    fn now_us(&self) -> Answer<'_, i64> {
+        self.inner.now_us()
+    }
 }

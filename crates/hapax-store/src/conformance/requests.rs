@@ -84,6 +84,7 @@ macro_rules! request_conformance {
             an_answer_is_kept_from_its_end_on,
             a_sweep_deletes_what_has_expired_and_no_more_than_asked,
             a_release_fences_whoever_executes,
+            times_are_those_of_the_databases_clock,
             requests_are_listed_by_what_is_asked_for,
             every_byte_of_an_answer_is_kept,
             an_oversized_answer_is_refused_and_may_be_mended,
@@ -432,14 +433,25 @@ pub async fn a_sweep_deletes_what_has_expired_and_no_more_than_asked(fixture: Re
     execute(store, &dying("abandoned")).await;
     let lease = execute(store, &claim("kept")).await;
     assert_eq!(store.finish(&lease, &done()).await.unwrap(), Finished::Done);
+    assert_eq!(fixture.other.expired().await.unwrap(), 6, "it is known before");
     let mut swept = vec![];
     for _ in 0..4 {
         swept.push(store.sweep(2).await.unwrap());
     }
     assert_eq!(swept, [2, 2, 2, 0]);
+    assert_eq!(fixture.other.expired().await.unwrap(), 0);
     let left = fixture.other.list(&RequestFilter::default()).await.unwrap();
     let left: HashSet<&str> = left.iter().map(|listed| listed.id.key()).collect();
     assert_eq!(left, HashSet::from(["executed", "abandoned", "kept"]));
+}
+
+/// What is left of a lease can be told.
+pub async fn times_are_those_of_the_databases_clock(fixture: RequestFixture) {
+    let before = fixture.other.now_us().await.unwrap();
+    execute(&*fixture.store, &claim("k")).await;
+    let after = fixture.other.now_us().await.unwrap();
+    let record = record(&*fixture.store, "k").await;
+    assert!((before..=after).contains(&record.created_at_us), "{before} {record:?} {after}");
 }
 
 /// Only what is in progress can be released.

@@ -146,14 +146,18 @@ impl Table {
         true
     }
 
-    fn sweep(&mut self, limit: usize) -> u64 {
+    /// What a sweep may delete.
+    fn over(&self) -> impl Iterator<Item = &RequestId> {
         let now = self.clock.now_us();
-        let is_over = |record: &Record| {
+        let is_over = move |record: &&Record| {
             let is_busy = record.status() == Status::InProgress && record.lease_until_us > now;
             record.expires_at_us <= now && !is_busy
         };
-        let over = self.records.values().filter(|record| is_over(record)).take(limit);
-        let over: Vec<RequestId> = over.map(|record| record.id.clone()).collect();
+        self.records.values().filter(is_over).map(|record| &record.id)
+    }
+
+    fn sweep(&mut self, limit: usize) -> u64 {
+        let over: Vec<RequestId> = self.over().take(limit).cloned().collect();
         over.iter().for_each(|id| drop(self.records.remove(id)));
         over.len() as u64
     }
@@ -223,5 +227,13 @@ impl RequestStore for MemoryRequests {
 
     fn sweep(&self, limit: usize) -> Answer<'_, u64> {
         Box::pin(ready(Ok(self.table().sweep(limit))))
+    }
+
+    fn expired(&self) -> Answer<'_, u64> {
+        Box::pin(ready(Ok(self.table().over().count() as u64)))
+    }
+
+    fn now_us(&self) -> Answer<'_, i64> {
+        Box::pin(ready(Ok(self.table().clock.now_us())))
     }
 }

@@ -171,8 +171,14 @@ pub trait RequestStore: Send + Sync + 'static {
     /// executes it can't finish it. Answers whether it was in progress.
     fn release<'a>(&'a self, id: &'a RequestId) -> Answer<'a, bool>;
 
-    /// Deletes records that have expired and that nobody executes, so many at the most; answers how many.
+    /// Deletes records that have expired and that nobody executes, of all tenants, so many at the most; answers how many.
     fn sweep(&self, limit: usize) -> Answer<'_, u64>;
+
+    /// How many records [`sweep`](Self::sweep) would delete.
+    fn expired(&self) -> Answer<'_, u64>;
+
+    /// The database's clock, in microseconds since 1970: what a record's times are measured by.
+    fn now_us(&self) -> Answer<'_, i64>;
 }
 
 /// A wish to execute a request.
@@ -432,6 +438,14 @@ macro_rules! on_server {
 
             fn sweep(&self, limit: usize) -> Answer<'_, u64> {
                 Box::pin(self.requests.sweep(limit))
+            }
+
+            fn expired(&self) -> Answer<'_, u64> {
+                Box::pin(self.requests.expired())
+            }
+
+            fn now_us(&self) -> Answer<'_, i64> {
+                Box::pin(self.requests.now_us())
             }
         }
     };

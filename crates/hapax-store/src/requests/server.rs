@@ -257,12 +257,11 @@ impl ServerRequests {
     }
 
     pub(crate) async fn list(&self, filter: &RequestFilter) -> Result<Vec<Listed>, StoreError> {
-        let about = |fault: Fault| reported(fault.before_commit(), "*");
         let (text, values) = sql::list(filter);
         let mut session = self.sessions.lend().await?;
-        let rows = session.rows(&text, &bound(&values)).await.map_err(about)?;
+        let rows = session.rows(&text, &bound(&values)).await.map_err(unwritten)?;
         let listed = |row: &Row| listed(row)?.listed(&filter.namespace).map_err(Fault::damage);
-        rows.iter().map(listed).collect::<Result<_, _>>().map_err(about)
+        rows.iter().map(listed).collect::<Result<_, _>>().map_err(unwritten)
     }
 
     pub(crate) async fn release(&self, id: &RequestId) -> Result<bool, StoreError> {
@@ -280,9 +279,7 @@ impl ServerRequests {
     /// The time comes first: what isn't the same for all rows finds none by an index.
     pub(crate) async fn sweep(&self, limit: usize) -> Result<u64, StoreError> {
         let mut session = self.sessions.lend().await?;
-        let now = one(&mut **session, &self.dialect.words("SELECT {now}"), &[]).await;
-        let now = now.and_then(|row| row.ok_or_else(|| Fault::damage("the server tells no time"))?.int(0));
-        let now = now.map_err(|fault| reported(fault.before_commit(), "*"))?;
+        let now = self.time(&mut **session).await.map_err(unwritten)?;
         let text = match self.dialect {
             #[cfg(feature = "postgres")]
             Dialect::Postgres => sql::SWEEP_POSTGRES,
@@ -292,6 +289,29 @@ impl ServerRequests {
         let values = [now.into(), now.into(), i64::try_from(limit).unwrap_or(i64::MAX).into()];
         self.write(&mut **session, text, &values).await.map_err(|fault| reported(fault, "*"))
     }
+
+    pub(crate) async fn expired(&self) -> Result<u64, StoreError> {
+        let mut session = self.sessions.lend().await?;
+        let now = self.time(&mut **session).await.map_err(unwritten)?;
+        let row = one(&mut **session, sql::EXPIRED, &bound(&[now.into(), now.into()])).await;
+        let count = row.and_then(|row| row.ok_or_else(|| Fault::damage("the server counts nothing"))?.int(0));
+        Ok(count.map_err(unwritten)?.unsigned_abs())
+    }
+
+    pub(crate) async fn now_us(&self) -> Result<i64, StoreError> {
+        let mut session = self.sessions.lend().await?;
+        self.time(&mut **session).await.map_err(unwritten)
+    }
+
+    async fn time(&self, session: &mut dyn Session) -> Result<i64, Fault> {
+        let row = one(session, &self.dialect.words("SELECT {now}"), &[]).await?;
+        row.ok_or_else(|| Fault::damage("the server tells no time"))?.int(0)
+    }
+}
+
+/// A fault of a statement that writes nothing.
+fn unwritten(fault: Fault) -> StoreError {
+    reported(fault.before_commit(), "*")
 }
 
 /// What the mutant does where the primary key refuses it.

@@ -136,11 +136,20 @@ pub(crate) const RELEASE: &str = concat!(
 );
 
 /// What may be deleted at this time, twice.
-macro_rules! over {
+macro_rules! expired {
     () => {
-        "expires_at <= ? AND (status <> 'IN_PROGRESS' OR lease_until <= ?) ORDER BY expires_at LIMIT ?"
+        "expires_at <= ? AND (status <> 'IN_PROGRESS' OR lease_until <= ?)"
     };
 }
+
+/// So much of it.
+macro_rules! over {
+    () => {
+        concat!(expired!(), " ORDER BY expires_at LIMIT ?")
+    };
+}
+
+pub(crate) const EXPIRED: &str = concat!("SELECT count(*) FROM hapax_requests WHERE ", expired!());
 
 #[cfg(feature = "postgres")]
 pub(crate) const SWEEP_POSTGRES: &str = concat!(

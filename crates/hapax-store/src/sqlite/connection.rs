@@ -104,6 +104,15 @@ pub(super) fn open_with(
 
 /// Refuses a file without our tables before anything is changed in it or beside it.
 pub(super) fn check_is_store(place: &Place) -> Result<(), Refusal> {
+    check_holds(place, "runs", schema::is_there)
+}
+
+/// The same for tables of another kind.
+pub(super) fn check_holds(
+    place: &Place,
+    what: &str,
+    is_there: impl FnOnce(&Connection) -> rusqlite::Result<bool>,
+) -> Result<(), Refusal> {
     match std::fs::metadata(&place.file) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             return Err(place.refuse("there is no such file", code::CANNOT_OPEN));
@@ -114,11 +123,14 @@ pub(super) fn check_is_store(place: &Place) -> Result<(), Refusal> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let is_store = Connection::open_with_flags(&place.file, flags).and_then(|connection| {
         connection.busy_timeout(BUSY_TIMEOUT)?;
-        schema::is_there(&connection)
+        is_there(&connection)
     });
     match is_store {
         Ok(true) => Ok(()),
-        Ok(false) => Err(place.refuse("it holds no runs of Hapax: it is some other file", code::CANNOT_OPEN)),
+        Ok(false) => {
+            let why = format!("it holds no {what} of Hapax: it is some other file");
+            Err(place.refuse(why, code::CANNOT_OPEN))
+        }
         Err(error) => Err(cannot_open(&place.shown(), &error)),
     }
 }

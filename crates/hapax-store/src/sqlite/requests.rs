@@ -23,7 +23,6 @@ use crate::{
 };
 use hapax_core::{
     canary,
-    error::code,
     id::Namespace,
     request::{Completion, Lease, Record, RecoveryPoint, RequestId},
 };
@@ -83,21 +82,15 @@ impl SqliteRequests {
 
     fn open_blocking(path: &Path, options: SqliteOptions) -> Result<Arc<Self>, Refusal> {
         let place = Place::new(path);
-        let missing =
-            || place.refuse("it holds no requests of Hapax: it is some other file", code::CANNOT_OPEN);
-        if options.must_exist && !place.file.exists() {
-            return Err(missing());
+        if options.must_exist {
+            connection::check_holds(&place, "requests", |file| file.table_exists(None, "hapax_requests"))?;
         }
         let opened = connection::open_with(&place, options.allow_network_fs, |connection| {
-            let refuse = |error| cannot_open(&place.shown(), &error);
-            if options.must_exist && !connection.table_exists(None, "hapax_requests").map_err(refuse)? {
-                return Err(missing());
-            }
             let made = connection.transaction_with_behavior(TransactionBehavior::Immediate).and_then(|tx| {
                 tx.execute_batch(SCHEMA)?;
                 tx.commit()
             });
-            made.map_err(refuse)
+            made.map_err(|error| cannot_open(&place.shown(), &error))
         })?;
         Ok(Arc::new(Self {
             writer: Arc::new(Mutex::new(opened)),
@@ -437,5 +430,20 @@ impl RequestStore for SqliteRequests {
         Box::pin(self.write(move |tx, now| {
             Ok(run(tx, sql::SWEEP_SQLITE, now, &[now.into(), now.into(), limit.into()])? as u64)
         }))
+    }
+
+    fn expired(&self) -> Answer<'_, u64> {
+        let clock = self.clock.clone();
+        let read = move |connection: &Connection| {
+            let now = clock.now_us();
+            let count: rusqlite::Result<i64> =
+                connection.query_row(sql::EXPIRED, [now, now], |row| row.get(0));
+            count.map(i64::unsigned_abs).map_err(undone)
+        };
+        Box::pin(self.readers.read(all_runs(&Namespace::default()), read))
+    }
+
+    fn now_us(&self) -> Answer<'_, i64> {
+        Box::pin(std::future::ready(Ok(self.clock.now_us())))
     }
 }

@@ -109,4 +109,9 @@ async fn a_file_without_requests_is_refused_where_they_must_be_there() {
         assert_eq!(refused.code(), "HX0047", "{refused}");
         Connection::open(&file).unwrap().execute_batch("CREATE TABLE IF NOT EXISTS t (n)").unwrap();
     }
+    let left: Vec<_> = folder.path().read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["shop.db"], "nothing was put beside it");
+    let mode = Connection::open(&file).unwrap();
+    let mode: String = mode.query_row("PRAGMA journal_mode", [], |row| row.get(0)).unwrap();
+    assert_eq!(mode, "delete", "nothing was changed in it");
 }
