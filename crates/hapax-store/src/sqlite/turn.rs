@@ -3,6 +3,7 @@
 //!
 //! Invariant: one has the turn, and it is given in the order in which it was asked for. SQLite's own lock knows no order: who
 //! finds it taken sleeps for milliseconds and looks again, so beside a file that is always written to it comes late or never.
+//! However many wait, nobody gives up while the turn goes on; who has it for too long is no reason to wait for ever.
 
 use super::queue::lock;
 use std::{
@@ -24,6 +25,8 @@ pub(crate) struct Turns(Mutex<Line>);
 #[derive(Default)]
 struct Line {
     is_taken: bool,
+    /// How often it was handed on.
+    passed: u64,
     /// Empty while nobody has the turn.
     waiting: VecDeque<Waiter>,
 }
@@ -59,37 +62,51 @@ impl Turns {
         (!std::mem::replace(&mut line.is_taken, true)).then(|| Turn(Some(self.clone())))
     }
 
-    /// Waits for the turn.
-    pub(crate) async fn take(self: &Arc<Self>) -> Turn {
+    /// Waits for the turn; `None`: for so long nobody has handed it on.
+    pub(crate) async fn take(self: &Arc<Self>, limit: Duration) -> Option<Turn> {
+        let (mut waits, mut passed) = {
+            let mut line = lock(&self.0);
+            if let Some(turn) = self.take_or(&mut line) {
+                return Some(turn);
+            }
+            let (gives, waits) = oneshot::channel();
+            line.waiting.push_back(Waiter::Task(gives));
+            (waits, line.passed)
+        };
         loop {
-            let waits = {
-                let mut line = lock(&self.0);
-                if let Some(turn) = self.take_or(&mut line) {
-                    return turn;
-                }
-                let (gives, waits) = oneshot::channel();
-                line.waiting.push_back(Waiter::Task(gives));
-                waits
-            };
-            if let Ok(turn) = waits.await {
-                return turn;
+            match tokio::time::timeout(limit, &mut waits).await {
+                Ok(turn) => return turn.ok(),
+                // A turn that comes too late is dropped with the channel, and so handed on.
+                Err(_) if !self.went_on(&mut passed) => return None,
+                Err(_) => {}
             }
         }
     }
 
-    /// Waits for the turn on a thread that may block, for so long at the most.
+    /// The same on a thread that may block.
     pub(super) fn wait(self: &Arc<Self>, limit: Duration) -> Option<Turn> {
-        let waits = {
+        let (waits, mut passed) = {
             let mut line = lock(&self.0);
             if let Some(turn) = self.take_or(&mut line) {
                 return Some(turn);
             }
             let (gives, waits) = mpsc::sync_channel(1);
             line.waiting.push_back(Waiter::Thread(gives));
-            waits
+            (waits, line.passed)
         };
-        // A turn that comes too late is dropped with the channel, and so handed on.
-        waits.recv_timeout(limit).ok()
+        loop {
+            match waits.recv_timeout(limit) {
+                Ok(turn) => return Some(turn),
+                Err(_) if !self.went_on(&mut passed) => return None,
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Whether the turn was handed on since it was last looked.
+    fn went_on(&self, passed: &mut u64) -> bool {
+        let now = lock(&self.0).passed;
+        std::mem::replace(passed, now) != now
     }
 }
 
@@ -110,6 +127,7 @@ impl Drop for Turn {
             let next = {
                 let mut line = lock(&turns.0);
                 line.is_taken = !line.waiting.is_empty();
+                line.passed += 1;
                 line.waiting.pop_front()
             };
             match next.map(|next| next.give(Turn(Some(turns.clone())))) {
@@ -134,13 +152,14 @@ mod tests {
         let (turns, same) = (Turns::of(&file).unwrap(), Turns::of(&link).unwrap());
         let first = turns.take_at_once().unwrap();
         assert!(same.take_at_once().is_none(), "whatever its path");
-        let mut second = std::pin::pin!(same.take());
+        let long = Duration::from_secs(60);
+        let mut second = std::pin::pin!(same.take(long));
         assert!(poll!(&mut second).is_pending());
-        let mut gone = Box::pin(turns.take());
+        let mut gone = Box::pin(turns.take(long));
         assert!(poll!(&mut gone).is_pending());
         let thread = std::thread::spawn({
             let turns = turns.clone();
-            move || turns.wait(Duration::from_secs(60)).is_some()
+            move || turns.wait(long).is_some()
         });
         while lock(&turns.0).waiting.len() < 3 {
             std::thread::yield_now();
@@ -153,11 +172,12 @@ mod tests {
         assert!(turns.take_at_once().is_some());
     }
 
-    #[test]
-    fn who_waited_too_long_leaves_the_turn_to_others() {
+    #[tokio::test]
+    async fn who_waited_too_long_leaves_the_turn_to_others() {
         let turns = Arc::<Turns>::default();
         let first = turns.take_at_once().unwrap();
         assert!(turns.wait(Duration::ZERO).is_none());
+        assert!(turns.take(Duration::ZERO).await.is_none());
         drop(first);
         assert!(turns.take_at_once().is_some());
     }

@@ -67,7 +67,7 @@ fn an_item_ends_behind_a_transaction_for_which_its_node_did_not_wait() {
                 }
             }
             left.give();
-            Ok::<_, NodeError>(Board::delta().total(7))
+            Ok::<_, NodeError>(Board::delta().total(7u64))
         }
     );
     process.run(async {

@@ -30,7 +30,7 @@ use std::{
 };
 use transaction::SqliteTransaction;
 
-/// How long a transaction waits for those of other processes.
+/// How long a transaction waits for one that doesn't end, in this process or another.
 const BUSY: Duration = Duration::from_secs(5);
 /// Connections that are kept.
 const KEPT: usize = 8;
@@ -173,8 +173,9 @@ impl SqliteDatabase {
     }
 
     /// The right to write, for this process.
-    async fn turn(&self, options: &TxOptions) -> Option<Turn> {
-        if options.read_only { None } else { Some(self.turns.take().await) }
+    async fn turn(&self) -> Result<Turn, DbError> {
+        let turn = self.turns.take(BUSY).await;
+        turn.ok_or_else(|| DbError::Away("another transaction in this file doesn't end".into()))
     }
 
     /// Does something outside of any transaction of the user's.
@@ -229,7 +230,7 @@ impl Database for Arc<SqliteDatabase> {
 
     fn prepare(&self) -> BoxFuture<'_, Result<(), DbError>> {
         Box::pin(async move {
-            let turn = self.turns.take().await;
+            let turn = self.turn().await?;
             let make = marker::marker_table(Kind::Sqlite);
             let prepared = self.alone(move |connection| {
                 let _turn = turn;
@@ -256,7 +257,8 @@ impl Database for Arc<SqliteDatabase> {
 
     fn begin<'a>(&'a self, options: &'a TxOptions) -> BoxFuture<'a, Result<Box<dyn Transaction>, DbError>> {
         Box::pin(async move {
-            let (read_only, turn) = (options.read_only, self.turn(options).await);
+            let read_only = options.read_only;
+            let turn = if read_only { None } else { Some(self.turn().await?) };
             let at_once = if read_only { None } else { self.begin_at_once() };
             let (connection, turn) = match at_once {
                 Some(connection) => (connection, turn),
@@ -293,7 +295,7 @@ impl Database for Arc<SqliteDatabase> {
             let mut deleted = 0;
             let age = age.as_millis().to_string();
             for batch in ids.chunks(marker::BATCH) {
-                let turn = self.turns.take().await;
+                let turn = self.turn().await?;
                 let values: Vec<String> = [&age].into_iter().chain(batch).cloned().collect();
                 let delete = marker::delete(Kind::Sqlite, marker::TABLE, batch.len());
                 let done = self.alone(move |connection| {
