@@ -195,11 +195,13 @@ pub(crate) async fn of_current_step(
 }
 
 fn matters(row: &JournalRow) -> bool {
-    matches!(row.entry, Entry::Intent(_) | Entry::Transaction(_) | Entry::Result { .. } | Entry::Took { .. })
+    row.entries().iter().any(|entry| {
+        matches!(entry, Entry::Intent(_) | Entry::Transaction(_) | Entry::Result { .. } | Entry::Took { .. })
+    })
 }
 
 fn begins(row: &JournalRow) -> bool {
-    matches!(&row.entry, Entry::Intent(intent) if is_transaction(intent))
+    row.entries().iter().any(|entry| matches!(entry, Entry::Intent(intent) if is_transaction(intent)))
 }
 
 /// A fork carries the calls of the other run without their keys: those transactions are the other run's.
@@ -235,7 +237,11 @@ async fn of_step(
 fn folded(rows: impl IntoIterator<Item = JournalRow>) -> Vec<(PathHash, TxRecord)> {
     let mut found: Vec<(PathHash, TxRecord)> = vec![];
     let (mut latest, mut told) = (HashMap::<(PathHash, Arc<str>, u32), usize>::new(), None);
-    for JournalRow { step, path_hash: item, entry, .. } in rows {
+    let told_by = |row: JournalRow| {
+        let (step, item) = (row.step, row.path_hash);
+        row.entries().iter().map(|entry| (step, item, entry.clone())).collect::<Vec<_>>()
+    };
+    for (step, item, entry) in rows.into_iter().flat_map(told_by) {
         // Who takes a letter says in the item's next row what it made of it.
         let by_letter = told.take() == Some(item);
         match entry {

@@ -228,16 +228,7 @@ impl Write {
 }
 
 fn row_weight(row: &JournalRow) -> usize {
-    use crate::journal::{Done, EffectOutcome, Entry, Seen};
-    256 + match &row.entry {
-        Entry::Result { outcome: EffectOutcome::Ok { response }, .. }
-        | Entry::Seen(Seen { outcome: EffectOutcome::Ok { response }, .. }) => response.as_bytes().len(),
-        Entry::ItemDone { done: Done::Ok { delta, messages, .. } } => {
-            delta.as_bytes().len() + messages.iter().map(Message::weight).sum::<usize>()
-        }
-        Entry::Chunk(chunk) => chunk.payload.as_bytes().len(),
-        _ => 0,
-    }
+    256 + row.entry.answer_bytes()
 }
 
 /// What became of a write that took effect.

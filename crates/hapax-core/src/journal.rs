@@ -4,6 +4,7 @@
 //! that ran ahead of the disk and were lost; recovery ignores them.
 
 mod recorded;
+mod several;
 
 pub use recorded::{ItemRecord, Recorded, RecordedCall, RecordedTx, by_item};
 
@@ -116,11 +117,30 @@ pub enum Entry {
     Chunk(Chunk),
     /// Which execution of the item streams from here on.
     Streams(Streams),
+    /// Several of these in one row, in their order; none of them is of this kind.
+    Several(Vec<Entry>),
 }
 
 impl Entry {
     /// How the JSON of every [`Entry::Chunk`] begins, and that of no other: whoever leaves chunks out needn't read them.
     pub const CHUNK_TAG: &[u8] = br#"{"chunk":"#;
+
+    /// The bytes of what it carries from outside, which no limit of the journal's own bounds.
+    pub(crate) fn answer_bytes(&self) -> usize {
+        match self {
+            Entry::Result { outcome: EffectOutcome::Ok { response }, .. }
+            | Entry::Seen(Seen { outcome: EffectOutcome::Ok { response }, .. }) => response.as_bytes().len(),
+            Entry::Transaction(TxNote { said: TxSaid::PreCommit { response, .. }, .. }) => {
+                response.as_bytes().len()
+            }
+            Entry::ItemDone { done: Done::Ok { delta, messages, .. } } => {
+                delta.as_bytes().len() + messages.iter().map(Message::weight).sum::<usize>()
+            }
+            Entry::Chunk(chunk) => chunk.payload.as_bytes().len(),
+            Entry::Several(entries) => entries.iter().map(Entry::answer_bytes).sum(),
+            _ => 0,
+        }
+    }
 }
 
 /// A call that is about to leave.

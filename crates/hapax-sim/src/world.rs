@@ -5,7 +5,7 @@
 
 use hapax_core::{
     commit::Write,
-    journal::{EffectOutcome, Entry, Seen},
+    journal::{EffectOutcome, Entry, JournalRow, Seen},
     order::PathHash,
 };
 use std::sync::{
@@ -119,9 +119,10 @@ impl World {
         match write {
             Write::Step(step) => self.note(life, Event::Committed { step: step.checkpoint.step }),
             Write::Append(append) => {
-                for row in &append.rows {
+                let told = |row| JournalRow::entries(row).iter().map(move |entry| (row, entry));
+                for (row, entry) in append.rows.iter().flat_map(told) {
                     let (step, path_hash) = (row.step, row.path_hash);
-                    match &row.entry {
+                    match entry {
                         Entry::ItemDone { .. } => self.note(life, Event::Done { step, path_hash }),
                         Entry::Result { scope, index, outcome: EffectOutcome::Ok { .. }, .. }
                         | Entry::Seen(Seen { scope, index, outcome: EffectOutcome::Ok { .. }, .. }) => {

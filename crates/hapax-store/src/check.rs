@@ -98,7 +98,7 @@ fn check_checkpoint(checkpoint: &Checkpoint) -> Result<(), StoreError> {
 }
 
 fn check_rows(rows: &[JournalRow]) -> Result<(), StoreError> {
-    rows.iter().try_for_each(|row| match &row.entry {
+    rows.iter().flat_map(JournalRow::entries).try_for_each(|entry| match entry {
         Entry::Result { outcome: EffectOutcome::Ok { response }, .. }
         | Entry::Seen(Seen { outcome: EffectOutcome::Ok { response }, .. }) => {
             payload("a response", response)

@@ -231,7 +231,7 @@ fn nothing_open(run: &RunKey, from: &Checkpoint, rows: &[JournalRow]) -> Result<
 /// Refuses the step of a run that waits for a person's word about a call: the fork would make it again.
 fn nothing_in_doubt(record: &RunRecord, step: u64, rows: &[JournalRow]) -> Result<(), ForkError> {
     let open = |key: &str| record.wake.letters.contains(&mailbox::resolution(key));
-    let doubted = rows.iter().filter_map(|row| match &row.entry {
+    let doubted = rows.iter().flat_map(JournalRow::entries).filter_map(|entry| match entry {
         Entry::Intent(intent) if open(&intent.key) => Some(format!("`{}`", intent.name)),
         _ => None,
     });
@@ -245,8 +245,9 @@ fn nothing_in_doubt(record: &RunRecord, step: u64, rows: &[JournalRow]) -> Resul
 
 /// What the step's items have recorded, as rows of the new run.
 fn carried(record: &RunRecord, onto: &Checkpoint, rows: Vec<JournalRow>) -> Vec<JournalRow> {
-    let entries = rows.into_iter().filter_map(|row| {
-        let entry = match row.entry {
+    let told = rows.iter().flat_map(|row| row.entries().iter().map(|entry| (row.path_hash, entry.clone())));
+    let entries = told.filter_map(|(path_hash, entry)| {
+        let entry = match entry {
             // Letters are in the other run's mailbox, and what they brought is recorded beside; what was streamed was
             // shown to those who watched the other run.
             // A transaction that hasn't ended is the other run's as well.
@@ -257,7 +258,7 @@ fn carried(record: &RunRecord, onto: &Checkpoint, rows: Vec<JournalRow>) -> Vec<
             }
             entry => entry,
         };
-        Some((row.path_hash, entry))
+        Some((path_hash, entry))
     });
     let mut entries: Vec<_> = entries.collect();
     if record.step == onto.step && matches!(record.status, Status::Failed { .. }) {

@@ -129,8 +129,8 @@ impl Live {
         let tail = lock(&item.tail);
         let behind = canary::on("tail_behind") || canary::on("stream_ahead") && is_chunk(entries);
         let seen = if behind { 0 } else { tail.len() };
-        let rows = tail[..seen].iter().chain(entries).cloned().zip(first_seq..);
-        let rows = rows.map(|(entry, seq)| item.row(seq, entry)).collect();
+        let rows = Entry::rows(tail[..seen].iter().chain(entries).cloned().collect());
+        let rows = rows.into_iter().zip(first_seq..).map(|(entry, seq)| item.row(seq, entry)).collect();
         let (run, epoch) = (item.run.clone(), self.epoch);
         (Append { run, epoch, first_seq, rows, unless_cancelled }, seen)
     }

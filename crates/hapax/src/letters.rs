@@ -7,7 +7,7 @@ use hapax_core::{
     canary,
     error::{Code, Coded, code},
     id::{RunKey, check_name},
-    journal::Entry,
+    journal::{Entry, JournalRow},
     mailbox::{self, NewLetter, Posted},
 };
 use hapax_store::StoreError;
@@ -150,9 +150,9 @@ impl Engine {
         let open: Vec<&str> =
             loaded.record.wake.letters.iter().filter_map(|subject| mailbox::call_in_doubt(subject)).collect();
         let named = |key: &str| {
-            loaded.journal.iter().any(|row| {
-                matches!(&row.entry, Entry::Intent(intent) if intent.key == key && intent.name == effect)
-            })
+            loaded.journal.iter().flat_map(JournalRow::entries).any(
+                |entry| matches!(entry, Entry::Intent(intent) if intent.key == key && intent.name == effect),
+            )
         };
         let meant: Vec<&str> =
             open.iter().copied().filter(|key| key.starts_with(effect) || named(key)).collect();

@@ -228,7 +228,9 @@ impl<S: hapax_core::state::State, A: Send + Sync + 'static> Ctx<S, A> {
         // What an earlier execution has noted stays until its outcome is known.
         let first = ready.as_ref().ok().filter(|_| call.before.is_none());
         let note = first.map(|ready| call.entry(begins(db.0, ready.strategy)));
-        let writes = ready.as_ref().is_ok_and(|ready| ready.strategy == Strategy::CoCommit);
+        // A marker outlives its run's memory of it, unless the intent is there first. The others write a row of their own
+        // before, or with, their COMMIT: without that nothing of them took effect.
+        let writes = ready.as_ref().is_ok_and(|ready| ready.strategy != Strategy::Marker);
         match site.begin_with(asked, note, writes).await {
             Begun::Told(outcome) => site.replay(outcome),
             Begun::Go(key, asked, busy) => {

@@ -284,12 +284,14 @@ impl Page<'_> {
             return String::new();
         }
         let mut table = Table::new(&["SEQ", "STEP", "ITEM", "WHAT"]);
-        for row in &self.answer.journal {
+        let lines =
+            self.answer.journal.iter().flat_map(|row| row.entry.each().iter().map(move |it| (row, it)));
+        for (row, entry) in lines {
             table.row(vec![
                 Cell::new(row.seq.to_string()),
                 Cell::new(row.step.to_string()),
                 Cell::new(row.path_hash.to_string()),
-                Cell::new(cut(&told(&row.entry), ROW_WIDTH)),
+                Cell::new(cut(&told(entry), ROW_WIDTH)),
             ]);
         }
         table.render(self.session.out)

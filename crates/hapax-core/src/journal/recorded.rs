@@ -238,6 +238,7 @@ impl Recorded {
                     self.rows += 1;
                 }
             }
+            Entry::Several(entries) => entries.iter().for_each(|entry| self.take(entry)),
             _ => {}
         }
     }
@@ -375,18 +376,25 @@ pub fn by_item(base: Digest, rows: impl IntoIterator<Item = JournalRow>) -> Hash
         }
         let item = items.entry(row.path_hash).or_default();
         item.recorded.take(&row.entry);
-        match row.entry {
+        row.entries().iter().for_each(|entry| item.take(entry));
+    }
+    items
+}
+
+impl ItemRecord {
+    /// What the item did beside its calls.
+    fn take(&mut self, entry: &Entry) {
+        match entry {
             Entry::AttemptFailed { failure, not_before_us } => {
-                item.failed += 1;
-                item.failed_since_retry += 1;
-                item.last_failure = Some(failure);
-                item.not_before_us = not_before_us;
-                item.told = false;
+                self.failed += 1;
+                self.failed_since_retry += 1;
+                self.last_failure = Some(failure.clone());
+                self.not_before_us = *not_before_us;
+                self.told = false;
             }
-            Entry::ItemDone { done } => item.done = Some(done),
-            Entry::Took { .. } => item.told = true,
+            Entry::ItemDone { done } => self.done = Some(done.clone()),
+            Entry::Took { .. } => self.told = true,
             _ => {}
         }
     }
-    items
 }

@@ -4,7 +4,11 @@
 //! and its database.
 
 use crate::bank::{Bank, Booker, Kind, Shown, on_each};
-use hapax::{Engine, Flow, Options, core::journal::Entry, store::db};
+use hapax::{
+    Engine, Flow, Options,
+    core::journal::{Entry, JournalRow},
+    store::db,
+};
 use hapax_core::id::{Namespace, RunId, RunKey};
 use hapax_servers::Proxy;
 use hapax_sim::{
@@ -89,7 +93,7 @@ impl Desk {
         let (store, waits) = (self.engine.store(), Waits::begin(PATIENCE));
         loop {
             let rows = self.runtime.block_on(store.journal(run.clone(), 0, 100)).expect("the store answers");
-            if rows.iter().any(|row| matches!(row.entry, Entry::Intent(_))) {
+            if rows.iter().flat_map(JournalRow::entries).any(|entry| matches!(entry, Entry::Intent(_))) {
                 return;
             }
             waits.check("an intent is written");

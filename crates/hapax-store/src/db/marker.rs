@@ -40,8 +40,14 @@ pub fn marker_table(kind: Kind) -> &'static str {
     }
 }
 
+/// Whether the transaction that set `hapax.open` is still open in PostgreSQL; and that what its COMMIT says is true: a routine
+/// may have changed whether it waits for the disk, and whether the server warns.
+pub(crate) const OPEN: &str = "coalesce(current_setting('hapax.open', true), '') = '1' \
+     AND set_config('synchronous_commit', NULL, true) <> '' \
+     AND set_config('client_min_messages', 'warning', true) <> ''";
+
 /// Leaves a marker in the table of this name. Two values: id and result. In PostgreSQL no row is left where the
-/// transaction that set `hapax.open` is over.
+/// transaction is [over](OPEN).
 pub(crate) fn insert(kind: Kind, table: &str) -> String {
     // Of two that both found none, both leave one.
     let unrefused = canary::on("check_then_run");
@@ -50,7 +56,7 @@ pub(crate) fn insert(kind: Kind, table: &str) -> String {
     match kind {
         Kind::Postgres => format!(
             "INSERT INTO {table} (id, result, created_at) \
-             SELECT $1::text, $2::text, clock_timestamp() WHERE current_setting('hapax.open', true) = '1'{}",
+             SELECT $1::text, $2::text, clock_timestamp() WHERE {OPEN}{}",
             if unrefused { " ON CONFLICT (id) DO UPDATE SET created_at = excluded.created_at" } else { "" }
         ),
         Kind::MySql => format!("{into} VALUES (?, ?, sysdate(6))"),

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `connection`, `schema`, `locks` | opening a file, its tables, the proof that an owner lives |
 //! | `queue`, `writer` | from a prepared write to the thread, to a transaction shared by many |
+//! | `turn` | who may write to the file next, the user's transactions among them |
 //! | `commit`, `journal`, `lease`, `mailbox`, `outbox`, `runs` | what is done in that transaction |
 //! | `read`, `health` | what is read, checked against its digests; what is really in force |
 
@@ -25,6 +26,7 @@ mod read;
 mod requests;
 mod runs;
 mod schema;
+pub(crate) mod turn;
 mod writer;
 
 use crate::{
@@ -56,6 +58,7 @@ use locks::Locks;
 use queue::Queue;
 use rusqlite::Connection;
 use std::{path::Path, sync::Arc};
+use turn::Turns;
 use writer::{Halt, Shared, Writer};
 
 pub use requests::SqliteRequests;
@@ -171,8 +174,11 @@ impl SqliteStore {
         let SqliteOptions { codec, clock, .. } = options;
         let shared = Arc::<Shared>::default();
         let encoders = Arc::new(Encoders::new(codec.clone()));
+        let turns = Turns::of(&place.file).map_err(|error| StoreError::Retry(error.into()))?;
         let writer = Writer {
             place: place.clone(),
+            turns,
+            turn: None,
             connection: Some(connection),
             shared: shared.clone(),
             encoders: encoders.clone(),

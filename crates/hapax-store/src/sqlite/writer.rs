@@ -8,6 +8,7 @@ use super::{
     commit,
     connection::{self, BUSY_TIMEOUT, Place},
     error::{commit_left_nothing, is_busy, nothing_written},
+    turn::{Turn, Turns},
 };
 use crate::{
     clock::{Clock, now_us},
@@ -289,6 +290,9 @@ type Broken = HashMap<RunKey, u64>;
 /// The write connection and what belongs to it.
 pub(super) struct Writer {
     pub(super) place: Place,
+    /// Whose turn it is to write to the file, and that it is ours.
+    pub(super) turns: Arc<Turns>,
+    pub(super) turn: Option<Turn>,
     /// `None` after a failure that leaves the connection in doubt.
     pub(super) connection: Option<Connection>,
     pub(super) shared: Arc<Shared>,
@@ -303,7 +307,10 @@ pub(super) struct Writer {
 impl Writer {
     /// The thread: works until the queue is closed and empty.
     pub(super) fn run(writer: &Mutex<Self>, jobs: &mpsc::Receiver<Job>) {
+        let turns = Self::take(writer).turns.clone();
         while let Some(first) = next(jobs) {
+            // Waited for before the others are collected: more of them come meanwhile.
+            let turn = turns.wait(BUSY_TIMEOUT);
             let mut bytes = first.weight();
             let mut batch = vec![first];
             // Only what is there already: a lone commit doesn't wait for company.
@@ -314,7 +321,11 @@ impl Writer {
                 bytes += job.weight();
                 batch.push(job);
             }
-            Self::take(writer).commit(batch);
+            let mut writer = Self::take(writer);
+            match turn {
+                Some(_ours) => writer.commit(batch),
+                None => writer.answer(batch, Some(&kept_out())),
+            }
         }
         // The last connection to go folds the log into the file.
         Self::take(writer).connection = None;
@@ -325,7 +336,7 @@ impl Writer {
         writer.lock().unwrap_or_else(|poisoned| {
             writer.clear_poison();
             let mut writer = poisoned.into_inner();
-            (writer.begun, writer.connection) = (false, None);
+            (writer.begun, writer.connection, writer.turn) = (false, None, None);
             writer
         })
     }
@@ -334,17 +345,20 @@ impl Writer {
     /// hold the file, or the connection may have to be opened first. Both are waited for by the writer's thread.
     pub(super) fn begin_at_once(&mut self) -> bool {
         let Some(connection) = &self.connection else { return false };
+        let Some(turn) = self.turns.take_at_once() else { return false };
         let begun = connection.busy_timeout(Duration::ZERO).and_then(|()| begin(connection));
         self.begun = begun.is_ok();
         if connection.busy_timeout(BUSY_TIMEOUT).is_err() {
             // A connection that doesn't wait must not be left to the thread; the transaction goes with it.
             (self.begun, self.connection) = (false, None);
         }
+        self.turn = self.begun.then_some(turn);
         self.begun
     }
 
     /// Commits a single job in the transaction that was begun at once.
     pub(super) fn commit_one(&mut self, job: Job) {
+        let _ours = self.turn.take();
         self.commit(vec![job]);
     }
 
@@ -450,6 +464,12 @@ fn next(jobs: &mpsc::Receiver<Job>) -> Option<Job> {
         std::thread::yield_now();
     }
     jobs.recv().ok()
+}
+
+/// A transaction of the user's has held the file for too long.
+fn kept_out() -> Abort {
+    let error = failure(rusqlite::ffi::SQLITE_BUSY, "a transaction in the same file hasn't ended");
+    Abort { error: Arc::new(error), stage: Stage::Begin }
 }
 
 /// Begins a transaction with the write lock in hand, as soon as the connection's busy timeout lets it.

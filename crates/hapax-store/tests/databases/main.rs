@@ -9,6 +9,7 @@ mod markers;
 mod mysql;
 mod postgres;
 mod raw;
+mod riding;
 mod setup;
 mod sqlite;
 mod values;

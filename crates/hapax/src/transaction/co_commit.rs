@@ -56,7 +56,8 @@ impl Call<'_> {
         }
         let mut tx = self.open(ready).await?;
         // Whoever waits for the turn meanwhile seems to wait for the store, which is nobody's time.
-        let time = turn.as_ref().map_or(Duration::MAX, |_| clock::left_until(self.site.attempt.deadline));
+        let limited = turn.as_ref().filter(|_| !canary::on("closures_hang"));
+        let time = limited.map_or(Duration::MAX, |_| clock::left_until(self.site.attempt.deadline));
         let done = match tokio::time::timeout(time, self.run(&mut tx, work)).await {
             Ok(done) => done?,
             Err(_) => Err(failed(code::NODE_TIMEOUT, "its attempt's time was over".into(), true)),

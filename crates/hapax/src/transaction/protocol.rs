@@ -2,7 +2,8 @@
 //!
 //! Invariant: COMMIT is sent only when the call's intent is durable, with everything before it. By *marker*, whose insert is
 //! the last statement: its key lets one execution commit, and whoever comes second, a zombie or a successor, rolls back and
-//! returns the first one's result. By *introspection*: a durable note says beforehand by what number the database knows it.
+//! returns the first one's result. By *introspection*: a durable note, in one row with the intent, says beforehand by what
+//! number the database knows it.
 
 use super::{Tx, databases::Ready, sweep::Leaves, without_effects};
 use crate::{
@@ -20,9 +21,13 @@ use hapax_core::{
     failure::clip,
     journal::{EffectOutcome, Entry, RecordedCall, RecordedTx, TxNote, TxSaid},
     json::Json,
+    limits::MAX_PAYLOAD_BYTES,
     mailbox,
 };
-use hapax_store::db::{CommitError, Database, DbError, Fate, Marked, Strategy, TxOptions, Witness};
+use hapax_store::{
+    StoreError,
+    db::{CommitError, Database, DbError, Fate, Marked, Strategy, TxOptions, Witness},
+};
 use serde::Serialize;
 use std::{fmt, time::Duration};
 
@@ -241,12 +246,9 @@ impl Call<'_> {
             }
         };
         let said = Json::of(&witness).map_err(|error| Stuck::Away(error.to_string()))?;
-        // Only who owns the run can write it: whoever took it over knows that there is no other.
-        self.note(
-            TxSaid::PreCommit { witness: said, response: response.clone() },
-            canary::on("pre_commit_late"),
-        )
-        .await;
+        // Only who owns the run can write it: whoever took it over knows that there is no other. The intent comes with it.
+        let pre_commit = self.entry(TxSaid::PreCommit { witness: said, response: response.clone() });
+        self.site.record(self.live, &[pre_commit], true, canary::on("pre_commit_late")).await;
         match self.commit(tx).await {
             Ok(()) => Ok(EffectOutcome::Ok { response }),
             Err(CommitError::RolledBack(error)) => undone(error),
@@ -293,7 +295,12 @@ impl Call<'_> {
     async fn begin(&self, ready: &Ready) -> Result<Tx, Stuck> {
         self.while_leased().await;
         if !self.is_noted(ready) {
-            self.note(begins(self.db, ready.strategy), false).await;
+            let begins = begins(self.db, ready.strategy);
+            match ready.strategy {
+                Strategy::Marker => self.note(begins).await,
+                // It is durable with what is written before COMMIT.
+                _ => self.site.attempt.item.see([self.entry(begins)]),
+            }
         }
         self.open(ready).await
     }
@@ -326,7 +333,7 @@ impl Call<'_> {
             failed(error.code(), format!("the result cannot be written as JSON: {error}"), false)
         };
         Ok(match done {
-            Ok(value) => Json::of(&value).map_err(not_json),
+            Ok(value) => Json::of(&value).map_err(not_json).and_then(fits),
             Err(error) => Err(rolled_back(&error, true)),
         })
     }
@@ -352,9 +359,9 @@ impl Call<'_> {
     }
 
     /// Says something of the transaction that must be durable before whatever comes next.
-    async fn note(&self, said: TxSaid, without_waiting: bool) {
+    async fn note(&self, said: TxSaid) {
         let entry = self.entry(said);
-        self.site.record(self.live, &[entry], false, without_waiting).await;
+        self.site.record(self.live, &[entry], false, false).await;
     }
 
     pub(super) fn entry(&self, said: TxSaid) -> Entry {
@@ -390,12 +397,22 @@ impl Call<'_> {
             }
             Stuck::Doubt(why) => {
                 tracing::error!(database = self.db, call = self.site.name, why, "a transaction is in doubt");
-                self.note(TxSaid::Doubt { why: clip(why) }, false).await;
+                self.note(TxSaid::Doubt { why: clip(why) }).await;
                 drop(busy);
                 waits.wait(Wait::Word(mailbox::resolution(key))).await
             }
         }
     }
+}
+
+/// Refuses a result that the journal couldn't take once its transaction is committed.
+fn fits(response: Json) -> Done {
+    let (size, limit) = (response.as_bytes().len(), MAX_PAYLOAD_BYTES);
+    if size <= limit || canary::on("results_unbounded") {
+        return Ok(response);
+    }
+    let error = StoreError::TooLarge { what: "a response".into(), size, limit };
+    Err(failed(error.code(), error.to_string(), false))
 }
 
 /// The id of the marker of a call with this key.

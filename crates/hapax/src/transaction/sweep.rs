@@ -109,13 +109,15 @@ fn marked(journal: &[JournalRow]) -> Vec<(Arc<str>, String, u64)> {
     let mut marked = vec![];
     for row in journal {
         let recorded = items.entry((row.step, row.path_hash)).or_default();
-        recorded.take(&row.entry);
-        if let Entry::Transaction(note) = &row.entry
-            && let TxSaid::Begins { database, strategy } = &note.said
-            && *strategy == word(Strategy::Marker)
-            && let Some(call) = recorded.call(&note.scope, note.index)
-        {
-            marked.push((database.as_str().into(), marker_id(&call.key, call), row.step));
+        for entry in row.entries() {
+            recorded.take(entry);
+            if let Entry::Transaction(note) = entry
+                && let TxSaid::Begins { database, strategy } = &note.said
+                && *strategy == word(Strategy::Marker)
+                && let Some(call) = recorded.call(&note.scope, note.index)
+            {
+                marked.push((database.as_str().into(), marker_id(&call.key, call), row.step));
+            }
         }
     }
     marked

@@ -6,9 +6,10 @@ use crate::{
 };
 use hapax::{
     Error, Graph, NodeError, State,
-    core::journal::{Entry, TxSaid},
+    core::journal::{Entry, JournalRow, TxSaid},
     store::db::{Isolation, Strategy, TxOptions},
 };
+use hapax_servers::{MariaDb, fresh_database};
 
 /// Runs a transaction with these options where the runs are in its database; what was noted of how its outcome is known.
 fn noted(shop: &Shop, options: &TxOptions) -> Result<Vec<String>, Error> {
@@ -27,14 +28,14 @@ fn noted(shop: &Shop, options: &TxOptions) -> Result<Vec<String>, Error> {
         let flow = engine.register(Graph::new("paying", 1, PAY).node(PAY, pay), ()).await?;
         flow.start("run", Board::default()).await?.wait().await?;
         let journal = store.journal(key("run"), 0, 100).await?;
-        let strategy = |entry: Entry| match entry {
-            Entry::Transaction(note) => match note.said {
-                TxSaid::Begins { strategy, .. } => Some(strategy),
+        let strategy = |entry: &Entry| match entry {
+            Entry::Transaction(note) => match &note.said {
+                TxSaid::Begins { strategy, .. } => Some(strategy.clone()),
                 _ => None,
             },
             _ => None,
         };
-        Ok(journal.into_iter().filter_map(|row| strategy(row.entry)).collect())
+        Ok(journal.iter().flat_map(JournalRow::entries).filter_map(strategy).collect())
     })
 }
 
@@ -65,6 +66,32 @@ fn one_whose_user_may_not_write_to_the_runs_leaves_a_marker() {
     ));
     let theirs = Shop::beside(&shop, &shop.url.replace("postgres@", &format!("{clerk}@")));
     assert_eq!(noted(&theirs, &TxOptions::default()).unwrap(), ["marker"]);
+}
+
+/// The server's own numbers are none of its business.
+#[test]
+fn one_whose_user_may_write_to_the_runs_and_nothing_else_writes_its_own_end() {
+    let shop = Shop::open(Kind::Postgres, CO_COMMIT);
+    drop(shop.runs().open());
+    let clerk = format!("teller_{}", shop.url.rsplit_once('/').unwrap().1);
+    shop.sql(&format!(
+        "REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC; CREATE ROLE {clerk} LOGIN; \
+         GRANT INSERT ON effects, hapax_journal TO {clerk}; GRANT SELECT, UPDATE ON hapax_runs, hapax_letters TO {clerk}"
+    ));
+    let theirs = Shop::beside(&shop, &shop.url.replace("postgres@", &format!("{clerk}@")));
+    assert_eq!(noted(&theirs, &TxOptions::default()).unwrap(), ["co-commit"]);
+}
+
+/// As since MariaDB 11.6 by default.
+#[test]
+fn one_that_reads_repeatably_under_snapshot_isolation_leaves_a_marker() {
+    let server = MariaDb::start_with(&["innodb-snapshot-isolation=ON"]).expect("a server");
+    let database = || Shop::at(Kind::MySql, CO_COMMIT, fresh_database(&server.url()).expect("a database"));
+    assert_eq!(noted(&database(), &TxOptions::default()).unwrap(), ["marker"]);
+    let asks = TxOptions { isolation: Isolation::RepeatableRead, ..TxOptions::default() };
+    assert_eq!(noted(&database(), &asks).unwrap(), ["marker"]);
+    let fresh = TxOptions { isolation: Isolation::ReadCommitted, ..TxOptions::default() };
+    assert_eq!(noted(&database(), &fresh).unwrap(), ["co-commit"]);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use hapax::{
     Graph, Resolution, State, Status,
     core::{
         commit::Write,
-        journal::{Entry, TxSaid},
+        journal::{Entry, JournalRow, TxSaid},
         json::Json,
     },
 };
@@ -21,7 +21,7 @@ const LOOKS: usize = 50;
 /// The process doesn't know whether a write is durable, and dies.
 fn die_before(shop: &Shop, rests_on: fn(&Entry) -> bool) {
     let runs = &shop.runs();
-    let is_it = move |write: &Write| matches!(write, Write::Append(append) if append.rows.iter().any(|row| rests_on(&row.entry)));
+    let is_it = move |write: &Write| matches!(write, Write::Append(append) if append.rows.iter().flat_map(JournalRow::entries).any(rests_on));
     let process = Process::slow_to_hear(&runs.open(), is_it, &Signal::default());
     process.run(async {
         let flow = process.build(shop.builder()).register(paying(shop, &Way::default()), ()).await.unwrap();

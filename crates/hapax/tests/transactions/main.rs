@@ -8,6 +8,7 @@ mod choice;
 mod durable;
 mod losses;
 mod markers;
+mod own_end;
 mod recovery;
 mod torn;
 mod zombies;

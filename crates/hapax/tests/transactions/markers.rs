@@ -70,6 +70,32 @@ fn a_marker_goes_with_its_run_at_the_latest() {
     assert_eq!(shop.markers(), "0");
 }
 
+/// Of a run whose journal can't be read nobody knows which markers it left: it goes, and they stay.
+#[test]
+fn a_run_with_a_damaged_journal_is_deleted_all_the_same() {
+    let (shop, folder) = (Shop::open(Kind::Sqlite, MARKER), tempfile::tempdir().unwrap());
+    let file = folder.path().join("runs.db");
+    let runs = Runs::At(format!("sqlite:{}", file.display()));
+    let doomed = Process::doomed(&runs.open());
+    doomed.run(async {
+        let flow = doomed.build(shop.builder()).register(paying(&shop, &Way::default()), ()).await.unwrap();
+        flow.start("run", Board::default()).await.unwrap().wait().await.unwrap();
+    });
+    doomed.crash();
+    let damaged =
+        rusqlite::Connection::open(&file).unwrap().execute("UPDATE hapax_journal SET entry = x'00'", ());
+    assert!(damaged.unwrap() > 0);
+    let process = Process::healthy(&runs.open());
+    process.run(async {
+        let hasty = Options::default().marker_retention(Duration::ZERO);
+        let engine = process.build(shop.builder().options(hasty));
+        let namespace = Namespace::default();
+        let all = GcPolicy { namespace, older_than: None, keep_newest: 0, limit: 10, dry_run: false };
+        assert_eq!(engine.gc(all).await.unwrap().deleted.len(), 1);
+    });
+    assert_eq!(shop.markers(), "1");
+}
+
 /// The run fails behind the node: what that saw is nowhere but in the marker. The other one's is deleted afterwards.
 #[test]
 fn a_run_that_failed_keeps_its_marker_since_it_may_be_retried() {

@@ -6,7 +6,7 @@ use crate::{
 };
 use hapax::{
     Graph, NodeError, Options,
-    core::journal::Entry,
+    core::journal::{Entry, JournalRow},
     prelude::*,
     store::{
         Store,
@@ -44,7 +44,7 @@ fn open(process: &Process, file: &Path) -> Arc<dyn Store> {
 /// Whether the record says how the transaction ended.
 fn is_recorded(process: &Process, store: &Arc<dyn Store>) -> bool {
     let rows = process.run(store.journal(key("run"), 0, 100)).unwrap();
-    rows.iter().any(|row| matches!(row.entry, Entry::Result { .. }))
+    rows.iter().flat_map(JournalRow::entries).any(|entry| matches!(entry, Entry::Result { .. }))
 }
 
 fn row_08_a_torn_last_entry_is_cut_and_the_database_tells(shop: &Shop) {

@@ -2,16 +2,25 @@
 //!
 //! Invariant: one connection per transaction, used by one thread at a time; of those that write there is one at a
 //! time, in the order of their coming, and it holds the file's write lock from its begin, so it never fails to get it
-//! half-way.
+//! half-way. What is known to be quick is done on the caller's thread, everything else on one that may block: a way there
+//! and back takes longer than a small statement.
 
+mod quick;
 mod transaction;
 
 use super::{
     Database, DatabaseOptions, DbError, Kind, Refused, Transaction, TxOptions, guard::Allowed, known::Known,
     marker, result_of,
 };
-use crate::{sqlite::connection::network_file_system, store::BoxFuture};
+use crate::{
+    sqlite::{
+        connection::network_file_system,
+        turn::{Turn, Turns},
+    },
+    store::BoxFuture,
+};
 use hapax_core::json::Json;
+use quick::Quick;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use std::{
     os::unix::fs::MetadataExt,
@@ -19,13 +28,14 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use transaction::SqliteTransaction;
 
-/// How long a transaction waits for those of other processes.
+/// How long a transaction waits for one that doesn't end, in this process or another.
 const BUSY: Duration = Duration::from_secs(5);
 /// Connections that are kept.
 const KEPT: usize = 8;
+/// Statements that a connection keeps prepared.
+const STATEMENTS: usize = 64;
 
 /// A SQLite file of the user's.
 ///
@@ -46,9 +56,12 @@ pub struct SqliteDatabase {
     file: PathBuf,
     what: String,
     idle: Mutex<Vec<Connection>>,
-    /// What statements may do.
-    known: Known<Result<Allowed, Refused>>,
-    writer: Arc<Semaphore>,
+    /// What statements may do, and whether they are quick.
+    known: Known<Result<(Allowed, Arc<Quick>), Refused>>,
+    /// Whether our own statements are, and the end of a transaction.
+    ours: Arc<Quick>,
+    ends: Arc<Quick>,
+    turns: Arc<Turns>,
 }
 
 impl std::fmt::Debug for SqliteDatabase {
@@ -66,12 +79,18 @@ impl SqliteDatabase {
     /// As [`open`](Self::open), with options. Every connection syncs each commit; a file system whose locks can't be
     /// trusted is refused.
     pub async fn open_with(file: &Path, options: &DatabaseOptions) -> Result<Arc<Self>, DbError> {
+        let what = format!("sqlite:{}", file.display());
+        let turns = Turns::of(file);
+        let turns =
+            turns.map_err(|error| DbError::Unusable { what: what.clone(), why: error.to_string() })?;
         let database = Arc::new(Self {
             file: file.to_owned(),
-            what: format!("sqlite:{}", file.display()),
+            what,
             idle: Mutex::default(),
             known: Known::default(),
-            writer: Arc::new(Semaphore::new(1)),
+            ours: Arc::default(),
+            ends: Arc::default(),
+            turns,
         });
         let (opened, allow_unsafe) = (database.clone(), options.allow_unsafe);
         blocking(move || {
@@ -118,7 +137,23 @@ impl SqliteDatabase {
             connection.pragma_update(None, "foreign_keys", true)
         });
         set_up.map_err(refuse)?;
+        connection.set_prepared_statement_cache_capacity(STATEMENTS);
         Ok(connection)
+    }
+
+    /// Begins to write on the caller's thread, unless that could take long: another process may hold the file, or a
+    /// connection may have to be opened first.
+    fn begin_at_once(&self) -> Option<Connection> {
+        let connection = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
+        let begun = connection.busy_timeout(Duration::ZERO).and_then(|()| begin(&connection, false));
+        if connection.busy_timeout(BUSY).is_err() {
+            return None;
+        }
+        if begun.is_err() {
+            self.give_back(connection);
+            return None;
+        }
+        Some(connection)
     }
 
     fn lend(&self) -> Result<Connection, DbError> {
@@ -130,8 +165,7 @@ impl SqliteDatabase {
     fn give_back(&self, mut connection: Connection) {
         let is_as_new = connection.is_autocommit()
             && connection.progress_handler(0, None::<fn() -> bool>).is_ok()
-            && connection.busy_timeout(BUSY).is_ok()
-            && connection.pragma_update(None, "query_only", false).is_ok();
+            && connection.busy_timeout(BUSY).is_ok();
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if is_as_new && idle.len() < KEPT {
             idle.push(connection);
@@ -139,8 +173,9 @@ impl SqliteDatabase {
     }
 
     /// The right to write, for this process.
-    async fn turn(&self) -> Result<OwnedSemaphorePermit, DbError> {
-        self.writer.clone().acquire_owned().await.map_err(|error| DbError::Away(error.to_string()))
+    async fn turn(&self) -> Result<Turn, DbError> {
+        let turn = self.turns.take(BUSY).await;
+        turn.ok_or_else(|| DbError::Away("another transaction in this file doesn't end".into()))
     }
 
     /// Does something outside of any transaction of the user's.
@@ -222,16 +257,21 @@ impl Database for Arc<SqliteDatabase> {
 
     fn begin<'a>(&'a self, options: &'a TxOptions) -> BoxFuture<'a, Result<Box<dyn Transaction>, DbError>> {
         Box::pin(async move {
-            let turn = if options.read_only { None } else { Some(self.turn().await?) };
-            let (database, read_only) = (self.clone(), options.read_only);
-            let connection = blocking(move || {
-                let connection = database.lend()?;
-                let how = if read_only { "BEGIN DEFERRED" } else { "BEGIN IMMEDIATE" };
-                connection.execute_batch(how).map_err(|error| failed(&error))?;
-                connection.pragma_update(None, "query_only", read_only).map_err(|error| failed(&error))?;
-                Ok((connection, turn))
-            });
-            let (connection, turn) = connection.await?;
+            let read_only = options.read_only;
+            let turn = if read_only { None } else { Some(self.turn().await?) };
+            let at_once = if read_only { None } else { self.begin_at_once() };
+            let (connection, turn) = match at_once {
+                Some(connection) => (connection, turn),
+                None => {
+                    let database = self.clone();
+                    let begun = move || {
+                        let connection = database.lend()?;
+                        begin(&connection, read_only).map_err(|error| failed(&error))?;
+                        Ok((connection, turn))
+                    };
+                    blocking(begun).await?
+                }
+            };
             let transaction = SqliteTransaction::new(self.clone(), connection, turn, options)?;
             Ok(Box::new(transaction) as Box<dyn Transaction>)
         })
@@ -267,6 +307,15 @@ impl Database for Arc<SqliteDatabase> {
             Ok(deleted)
         })
     }
+}
+
+/// Begins a transaction, with the write lock in hand unless it only reads.
+fn begin(connection: &Connection, read_only: bool) -> rusqlite::Result<()> {
+    if !read_only {
+        return connection.prepare_cached("BEGIN IMMEDIATE")?.execute(()).map(drop);
+    }
+    connection.execute_batch("BEGIN DEFERRED")?;
+    connection.pragma_update(None, "query_only", true)
 }
 
 async fn blocking<T: Send + 'static>(

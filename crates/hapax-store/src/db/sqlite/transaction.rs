@@ -3,12 +3,13 @@
 //! Invariant: whether SQLite still is in the transaction is asked after every statement: `ON CONFLICT ROLLBACK` and
 //! some errors end it without a word. A COMMIT that meets readers leaves it open, and is repeated.
 
-use super::{SqliteDatabase, blocking, failed};
+use super::{SqliteDatabase, blocking, failed, quick::Quick};
 use crate::{
     db::{
         CommitError, DbError, Kind, Marked, Row, Statement, Transaction, TxOptions, Value, end_savepoint,
         guard, marker, savepoint, standing::Standing,
     },
+    sqlite::turn::Turn,
     store::BoxFuture,
 };
 use hapax_core::json::Json;
@@ -20,7 +21,7 @@ use std::{
     },
     time::Duration,
 };
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::runtime::{Handle, RuntimeFlavor};
 
 /// SQLite's own instructions between two looks whether a statement is to end.
 const INSTRUCTIONS: i32 = 1000;
@@ -41,14 +42,14 @@ pub(super) struct SqliteTransaction {
     read_only: bool,
     stained: bool,
     /// Held as long as the connection.
-    turn: Option<OwnedSemaphorePermit>,
+    turn: Option<Turn>,
 }
 
 impl SqliteTransaction {
     pub(super) fn new(
         database: Arc<SqliteDatabase>,
         mut connection: Connection,
-        turn: Option<OwnedSemaphorePermit>,
+        turn: Option<Turn>,
         options: &TxOptions,
     ) -> Result<Self, DbError> {
         let stop = Arc::<AtomicBool>::default();
@@ -68,16 +69,23 @@ impl SqliteTransaction {
         })
     }
 
-    /// Does something with the connection on a thread that may block. Dropped half-way, it is interrupted and the
-    /// connection closed, and only then is it another's turn.
+    /// Does something with the connection: here, if it is quick, else on a thread that may block. Dropped half-way, it is
+    /// interrupted and the connection closed, and only then is it another's turn.
     async fn with<T: Send + 'static>(
         &mut self,
+        quick: &Arc<Quick>,
         work: impl FnOnce(&Connection) -> Result<T, rusqlite::Error> + Send + 'static,
     ) -> Result<T, rusqlite::Error> {
         let Some(connection) = self.connection.take() else { return Err(rusqlite::Error::InvalidQuery) };
+        if quick.is_quick() && self.limit.is_none() {
+            let done = quick.timed(|| work(&connection));
+            self.connection = Some(connection);
+            return done;
+        }
         let (turn, watch) = (self.turn.take(), Watch(Some(self.stop.clone())));
+        let quick = quick.clone();
         let done = blocking(move || {
-            let done = work(&connection);
+            let done = quick.timed(|| work(&connection));
             Ok((connection, turn, done))
         });
         let mut done = std::pin::pin!(done);
@@ -102,10 +110,11 @@ impl SqliteTransaction {
     /// Runs a statement in the transaction.
     async fn run<T: Send + 'static>(
         &mut self,
+        quick: &Arc<Quick>,
         work: impl FnOnce(&Connection) -> Result<T, rusqlite::Error> + Send + 'static,
     ) -> Result<T, DbError> {
         self.standing.sends()?;
-        let done = self.with(work).await;
+        let done = self.with(quick, work).await;
         self.standing = match (&done, self.connection.as_ref().map(Connection::is_autocommit)) {
             (_, Some(false)) => Standing::Open,
             (Ok(_), Some(true)) => Standing::Ended("by a statement".into()),
@@ -117,9 +126,11 @@ impl SqliteTransaction {
 
     /// Runs a statement of the user's; its rows, and how many rows it changed.
     async fn user(&mut self, sql: &str, values: &[Value]) -> Result<(Vec<Row>, u64), DbError> {
-        self.stained |= self.database.known.of(sql, |sql| guard::check(Kind::Sqlite, sql))?.stains;
+        let check = |sql: &str| guard::check(Kind::Sqlite, sql).map(|allowed| (allowed, Arc::default()));
+        let (allowed, quick) = self.database.known.of(sql, check)?;
+        self.stained |= allowed.stains;
         let (sql, values) = (sql.to_owned(), bound(values));
-        self.run(move |connection| {
+        self.run(&quick, move |connection| {
             let mut statement = connection.prepare_cached(&sql)?;
             let columns = statement.column_count();
             let rows = statement.query_map(rusqlite::params_from_iter(values), |row| {
@@ -135,17 +146,35 @@ impl SqliteTransaction {
 
     /// Gives the connection to whoever comes next.
     fn give_back(&mut self) {
-        if let Some(connection) = self.connection.take().filter(|_| !self.stained) {
+        let Some(connection) = self.connection.take().filter(|_| !self.stained) else { return };
+        if !self.read_only || connection.pragma_update(None, "query_only", false).is_ok() {
             self.database.give_back(connection);
         }
     }
 
+    /// How quick the end of a transaction is. Where there is one thread for everything, it doesn't wait for the disk.
+    fn ends(&self) -> Arc<Quick> {
+        let has_others =
+            Handle::try_current().is_ok_and(|it| it.runtime_flavor() != RuntimeFlavor::CurrentThread);
+        if has_others { self.database.ends.clone() } else { Arc::default() }
+    }
+
+    /// Runs a statement of our own in the transaction.
+    async fn own<T: Send + 'static>(
+        &mut self,
+        work: impl FnOnce(&Connection) -> Result<T, rusqlite::Error> + Send + 'static,
+    ) -> Result<T, DbError> {
+        let quick = self.database.ours.clone();
+        self.run(&quick, work).await
+    }
+
     async fn commit_now(&mut self) -> Result<(), CommitError> {
+        let ends = self.ends();
         for _ in 0..COMMITS {
-            let done = self.with(|connection| {
+            let done = self.with(&ends, |connection| {
                 // Waiting is up to us, so that no thread is held.
                 connection.busy_timeout(Duration::ZERO)?;
-                connection.execute_batch("COMMIT")
+                connection.prepare_cached("COMMIT")?.execute(()).map(drop)
             });
             let Err(error) = done.await else { return Ok(()) };
             let is_open = self.connection.as_ref().is_some_and(|connection| !connection.is_autocommit());
@@ -196,17 +225,17 @@ impl Transaction for SqliteTransaction {
     }
 
     fn save(&mut self, number: u32) -> BoxFuture<'_, Result<(), DbError>> {
-        Box::pin(self.run(move |connection| connection.execute_batch(&savepoint(number))))
+        Box::pin(self.own(move |connection| connection.execute_batch(&savepoint(number))))
     }
 
     fn unsave(&mut self, number: u32, keep: bool) -> BoxFuture<'_, Result<(), DbError>> {
-        Box::pin(self.run(move |connection| connection.execute_batch(&end_savepoint(number, keep))))
+        Box::pin(self.own(move |connection| connection.execute_batch(&end_savepoint(number, keep))))
     }
 
     fn ride<'a>(&'a mut self, statements: &'a [Statement]) -> BoxFuture<'a, Result<bool, DbError>> {
         let statements: Vec<_> = statements.iter().map(|one| (one.clone(), bound(&one.values))).collect();
         // Between them nothing is to be decided elsewhere, so they share the way to the thread.
-        Box::pin(self.run(move |connection| {
+        Box::pin(self.own(move |connection| {
             for (statement, values) in statements {
                 let mut prepared = connection.prepare_cached(&statement.sql)?;
                 if prepared.execute(rusqlite::params_from_iter(values))? == 0 && statement.must_meet {
@@ -223,7 +252,7 @@ impl Transaction for SqliteTransaction {
             if self.read_only {
                 return Ok(Marked::Here);
             }
-            let marked = self.run(move |connection| {
+            let marked = self.own(move |connection| {
                 let insert = marker::insert(Kind::Sqlite, marker::TABLE);
                 match connection.prepare_cached(&insert)?.execute((id, result)) {
                     Ok(_) => Ok(Marked::Here),
@@ -258,7 +287,8 @@ impl Transaction for SqliteTransaction {
                 return Err(DbError::Poisoned(self.standing.why()));
             }
             self.limit = None;
-            let rolled_back = self.with(|connection| match connection.is_autocommit() {
+            let ends = self.ends();
+            let rolled_back = self.with(&ends, |connection| match connection.is_autocommit() {
                 true => Ok(()),
                 false => connection.execute_batch("ROLLBACK"),
             });

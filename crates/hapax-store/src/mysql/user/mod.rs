@@ -3,7 +3,7 @@
 //! Invariant: a session is in one transaction at a time and is given back only after its own COMMIT or ROLLBACK was
 //! answered; any other is closed. No zombie outlives its marker: a session that does nothing for ten minutes is ended
 //! by the server. What sessions do outside of the user's transactions is READ COMMITTED, and each statement of it
-//! commits by itself.
+//! commits by itself: a session that is lent for that is told so.
 //!
 //! | file | what it holds |
 //! |---|---|
@@ -33,7 +33,7 @@ use crate::{
     server::{address::hidden, tls::Mode},
     store::BoxFuture,
 };
-use hapax_core::json::Json;
+use hapax_core::{canary, json::Json};
 use mysql_async::{Conn, Error, Opts, OptsBuilder, Params, Value as Bound, prelude::Queryable};
 use std::{
     collections::HashSet,
@@ -43,7 +43,7 @@ use std::{
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use transaction::MyTransaction;
 
-const SESSION: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; SET SESSION autocommit = 1, \
+const SESSION: &str = "SET SESSION autocommit = 1, \
      wait_timeout = 600, innodb_lock_wait_timeout = 10, lock_wait_timeout = 60, completion_type = 'NO_CHAIN', \
      sql_safe_updates = 0, sql_select_limit = 18446744073709551615, time_zone = '+00:00' \
      /*M! , idle_transaction_timeout = 600 */";
@@ -102,6 +102,8 @@ struct UserSession {
     conn: Conn,
     /// How transactions are isolated where nothing else is said.
     isolation: String,
+    /// It was told how the next one is, which may have been none of the user's.
+    was_told: bool,
     /// It may hold something beyond its transaction, so nobody else gets it.
     stained: bool,
     /// It may not stand still for as long as others.
@@ -160,9 +162,13 @@ impl MySqlDatabase {
         conn.query_drop(SESSION).await.map_err(|error| failed(&error))?;
         let settings = Settings::of(conn.query(ASK).await.map_err(|error| failed(&error))?);
         self.check(&settings)?;
+        // A transaction of which nothing else is said needs say nothing itself.
+        let isolation = settings.isolation();
+        let set = format!("SET SESSION TRANSACTION ISOLATION LEVEL {isolation}");
+        conn.query_drop(set).await.map_err(|error| failed(&error))?;
         let strict = settings.is_snapshot_strict();
-        self.strict.get_or_init(|| (strict && settings.isolation() == "REPEATABLE READ", strict));
-        Ok(UserSession { conn, isolation: settings.isolation(), stained: false, hurries: false })
+        self.strict.get_or_init(|| (strict && isolation == "REPEATABLE READ", strict));
+        Ok(UserSession { conn, isolation, stained: false, hurries: false, was_told: false })
     }
 
     fn check(&self, settings: &Settings) -> Result<(), DbError> {
@@ -183,9 +189,12 @@ impl MySqlDatabase {
         Err(self.unusable(why))
     }
 
-    /// A session that answers, and the room that it takes.
+    /// A session that answers, for a statement outside of the user's transactions, and the room that it takes.
     async fn lend(&self) -> Result<(UserSession, OwnedSemaphorePermit), DbError> {
-        self.lend_after(|_| "DO 1".into()).await
+        let (mut session, room) =
+            self.lend_after(|_| "SET TRANSACTION ISOLATION LEVEL READ COMMITTED".into()).await?;
+        session.was_told = true;
+        Ok((session, room))
     }
 
     /// A session that did this first. One that has rested may have been ended meanwhile: then another does it.
@@ -238,7 +247,8 @@ impl Database for Arc<MySqlDatabase> {
     fn fails_if_changed(&self, isolation: Isolation) -> bool {
         let (by_default, if_asked) = self.strict.get().copied().unwrap_or_default();
         match isolation {
-            Isolation::Default => by_default,
+            Isolation::Default if !canary::on("snapshots_ignored") => by_default,
+            _ if canary::on("snapshots_ignored") => false,
             isolation => if_asked && isolation == Isolation::RepeatableRead,
         }
     }
@@ -250,7 +260,7 @@ impl Database for Arc<MySqlDatabase> {
     fn begin<'a>(&'a self, options: &'a TxOptions) -> BoxFuture<'a, Result<Box<dyn Transaction>, DbError>> {
         Box::pin(async move {
             let (mut session, room) = self.lend_after(|session| begin(session, options)).await?;
-            session.hurries = false;
+            (session.hurries, session.was_told) = (false, false);
             Ok(Box::new(MyTransaction {
                 session,
                 database: self.clone(),
@@ -293,14 +303,17 @@ impl Database for Arc<MySqlDatabase> {
 /// What begins a transaction.
 fn begin(session: &UserSession, options: &TxOptions) -> String {
     let isolation = match options.isolation {
-        Isolation::Default => &*session.isolation,
-        Isolation::ReadCommitted => "READ COMMITTED",
-        Isolation::RepeatableRead => "REPEATABLE READ",
-        Isolation::Serializable => "SERIALIZABLE",
+        Isolation::Default if !session.was_told => None,
+        Isolation::Default => Some(&*session.isolation),
+        Isolation::ReadCommitted => Some("READ COMMITTED"),
+        Isolation::RepeatableRead => Some("REPEATABLE READ"),
+        Isolation::Serializable => Some("SERIALIZABLE"),
     };
+    let isolation = isolation.map(|level| format!("SET TRANSACTION ISOLATION LEVEL {level}; "));
+    let isolation = isolation.unwrap_or_default();
     let access = if options.read_only { "READ ONLY" } else { "READ WRITE" };
     let patience = if session.hurries { PATIENT } else { "" };
-    format!("{patience}SET TRANSACTION ISOLATION LEVEL {isolation}; START TRANSACTION {access}")
+    format!("{patience}{isolation}START TRANSACTION {access}")
 }
 
 fn failed(error: &Error) -> DbError {

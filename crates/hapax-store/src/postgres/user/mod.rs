@@ -233,6 +233,7 @@ impl Database for Arc<PostgresDatabase> {
                             database: self.clone(),
                             standing: Standing::Open,
                             read_only: options.read_only,
+                            is_sealed: false,
                             _room: room,
                         }) as Box<dyn Transaction>);
                     }

@@ -4,17 +4,21 @@
 //! over, so that nothing of it can take effect by itself. From then on others wait for the run's row: a session that stands
 //! still is ended as soon as one of the store's would be.
 
-use crate::{db::Statement, server::journal::TYPES};
+use crate::{
+    db::{Statement, marker::OPEN},
+    server::journal::TYPES,
+};
+use hapax_core::canary;
 
-/// Whether the transaction is still ours, and how long its session may stand still.
-const OPEN: &str = "coalesce(current_setting('hapax.open', true), '') = '1' \
-     AND set_config('idle_in_transaction_session_timeout', '60s', true) <> ''";
+/// How long its session may stand still from then on.
+const HURRY: &str = "set_config('idle_in_transaction_session_timeout', '60s', true) <> ''";
 
 /// The fence and what follows it, with the first of the rows in one statement.
 pub(in crate::postgres) fn together(statements: Vec<Statement>) -> Vec<Statement> {
     let mut statements = statements.into_iter();
     let Some(mut fence) = statements.next() else { return vec![] };
-    fence.sql = format!("{} AND {OPEN}", fence.sql);
+    let hurry = if canary::on("rides_stand_still") { "true" } else { HURRY };
+    fence.sql = format!("{} AND {OPEN} AND {hurry}", fence.sql);
     if let Some(rows) = statements.next() {
         let row = format!("({})", TYPES.map(|kind| format!("?::{kind}")).join(", "));
         let all = vec![row; rows.values.len() / TYPES.len()].join(", ");

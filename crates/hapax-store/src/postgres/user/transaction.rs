@@ -2,7 +2,8 @@
 //!
 //! Invariant: what COMMIT says is read. A failed transaction answers it with the tag ROLLBACK and no error, and the
 //! driver keeps the tag to itself: so a statement goes ahead of it in the same message, which a failed transaction
-//! refuses. A cancelled wait for a standby answers with a warning, which the same statement makes sure to be told.
+//! refuses; or the last one before it was ours, and its answer was that the transaction is open. A cancelled wait for a standby
+//! answers with a warning, which the same statement makes sure to be told.
 
 use super::{PostgresDatabase, UserSession, failed, row::row, witness::witness};
 use crate::{
@@ -36,6 +37,8 @@ pub(super) struct PgTransaction {
     pub(super) database: Arc<PostgresDatabase>,
     pub(super) standing: Standing,
     pub(super) read_only: bool,
+    /// The last statement was our own, and the transaction was open then.
+    pub(super) is_sealed: bool,
     pub(super) _room: OwnedSemaphorePermit,
 }
 
@@ -64,6 +67,7 @@ impl PgTransaction {
     }
 
     fn admit(&mut self, sql: &str) -> Result<(), DbError> {
+        self.is_sealed = false;
         let allowed = self.database.known.of(sql, |sql| guard::check(Kind::Postgres, sql))?;
         self.session.stained |= allowed.stains;
         self.standing.sends()
@@ -151,6 +155,7 @@ impl Transaction for PgTransaction {
                     return Ok(false);
                 }
             }
+            self.is_sealed = true;
             Ok(true)
         })
     }
@@ -168,7 +173,10 @@ impl Transaction for PgTransaction {
             let is_taken =
                 matches!(&marked, Err(DbError::Statement { state, .. }) if state.as_deref() == Some(taken));
             match marked {
-                Ok(1) => Ok(Marked::Here),
+                Ok(1) => {
+                    self.is_sealed = true;
+                    Ok(Marked::Here)
+                }
                 Ok(_) => Err(self.ended()),
                 Err(error) => {
                     self.standing = Standing::Poisoned("it has no marker".into());
@@ -193,12 +201,12 @@ impl Transaction for PgTransaction {
             if let Some(refused) = self.standing.refuses_commit() {
                 return Err(refused);
             }
-            let PgTransaction { session, database, standing, .. } = *self;
+            let PgTransaction { session, database, standing, is_sealed, .. } = *self;
             if session.client.is_closed() {
                 return Err(CommitError::RolledBack(DbError::Away("its session was ended".into())));
             }
             session.warned.store(false, Ordering::SeqCst);
-            let text = if canary::on("commit_tag_ignored") { "COMMIT" } else { COMMIT };
+            let text = if is_sealed || canary::on("commit_tag_ignored") { "COMMIT" } else { COMMIT };
             match session.client.batch_execute(text).await {
                 Ok(()) => {}
                 Err(error) if error.code() == Some(&SqlState::IN_FAILED_SQL_TRANSACTION) => {
