@@ -3,6 +3,7 @@
 //! Invariant: no question takes longer than its limit, whatever Redis and the network do, and while one of them stands
 //! still one question in each while goes there. Nothing here is an error for whoever asks.
 
+use super::clock::Rest;
 use redis::{
     Client, Cmd, FromRedisValue, RedisError,
     aio::{ConnectionManager, ConnectionManagerConfig},
@@ -15,7 +16,7 @@ use std::{
     },
     time::Duration,
 };
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use tracing::warn;
 
 /// A connection may take longer than an answer: nobody waits for all of it.
@@ -41,7 +42,7 @@ pub(crate) struct Link {
 struct State {
     line: Option<Line>,
     /// Until then it isn't asked; whoever comes first after it asks alone.
-    rests_until: Option<Instant>,
+    rest: Option<Rest>,
 }
 
 /// A connection, which is made in a task of its own.
@@ -63,12 +64,12 @@ impl Link {
         let answer = timeout(self.answer_limit, command.query_async::<T>(&mut line.manager)).await;
         match answer {
             Ok(Ok(answer)) => {
-                self.state().rests_until = None;
+                self.state().rest = None;
                 Ok(answer)
             }
             // It is there, and knows what it doesn't want.
             Ok(Err(refusal)) if !is_of_the_line(&refusal) => {
-                self.state().rests_until = None;
+                self.state().rest = None;
                 warn!(%refusal, "the cache of requests refused");
                 Err(Silence::Failed)
             }
@@ -80,13 +81,12 @@ impl Link {
     /// The connection, unless Redis rests.
     fn line(&self) -> Result<Line, Silence> {
         let mut state = self.state();
-        if let Some(until) = state.rests_until {
-            let now = Instant::now();
-            if now < until {
+        if let Some(rest) = state.rest {
+            if !rest.is_over() {
                 return Err(Silence::Resting);
             }
             // The others go on resting until we know.
-            state.rests_until = Some(now + self.rest);
+            state.rest = Some(Rest::of(self.rest));
         }
         if let Some(line) = &state.line {
             return Ok(line.clone());
@@ -108,7 +108,7 @@ impl Link {
         if !is_opening {
             state.line = None;
         }
-        state.rests_until = Some(Instant::now() + self.rest);
+        state.rest = Some(Rest::of(self.rest));
         drop(state);
         warn!(why, "the cache of requests is out of reach");
         Silence::Failed

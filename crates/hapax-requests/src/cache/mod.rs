@@ -4,6 +4,7 @@
 //! with the record of that very request, sealed by one of us and not expired, and in every other case, down, slow, flushed
 //! or lying, the store is asked as if there were no Redis. Nothing is decided in it.
 
+mod clock;
 mod link;
 mod options;
 mod sealed;
@@ -86,15 +87,23 @@ struct Counters {
 ///
 /// It is a store like any other, so no layer knows of it. Claims are decided by the store below.
 ///
-/// ```no_run
+/// ```
 /// use hapax_requests::{CacheOptions, CachedRequests, IdempotencyLayer};
+/// use hapax_store::requests::{Begun, Claim, MemoryRequests, RequestStore};
+/// # use hapax_core::{id::Namespace, key::sha256, request::{RequestHash, RequestId}};
+/// # use std::sync::Arc;
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let secret = [7; 32];
-/// let truth = hapax_store::requests::open("sqlite:requests.db").await?;
+/// # let id = RequestId::new(Namespace::default(), "merchant-7", "POST /charges", "8e03978e")?;
+/// # let claim = Claim::new(id, RequestHash(sha256(b"4200")));
+/// let truth = Arc::new(MemoryRequests::new()); // yours is a database
 /// let store = CachedRequests::new(truth, CacheOptions::new("redis://127.0.0.1:6379/0", secret)?);
 /// let layer = IdempotencyLayer::new(store.clone(), |_| Some("merchant-7".into()));
-/// println!("{} answers without a look at the database", store.stats().hits);
+/// // Whether there is a Redis or not:
+/// assert!(matches!(store.begin(&claim).await?, Begun::Execute(_)));
+/// assert!(matches!(store.begin(&claim).await?, Begun::InProgress { .. }));
+/// assert_eq!(store.stats().hits, 0, "it isn't finished");
 /// # Ok(())
 /// # }
 /// ```

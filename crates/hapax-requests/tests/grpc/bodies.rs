@@ -151,3 +151,19 @@ pub(crate) async fn streams_are_read_to_their_end_and_given_again(store: Store) 
     assert_eq!(first, again);
     assert_eq!(server.world.charges(), 2);
 }
+
+/// Messages, and behind them a failure: its code, words, details and metadata are trailers.
+pub(crate) async fn a_stream_that_fails_in_the_end_comes_back_with_its_end(store: Store) {
+    let server = Server::over(store).await;
+    let client = server.client().await;
+    let body = framed(&Order { cents: 3, note: b"fails".to_vec() });
+    let raw = || client.raw("Several", vec![("idempotency-key", "k".into())], body.clone());
+    let ((head, first, end), (head_again, again, end_again)) = (raw().await, raw().await);
+    assert_eq!((&first, &end), (&again, &end_again));
+    assert_eq!(end.get("grpc-status").expect("a status"), "9");
+    for name in ["grpc-message", "grpc-status-details-bin", "x-account", "x-trace-bin"] {
+        assert!(end.contains_key(name), "{name}");
+    }
+    assert_eq!([head, head_again].map(|head| head.contains_key("idempotency-replayed")), [false, true]);
+    assert_eq!((first.is_empty(), server.world.charges()), (false, 1));
+}

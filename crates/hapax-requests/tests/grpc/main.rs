@@ -86,6 +86,7 @@ macro_rules! over {
                 a_message_over_the_limit_is_refused_before_it_executes,
                 an_answer_over_the_limit_is_refused_for_good,
                 streams_are_read_to_their_end_and_given_again,
+                a_stream_that_fails_in_the_end_comes_back_with_its_end,
             }
             faults {
                 nothing_executes_while_the_store_is_down,

@@ -188,9 +188,10 @@ impl ServerStreamingService<Order> for Handler {
     fn call(&mut self, request: Request<Order>) -> Self::Future {
         let (world, order) = (self.world.clone(), request.into_inner());
         Box::pin(async move {
-            let charge = world.charge();
+            let (charge, is_failing) = (world.charge(), order.note == b"fails");
             let each = (0..order.cents).map(move |_| Ok(Receipt { charge, note: order.note.clone() }));
-            Ok(Response::new(stream::iter(each).boxed()))
+            let end = is_failing.then(|| Err(failure(Code::FailedPrecondition as u64)));
+            Ok(Response::new(stream::iter(each.chain(end)).boxed()))
         })
     }
 }
