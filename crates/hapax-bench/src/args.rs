@@ -325,12 +325,14 @@ fn parse_workload(words: &[&str]) -> Result<Workload, String> {
             strategy: parse_strategy(how)?,
             step: step.first().map_or(Ok(1), |step| number(step))?.max(1),
         },
-        ["requests", count, connections, asks, cache @ ([] | ["redis"])] => Workload::Requests {
-            count: number(count)?,
-            connections: number(connections)?,
-            asks: parse_asks(asks)?,
-            cached: !cache.is_empty(),
-        },
+        ["requests", count, connections, asks, cache @ ..] if matches!(cache, [] | ["redis"]) => {
+            Workload::Requests {
+                count: number(count)?,
+                connections: number(connections)?,
+                asks: parse_asks(asks)?,
+                cached: !cache.is_empty(),
+            }
+        }
         ["serve", how @ ("bare" | "layer"), redis @ ..] if redis.len() < 2 => {
             let redis = redis.first().map(|url| (*url).to_owned());
             Workload::Serve { layered: *how == "layer", redis }
