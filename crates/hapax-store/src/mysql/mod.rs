@@ -1,6 +1,6 @@
 //! Runs in MySQL or MariaDB: for fleets of workers on many machines.
 //!
-//! Invariant: a commit is one transaction, and one round trip unless its rows are large; nothing is inserted before its fence
+//! Invariant: a commit is one transaction, and two round trips unless its rows are large; nothing is inserted before its fence
 //! has met exactly the rows that it demanded.
 //!
 //! | file | what it holds |

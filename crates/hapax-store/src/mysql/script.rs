@@ -1,4 +1,4 @@
-//! A transaction as one text, sent in one round trip.
+//! A transaction as one text but for its COMMIT, sent in one round trip.
 //!
 //! Invariant: no value stands in a text but as a number or as hexadecimal digits, so none can be taken for anything else. A row
 //! behind a fence is there only if the fence met as many rows as it must: else it is none that its table takes, the text ends
@@ -28,28 +28,26 @@ pub(super) struct Script<'p> {
     /// What tells the time.
     now: &'p str,
     text: Vec<u8>,
-    statements: usize,
 }
 
 impl<'p> Script<'p> {
     /// One whose tables are named so, with the server's words for its clock.
     pub(super) fn new(prefix: &'p str, now: &'p str) -> Self {
-        Self { prefix, now, text: vec![], statements: 0 }
+        Self { prefix, now, text: vec![] }
     }
 
     /// A transaction of so many bytes. It asks the clock once: rows that each do so take longer than all of their digits.
     pub(super) fn transaction(prefix: &'p str, now: &str, bytes: usize) -> Self {
-        let mut script = Self { prefix, now: TOLD, text: Vec::with_capacity(bytes), statements: 0 };
+        let mut script = Self { prefix, now: TOLD, text: Vec::with_capacity(bytes) };
         script.begin(&format!("SET {TOLD} = {now}"));
         script
     }
 
     /// Begins the next statement.
     pub(super) fn begin(&mut self, sql: &str) -> &mut Self {
-        if self.statements > 0 {
+        if !self.text.is_empty() {
             self.words("; ");
         }
-        self.statements += 1;
         let words = self.translated(sql);
         self.words(&words)
     }
@@ -110,12 +108,6 @@ impl<'p> Script<'p> {
     pub(super) fn text(self) -> Vec<u8> {
         self.text
     }
-
-    /// The text with a COMMIT, and how many statements it has.
-    pub(super) fn committed(mut self) -> (Vec<u8>, usize) {
-        self.begin("COMMIT");
-        (self.text, self.statements)
-    }
 }
 
 #[cfg(test)]
@@ -132,12 +124,11 @@ mod tests {
         let mut script = Script::transaction("our_", "NOW()", 0);
         script.begin("UPDATE hapax_r SET n = {now}");
         script.insert(&table, Some(3));
-        let (text, statements) = script.committed();
         let rows =
             "(IF(ROW_COUNT() = 3, x'69742773205c', NULL), 7, x'00ff', @now_us), (x'', -1, NULL, @now_us)";
         let whole = format!(
-            "SET @now_us = NOW(); UPDATE our_r SET n = @now_us; INSERT INTO our_t (a, b, c, d) VALUES {rows}; COMMIT"
+            "SET @now_us = NOW(); UPDATE our_r SET n = @now_us; INSERT INTO our_t (a, b, c, d) VALUES {rows}"
         );
-        assert_eq!((String::from_utf8(text).unwrap(), statements), (whole, 4));
+        assert_eq!(String::from_utf8(script.text()).unwrap(), whole);
     }
 }

@@ -1,25 +1,24 @@
 //! What a session sends as a text: whole transactions, fences, questions about them.
 //!
-//! Invariant: what is sent together with its COMMIT and isn't answered may have been committed. What failed before its COMMIT
-//! is rolled back.
+//! Invariant: COMMIT is sent when all before it is answered, so whatever failed earlier is known to have left nothing.
 
 use super::{
     commit,
     connection::{MySession, NOW, Standing, row},
-    error::{at_commit, ends_session, fault, is_missing},
+    error::{fault, is_missing},
     script::Script,
 };
 use crate::server::{
     chain::Chain,
     sql::{Fault, Inserts, Row, Session, insert_each},
 };
-use mysql_async::{Conn, prelude::Queryable};
+use mysql_async::prelude::Queryable;
 
 impl MySession {
     /// Writes chains in a transaction; answers for each whether its fence let it pass.
     pub(super) async fn write(&mut self, chains: &[Chain]) -> Result<Vec<bool>, Fault> {
         let all = commit::numbered(chains);
-        let whole = commit::script(self, &all).map(Script::committed);
+        let whole = commit::script(self, &all).map(Script::text);
         let is_refused = whole.is_some();
         if let Some(whole) = whole
             && self.send(whole).await?
@@ -48,28 +47,17 @@ impl MySession {
         Script::transaction(&self.server.options.shared.prefix, NOW, bytes)
     }
 
-    /// Sends a whole transaction, of so many statements. `false`: its fence has refused, and nothing of it is left.
-    async fn send(&mut self, (text, statements): (Vec<u8>, usize)) -> Result<bool, Fault> {
+    /// Sends a whole transaction, and commits it. `false`: its fence has refused, and nothing of it is left.
+    async fn send(&mut self, text: Vec<u8>) -> Result<bool, Fault> {
         self.begin().await?;
         self.sends()?;
-        let (answered, outcome) = answers(&mut self.conn, text).await;
-        let Err(error) = outcome else {
-            self.standing = Standing::Idle;
-            return Ok(true);
+        let answer = self.conn.query_drop(text).await;
+        let Err(error) = self.answered(Standing::InTransaction, answer) else {
+            return self.commit_now().await.map(|()| true);
         };
-        if answered + 1 == statements {
-            let undone = at_commit(error);
-            if matches!(undone, Fault::Again(_)) {
-                self.standing = Standing::Idle;
-            }
-            return Err(undone);
-        }
-        if !ends_session(&error) {
-            self.standing = Standing::InTransaction;
-            // A session that can't even roll back is closed, which does the same.
-            let _ = self.roll_back().await;
-        }
-        if is_missing(&error) { Ok(false) } else { Err(fault(error)) }
+        // A session that can't even roll back is closed, which does the same.
+        let _ = self.roll_back().await;
+        if is_missing(&error) { Ok(false) } else { Err(fault(error).before_commit()) }
     }
 
     /// Sends a statement as it is; how many rows it met.
@@ -91,24 +79,8 @@ impl MySession {
     /// Inserts rows in one round trip where they are small, and statement by statement otherwise.
     pub(super) async fn insert_rows(&mut self, tables: &[Inserts<'_>]) -> Result<(), Fault> {
         let Some(script) = commit::inserts(self, tables) else { return insert_each(self, tables).await };
-        let whole = script.committed();
+        let whole = script.text();
         let is_whole = self.send(whole).await?;
         is_whole.then_some(()).ok_or_else(|| Fault::damage("a value of a new run is missing"))
     }
-}
-
-/// Sends a text; how many of its statements were answered, and what became of it.
-async fn answers(conn: &mut Conn, text: Vec<u8>) -> (usize, mysql_async::Result<()>) {
-    let mut answered = 0;
-    let outcome = async {
-        let mut answers = conn.query_iter(text).await?;
-        answered += 1;
-        while !answers.is_empty() {
-            answers.next().await?;
-            answered += 1;
-        }
-        answers.drop_result().await
-    };
-    let outcome = outcome.await;
-    (answered, outcome)
 }
