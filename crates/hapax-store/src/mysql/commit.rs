@@ -1,84 +1,104 @@
-//! The commit: chains of many runs in one transaction, each table written by one statement.
+//! The commit: chains of many runs in one transaction, each table written by one statement; all of it in one text, unless it
+//! is large.
 //!
 //! Invariant: the fence comes first and must meet one row for each chain; a chain that it doesn't meet inserts nothing.
 
-use super::connection::MySession;
+use super::{connection::MySession, fence, script::Script};
 use crate::{
     prepare::{CheckpointParts, Parts, Prepared, row_sum},
     server::{
         chain::Chain,
-        commit::{NewCheckpoint, insert_checkpoints},
-        sql::{Fault, Session, Value, insert, places, portions, values},
+        commit::{NewCheckpoint, checkpoint_rows},
+        sql::{Fault, Inserts, Session, Value, insert, values},
     },
 };
 use hapax_core::{
-    canary,
-    commit::{Append, Status, StepCommit, Write},
+    commit::{Append, StepCommit, Write},
     id::RunKey,
     journal::JournalRow,
 };
 use std::collections::BTreeSet;
 
-/// What a chain demands and leaves, each value with its type: a server that has to guess takes a number for a text.
-/// The flags of a chain: 1, no cancel may have been requested; 2, it ends the run, which has no parent to tell.
-const DEMANDS: [(&str, &str); 13] = [
-    ("n", "SIGNED"),
-    ("namespace", "CHAR(255)"),
-    ("run_id", "CHAR(255)"),
-    ("epoch", "SIGNED"),
-    ("nonce", "BINARY(16)"),
-    ("step_id", "SIGNED"),
-    ("digest", "BINARY(32)"),
-    ("next_seq", "SIGNED"),
-    ("new_step", "SIGNED"),
-    ("new_digest", "BINARY(32)"),
-    ("added", "SIGNED"),
-    ("used_us", "SIGNED"),
-    ("flags", "SIGNED"),
-];
-const MEETS: &str = "r.namespace = w.namespace AND r.run_id = w.run_id \
-     AND (w.step_id IS NULL OR r.step_id = w.step_id) AND (w.digest IS NULL OR r.digest = w.digest) \
-     AND r.next_seq = w.next_seq AND (w.flags & 1 = 0 OR r.cancel_requested = 0) \
-     AND (w.flags & 2 = 0 OR r.parent IS NULL)";
-const OWNERSHIP: &str = " AND r.epoch = w.epoch AND r.nonce = w.nonce";
-/// A column is set after those that are computed from what it was: whether they see the old or the new value is up to the
-/// server. `{succeeded}` and `{running}` are the statuses as they are stored.
-const LEAVES: &str = " SET r.step_id = coalesce(w.new_step, r.step_id), r.digest = coalesce(w.new_digest, r.digest), \
-     r.next_seq = w.next_seq + w.added, r.used_us = coalesce(w.used_us, r.used_us), r.updated_at = {now}, \
-     r.ready_at = CASE WHEN w.flags >= 2 THEN NULL WHEN w.new_step IS NULL OR r.status = 'running' THEN r.ready_at \
-     ELSE r.lease_until END, \
-     r.status = CASE WHEN w.flags >= 2 THEN 'succeeded' WHEN w.new_step IS NULL THEN r.status ELSE 'running' END, \
-     r.status_json = CASE WHEN w.flags >= 2 THEN {succeeded} WHEN w.new_step IS NULL THEN r.status_json ELSE {running} END, \
-     r.owner = CASE WHEN w.flags >= 2 THEN NULL ELSE r.owner END, \
-     r.lease_until = CASE WHEN w.flags >= 2 THEN 0 ELSE r.lease_until END";
+/// Rows of so many bytes, with all that belongs to them, go by statements that are prepared: digits take twice as many.
+const LARGE: usize = 32 * 1024;
+/// Bytes that one text holds at the most.
+const TEXT: usize = 1024 * 1024;
 
-/// Writes chains; answers for each whether its fence let it pass. What it has done is to be committed if any did.
-pub(super) async fn write(session: &mut MySession, chains: &[Chain]) -> Result<Vec<bool>, Fault> {
-    let all: Vec<Numbered<'_>> = chains.iter().zip(0..).map(Numbered::of).collect();
+/// Chains with what their rows point to.
+pub(super) fn numbered(chains: &[Chain]) -> Vec<Numbered<'_>> {
+    chains.iter().zip(0..).map(Numbered::of).collect()
+}
+
+/// The whole transaction in one text. `None`: it is too large for one.
+pub(super) fn script<'s>(session: &'s MySession, all: &[Numbered<'_>]) -> Option<Script<'s>> {
+    if all.iter().any(|one| largest_row(one.chain) >= LARGE) {
+        return None;
+    }
+    let (chains, tables) = (chains_of(all.iter()), Rows::of(all.iter()).tables(session));
+    // Digits are twice the bytes; the fence names a run, and what it says, once or twice.
+    let bytes = 2 * tables.iter().map(Inserts::size).sum::<usize>() + 2048 * all.len();
+    if bytes > TEXT.min(session.room()) || tables.iter().all(|table| table.rows.is_empty()) {
+        return None;
+    }
+    let mut script = session.transaction(bytes);
+    let mut met = None;
+    for some in fence::groups(&chains) {
+        fence::update(&mut script, some, met);
+        met = Some(some.len());
+    }
+    for table in tables.iter().filter(|table| !table.rows.is_empty()) {
+        script.insert(table, met.take());
+    }
+    Some(script)
+}
+
+/// Rows, and nothing else, in one text. `None`: they are too large for one.
+pub(super) fn inserts<'s>(session: &'s MySession, tables: &[Inserts<'_>]) -> Option<Script<'s>> {
+    let bytes = 2 * tables.iter().map(Inserts::size).sum::<usize>() + 2048;
+    if bytes > TEXT.min(session.room()) {
+        return None;
+    }
+    let mut script = session.transaction(bytes);
+    for table in tables.iter().filter(|table| !table.rows.is_empty()) {
+        script.insert(table, None);
+    }
+    Some(script)
+}
+
+/// Writes chains statement by statement; answers for each whether its fence let it pass. What it has done is to be
+/// committed if any did. That not all of them pass may be known already.
+pub(super) async fn write(
+    session: &mut MySession,
+    all: &[Numbered<'_>],
+    is_refused: bool,
+) -> Result<Vec<bool>, Fault> {
     // What is too large is refused by itself, so that it doesn't take others with it.
     let room = session.room();
     let mut passing: Vec<&Numbered<'_>> = all.iter().filter(|one| largest_row(one.chain) < room).collect();
-    if !fence(session, &passing).await? {
+    if is_refused || !fenced(session, &passing).await? {
         session.rollback().await?;
         session.begin().await?;
         passing = passes(session, passing).await?;
-        if !fence(session, &passing).await? {
+        if !fenced(session, &passing).await? {
             passing.clear();
         }
     }
-    let mut rows = Rows::default();
-    passing.iter().for_each(|one| rows.push(one));
-    rows.insert(session).await?;
-    let mut passed = vec![false; chains.len()];
+    for table in Rows::of(passing.iter().copied()).tables(session) {
+        insert(session, &table).await?;
+    }
+    let mut passed = vec![false; all.len()];
     passing.iter().for_each(|one| passed[one.n] = true);
     Ok(passed)
 }
 
+fn chains_of<'n, 'c: 'n>(all: impl Iterator<Item = &'n Numbered<'c>>) -> Vec<&'c Chain> {
+    all.map(|one| one.chain).collect()
+}
+
 /// A chain with its number, and with bytes that its rows point to.
-struct Numbered<'c> {
+pub(super) struct Numbered<'c> {
     n: usize,
     chain: &'c Chain,
-    nonce: [u8; 16],
     /// The sums of its journal rows, in their order.
     sums: Vec<[u8; 8]>,
 }
@@ -90,28 +110,7 @@ impl<'c> Numbered<'c> {
             .iter()
             .flat_map(journal)
             .map(|(seq, row, entry)| row_sum(seq, &row.base, row.step, row.path_hash, entry));
-        Self { n, chain, nonce: chain.demands.epoch.nonce.to_be_bytes(), sums: sums.collect() }
-    }
-
-    fn demands(&self) -> Vec<Value<'_>> {
-        let (run, demands, leaves) = (self.chain.run(), &self.chain.demands, &self.chain.leaves);
-        let step = leaves.step.as_ref();
-        values![
-            self.n,
-            run.namespace.as_str(),
-            run.run.as_str(),
-            demands.epoch.counter,
-            &self.nonce,
-            demands.step.map(u64::cast_signed),
-            Value::Blob(demands.digest.as_ref().map(|digest| digest.0.as_slice())),
-            demands.next_seq,
-            step.map(|(step, ..)| step.cast_signed()),
-            Value::Blob(step.map(|(_, digest, _)| digest.0.as_slice())),
-            leaves.next_seq - demands.next_seq,
-            step.map(|(.., used)| used.cast_signed()),
-            i64::from(demands.no_cancel) | i64::from(leaves.ends) << 1,
-        ]
-        .to_vec()
+        Self { n, chain, sums: sums.collect() }
     }
 }
 
@@ -144,57 +143,13 @@ fn largest_row(chain: &Chain) -> usize {
     chain.writes.iter().filter_map(largest).max().unwrap_or(0) + 8 * 1024
 }
 
-/// Which runs meet the demands.
-fn meets() -> String {
-    format!("{MEETS}{}", if canary::on("fence") { "" } else { OWNERSHIP })
-}
-
-/// What the rows that are met say afterwards.
-fn leaves() -> String {
-    let stored = |status: Status| format!("'{}'", status.to_json().as_str());
-    LEAVES.replace("{succeeded}", &stored(Status::Succeeded)).replace("{running}", &stored(Status::Running))
-}
-
-/// The table of demands, and the runs that meet them. The demands are read first, in their order, so that two transactions
-/// lock rows in one order; and no row is looked at but theirs.
-fn met(chains: usize) -> String {
-    let columns = DEMANDS.map(|(name, of)| format!("CAST(? AS {of}) AS {name}")).join(", ");
-    let rows = vec![format!("SELECT {columns}"); chains].join(" UNION ALL ");
-    format!("({rows}) AS w STRAIGHT_JOIN hapax_runs AS r FORCE INDEX (PRIMARY) ON {}", meets())
-}
-
-/// The fence of one chain alone, each demand in its place: a table of them takes the server longer than all else of a step.
-fn alone<'v>(demands: &[Value<'v>]) -> (String, Vec<Value<'v>>) {
-    let text = format!("UPDATE hapax_runs AS r{} WHERE {}", leaves(), meets());
-    let mut parts = text.split("w.");
-    let (mut sql, mut all) = (parts.next().unwrap_or_default().to_owned(), vec![]);
-    for part in parts {
-        let end = part.find(|c: char| !c.is_ascii_lowercase() && c != '_').unwrap_or(part.len());
-        let (name, rest) = part.split_at(end);
-        let at = DEMANDS.iter().position(|(demand, _)| *demand == name).expect("a demand's name");
-        // A key is compared as it is stored, so that it is found by its index.
-        let place = if DEMANDS[at].1.starts_with("CHAR") {
-            "?".into()
-        } else {
-            format!("CAST(? AS {})", DEMANDS[at].1)
-        };
-        sql.extend([place.as_str(), rest]);
-        all.push(demands[at]);
-    }
-    (sql, all)
-}
-
 /// Whether every one of the chains' runs met what is demanded of it, and was updated.
-async fn fence(session: &mut MySession, chains: &[&Numbered<'_>]) -> Result<bool, Fault> {
-    for some in portions(chains) {
-        let (sql, all) = match some {
-            [one] => alone(&one.demands()),
-            some => {
-                let all = some.iter().flat_map(|one| one.demands()).collect();
-                (format!("UPDATE {}{}", met(some.len()), leaves()), all)
-            }
-        };
-        if session.execute(&sql, &all).await? != some.len() as u64 {
+async fn fenced(session: &mut MySession, passing: &[&Numbered<'_>]) -> Result<bool, Fault> {
+    for some in fence::groups(&chains_of(passing.iter().copied())) {
+        let mut script = session.script();
+        fence::update(&mut script, some, None);
+        let text = script.text();
+        if session.change(text).await? != some.len() as u64 {
             return Ok(false);
         }
     }
@@ -204,21 +159,24 @@ async fn fence(session: &mut MySession, chains: &[&Numbered<'_>]) -> Result<bool
 /// Those whose fence would let them pass, their runs' rows locked.
 async fn passes<'n, 'c>(
     session: &mut MySession,
-    chains: Vec<&'n Numbered<'c>>,
+    mut all: Vec<&'n Numbered<'c>>,
 ) -> Result<Vec<&'n Numbered<'c>>, Fault> {
-    if chains.len() < 2 {
+    if all.len() < 2 {
         // The fence has said it.
         return Ok(vec![]);
     }
     let mut found = BTreeSet::new();
-    for some in portions(&chains) {
-        let sql = format!("SELECT w.n FROM {} FOR UPDATE", met(some.len()));
-        let all: Vec<Value<'_>> = some.iter().flat_map(|one| one.demands()).collect();
-        for row in session.rows(&sql, &all).await? {
-            found.insert(row.count(0)? as usize);
+    for some in fence::groups(&chains_of(all.iter().copied())) {
+        let mut script = session.script();
+        fence::question(&mut script, some);
+        let text = script.text();
+        for row in session.ask(text).await? {
+            found.insert((some[0].run().namespace.as_str(), row.text(0)?.to_owned()));
         }
     }
-    Ok(chains.into_iter().filter(|one| found.contains(&one.n)).collect())
+    let is_found = |run: &RunKey| found.contains(&(run.namespace.as_str(), run.run.as_str().to_owned()));
+    all.retain(|one| is_found(one.chain.run()));
+    Ok(all)
 }
 
 /// The rows of a table, each with its values.
@@ -234,6 +192,12 @@ struct Rows<'c> {
 }
 
 impl<'c> Rows<'c> {
+    fn of(all: impl Iterator<Item = &'c Numbered<'c>>) -> Self {
+        let mut rows = Self::default();
+        all.for_each(|one| rows.push(one));
+        rows
+    }
+
     fn push(&mut self, one: &'c Numbered<'c>) {
         let (run, mut topics, mut sums) = (one.chain.run(), BTreeSet::new(), one.sums.iter());
         for prepared in &one.chain.writes {
@@ -262,16 +226,27 @@ impl<'c> Rows<'c> {
         }
     }
 
-    async fn insert(&self, session: &mut MySession) -> Result<(), Fault> {
-        insert_checkpoints(session, &self.checkpoints).await?;
-        let sql =
-            "INSERT INTO hapax_journal (namespace, run_id, seq, base, step_id, path_hash, entry, row_sum)";
-        insert(session, sql, &places(8), "", &self.journal).await?;
-        let sql = "INSERT INTO hapax_outbox (namespace, run_id, step_id, position, topic, msg_key, payload, status, \
-                   attempts, written_at)";
-        insert(session, sql, "(?, ?, ?, ?, ?, ?, ?, 'pending', 0, {now})", "", &self.outbox).await?;
-        let sql = "INSERT INTO hapax_channels (namespace, run_id, topic, due_at)";
-        let unless_there = session.unless_there();
-        insert(session, sql, "(?, ?, ?, {now})", unless_there, &self.channels).await
+    /// Table by table.
+    fn tables(self, session: &MySession) -> Vec<Inserts<'c>> {
+        let journal = Inserts {
+            into: "INSERT INTO hapax_journal (namespace, run_id, seq, base, step_id, path_hash, entry, row_sum)",
+            row: "(?, ?, ?, ?, ?, ?, ?, ?)",
+            end: "",
+            rows: self.journal,
+        };
+        let outbox = Inserts {
+            into: "INSERT INTO hapax_outbox (namespace, run_id, step_id, position, topic, msg_key, payload, status, \
+                   attempts, written_at)",
+            row: "(?, ?, ?, ?, ?, ?, ?, 'pending', 0, {now})",
+            end: "",
+            rows: self.outbox,
+        };
+        let channels = Inserts {
+            into: "INSERT INTO hapax_channels (namespace, run_id, topic, due_at)",
+            row: "(?, ?, ?, {now})",
+            end: session.unless_there(),
+            rows: self.channels,
+        };
+        checkpoint_rows(&self.checkpoints).into_iter().chain([journal, outbox, channels]).collect()
     }
 }

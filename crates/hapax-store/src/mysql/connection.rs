@@ -7,7 +7,7 @@
 //! question outside of a transaction is therefore followed by a COMMIT, so that no session rests with a lock.
 
 use super::{
-    MySqlOptions, commit,
+    MySqlOptions,
     error::{at_commit, at_open, cannot_connect, ends_session, fault, refused},
     health::Settings,
 };
@@ -16,7 +16,7 @@ use crate::{
     server::{
         chain::Chain,
         pool::{Connect, Pooled},
-        sql::{Cell, Done, Fault, Row, Session, Value},
+        sql::{Cell, Done, Fault, Inserts, Row, Session, Value},
         tls::{self, Mode},
     },
     store::BoxFuture,
@@ -40,7 +40,7 @@ const STATEMENTS: usize = 128;
 /// What a packet holds beside the values of its statement.
 const OVERHEAD: usize = 64 * 1024;
 /// The server's clock, in microseconds since 1970: of this moment, not of the statement's start.
-const NOW: &str = "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)";
+pub(super) const NOW: &str = "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)";
 
 /// A statement in MySQL's words.
 pub(super) fn translate(sql: &str, prefix: &str) -> String {
@@ -90,10 +90,10 @@ impl Connect for Asking {
 
 /// A session.
 pub(super) struct MySession {
-    conn: Conn,
-    server: Arc<Server>,
+    pub(super) conn: Conn,
+    pub(super) server: Arc<Server>,
     statements: HashMap<Box<str>, Statement>,
-    standing: Standing,
+    pub(super) standing: Standing,
     /// Bytes that the values of one statement may have.
     room: usize,
     /// What is asked is over with its answer.
@@ -102,7 +102,7 @@ pub(super) struct MySession {
 
 /// Where a session stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Standing {
+pub(super) enum Standing {
     Idle,
     /// The next statement begins a transaction.
     Begins,
@@ -213,7 +213,7 @@ impl MySession {
     }
 
     /// Marks it as spent until the answer is here; where it stood.
-    fn sends(&mut self) -> Result<Standing, Fault> {
+    pub(super) fn sends(&mut self) -> Result<Standing, Fault> {
         match std::mem::replace(&mut self.standing, Standing::Spent) {
             Standing::Spent => Err(Fault::Nothing("the connection to the server is lost".into())),
             standing => {
@@ -224,7 +224,11 @@ impl MySession {
     }
 
     /// The answer is here, so the session stands there, unless it is over.
-    fn answered<T>(&mut self, standing: Standing, answer: mysql_async::Result<T>) -> mysql_async::Result<T> {
+    pub(super) fn answered<T>(
+        &mut self,
+        standing: Standing,
+        answer: mysql_async::Result<T>,
+    ) -> mysql_async::Result<T> {
         if !answer.as_ref().is_err_and(ends_session) {
             self.standing = standing;
         }
@@ -267,7 +271,7 @@ impl MySession {
         Ok(Answer { rows, changed })
     }
 
-    async fn commit_now(&mut self) -> Result<(), Fault> {
+    pub(super) async fn commit_now(&mut self) -> Result<(), Fault> {
         if self.standing == Standing::Begins {
             self.standing = Standing::Idle;
             return Ok(());
@@ -280,7 +284,7 @@ impl MySession {
         done
     }
 
-    async fn roll_back(&mut self) -> Result<(), Fault> {
+    pub(super) async fn roll_back(&mut self) -> Result<(), Fault> {
         match self.standing {
             Standing::InTransaction => self.text("ROLLBACK", TextEnd::Idle).await,
             Standing::Idle | Standing::Begins => {
@@ -288,19 +292,6 @@ impl MySession {
                 Ok(())
             }
             Standing::Spent => Err(Fault::Nothing("the connection to the server is lost".into())),
-        }
-    }
-
-    async fn write(&mut self, chains: &[Chain]) -> Result<Vec<bool>, Fault> {
-        self.begin().await?;
-        match commit::write(self, chains).await {
-            Ok(passed) if passed.contains(&true) => self.commit_now().await.map(|()| passed),
-            Ok(passed) => self.roll_back().await.map(|()| passed).map_err(Fault::before_commit),
-            Err(fault) => {
-                // A session that can't even roll back is closed, which does the same.
-                let _ = self.roll_back().await;
-                Err(fault.before_commit())
-            }
         }
     }
 }
@@ -356,6 +347,10 @@ impl Session for MySession {
 
     fn write_chains<'a>(&'a mut self, chains: &'a [Chain]) -> Done<'a, Vec<bool>> {
         Box::pin(self.write(chains))
+    }
+
+    fn insert_all<'a>(&'a mut self, tables: &'a [Inserts<'a>]) -> Done<'a, ()> {
+        Box::pin(self.insert_rows(tables))
     }
 
     /// Of a row that is there nothing is changed, which would count as one row like a new one. So it leaves a word: an id,
@@ -428,7 +423,7 @@ fn bind(value: &Value<'_>) -> mysql_async::Value {
     }
 }
 
-fn row(row: mysql_async::Row) -> Result<Row, Fault> {
+pub(super) fn row(row: mysql_async::Row) -> Result<Row, Fault> {
     let cell = |value| match value {
         mysql_async::Value::NULL => Ok(Cell::Null),
         mysql_async::Value::Int(value) => Ok(Cell::Int(value)),

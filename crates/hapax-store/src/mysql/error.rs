@@ -53,6 +53,11 @@ pub(super) fn ends_session(error: &Error) -> bool {
     }
 }
 
+/// Whether a value is missing that must be there.
+pub(super) fn is_missing(error: &Error) -> bool {
+    matches!(error, Error::Server(said) if said.code == 1048)
+}
+
 /// Why a server can't be used.
 pub(super) fn refused(what: &str, why: impl Into<String>, code: Code) -> StoreError {
     StoreError::Open { what: what.into(), why: why.into(), code }

@@ -1,12 +1,12 @@
 //! Runs in MySQL or MariaDB: for fleets of workers on many machines.
 //!
-//! Invariant: a step's commit is four round trips and one transaction; nothing is inserted before its fence has met
-//! exactly the rows that it demanded.
+//! Invariant: a commit is one transaction, and two round trips unless its rows are large; nothing is inserted before its fence
+//! has met exactly the rows that it demanded.
 //!
 //! | file | what it holds |
 //! |---|---|
 //! | `connection`, `schema`, `error` | a session and what it demands of its server; the tables; numbers of errors |
-//! | `commit` | chains of many runs, written together |
+//! | `commit`, `fence`, `script`, `send` | chains of many runs, written together; their one fence; a transaction as one text |
 //! | `health` | what the server says of itself |
 //!
 //! What is done in other transactions, and how runs share them, is in `server`, with PostgreSQL.
@@ -16,9 +16,12 @@
 mod commit;
 mod connection;
 mod error;
+mod fence;
 mod health;
 mod requests;
 mod schema;
+mod script;
+mod send;
 mod user;
 
 use crate::{

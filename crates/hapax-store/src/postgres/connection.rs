@@ -13,7 +13,7 @@ use crate::{
     server::{
         chain::Chain,
         pool::{Connect, Pooled},
-        sql::{Cell, Done, Fault, Row, Session, Value, values},
+        sql::{Cell, Done, Fault, Inserts, Row, Session, Value, insert_each, values},
     },
     store::{BoxFuture, Hint},
 };
@@ -404,6 +404,10 @@ impl Session for PgSession {
 
     fn write_chains<'a>(&'a mut self, chains: &'a [Chain]) -> Done<'a, Vec<bool>> {
         Box::pin(self.write(chains))
+    }
+
+    fn insert_all<'a>(&'a mut self, tables: &'a [Inserts<'a>]) -> Done<'a, ()> {
+        Box::pin(insert_each(self, tables))
     }
 
     fn unless_there(&self) -> &'static str {

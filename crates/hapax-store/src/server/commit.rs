@@ -7,7 +7,7 @@
 use super::{
     error::{Halt, Outcome},
     journal, mailbox, outbox,
-    sql::{Fault, Row, Session, Value, insert, places, values},
+    sql::{Fault, Inserts, Row, Session, Value, insert, values},
     writer::Tx,
 };
 use crate::{
@@ -209,7 +209,7 @@ async fn same_or_conflict(tx: &mut Tx<'_>, commit: &StepCommit, step: u64) -> Re
 async fn insert_step(tx: &mut Tx<'_>, commit: &StepCommit, parts: &StepParts) -> Result<(), Fault> {
     let next_seq = commit.first_seq + commit.journal.len() as u64;
     let (run, checkpoint, parts_of) = (&commit.run, &commit.checkpoint, &parts.checkpoint);
-    insert_checkpoints(tx.session, &[NewCheckpoint { run, checkpoint, parts: parts_of, next_seq }]).await?;
+    insert_checkpoint(tx.session, NewCheckpoint { run, checkpoint, parts: parts_of, next_seq }).await?;
     journal::insert(tx, &commit.run, commit.first_seq, &commit.journal, &parts.journal).await?;
     outbox::insert(tx, commit, &parts.outbox).await
 }
@@ -262,22 +262,39 @@ impl<'c> NewCheckpoint<'c> {
     }
 }
 
-/// Writes checkpoints with their keys and their frontiers' further pages.
-pub(crate) async fn insert_checkpoints(
+/// The rows of checkpoints with their keys and their frontiers' further pages.
+pub(crate) fn checkpoint_rows<'c>(all: &[NewCheckpoint<'c>]) -> [Inserts<'c>; 3] {
+    let keys = Inserts {
+        into: "INSERT INTO hapax_keys (namespace, run_id, step_key, step_id)",
+        row: "(?, ?, ?, ?)",
+        end: "",
+        rows: all.iter().map(NewCheckpoint::key).collect(),
+    };
+    let checkpoints = Inserts {
+        into: "INSERT INTO hapax_checkpoints (namespace, run_id, step_id, step_key, digest, io, outbox, seed, next_seq, \
+               state_version, state_kind, state_base, state, frontier, frontier_len, pages, barriers, label, created_at)",
+        row: "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {now})",
+        end: "",
+        rows: all.iter().map(NewCheckpoint::row).collect(),
+    };
+    let pages = Inserts {
+        into: "INSERT INTO hapax_frontier (namespace, run_id, step_id, page, items)",
+        row: "(?, ?, ?, ?, ?)",
+        end: "",
+        rows: all.iter().flat_map(NewCheckpoint::pages).collect(),
+    };
+    [keys, checkpoints, pages]
+}
+
+/// Writes a checkpoint with its key and its frontier's further pages.
+pub(super) async fn insert_checkpoint(
     session: &mut dyn Session,
-    all: &[NewCheckpoint<'_>],
+    new: NewCheckpoint<'_>,
 ) -> Result<(), Fault> {
-    let sql = "INSERT INTO hapax_keys (namespace, run_id, step_key, step_id)";
-    let keys: Vec<_> = all.iter().map(NewCheckpoint::key).collect();
-    insert(session, sql, &places(4), "", &keys).await?;
-    let sql = "INSERT INTO hapax_checkpoints (namespace, run_id, step_id, step_key, digest, io, outbox, seed, next_seq, \
-               state_version, state_kind, state_base, state, frontier, frontier_len, pages, barriers, label, created_at)";
-    let row = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {now})";
-    let rows: Vec<_> = all.iter().map(NewCheckpoint::row).collect();
-    insert(session, sql, row, "", &rows).await?;
-    let sql = "INSERT INTO hapax_frontier (namespace, run_id, step_id, page, items)";
-    let pages: Vec<_> = all.iter().flat_map(NewCheckpoint::pages).collect();
-    insert(session, sql, &places(5), "", &pages).await
+    for table in checkpoint_rows(&[new]) {
+        insert(session, &table).await?;
+    }
+    Ok(())
 }
 
 async fn status(tx: &mut Tx<'_>, change: &StatusChange, json: &str) -> Outcome<Written> {

@@ -4,13 +4,13 @@
 //! them is written, and each is created by itself.
 
 use super::{
-    commit::{NewCheckpoint, insert_checkpoints},
-    error::{Halt, Outcome, reported},
+    commit::{NewCheckpoint, checkpoint_rows},
+    error::{reported, unlent},
     lease::new_nonce,
     pool::Sessions,
     runs,
-    sql::{Fault, insert},
-    writer::{Tx, transact},
+    sql::{Fault, Inserts},
+    writer::{TRIES, let_others_finish, transact},
 };
 use crate::{
     codec::Codec,
@@ -96,7 +96,7 @@ async fn create_all(
 
 async fn each_of(sessions: &Sessions, codec: &Codec, births: &[Birth]) -> Vec<Answer> {
     if births.len() > 1 {
-        match together(sessions, codec, births).await {
+        match together(sessions, births).await {
             Ok(created) => return created.into_iter().map(Ok).collect(),
             Err(Fault::Lost(_)) if canary::on("lost_is_made") => {
                 return births.iter().map(|birth| Ok(Created::New(birth.lease()))).collect();
@@ -121,26 +121,37 @@ async fn alone(sessions: &Sessions, codec: &Codec, birth: &Birth) -> Answer {
 }
 
 /// Creates plain runs in one transaction, or none of them.
-async fn together(sessions: &Sessions, codec: &Codec, births: &[Birth]) -> Result<Vec<Created>, Fault> {
-    let mut session = sessions.lend().await.map_err(|error| Fault::Nothing(error.into()))?;
+async fn together(sessions: &Sessions, births: &[Birth]) -> Result<Vec<Created>, Fault> {
+    let mut session = sessions.lend().await.map_err(unlent)?;
     let leases: Vec<Option<Lease>> = births.iter().map(Birth::lease).collect();
-    let created = transact!(&mut **session, codec, |tx| insert_all(tx, births, &leases))?;
-    created.map_err(|error| Fault::Nothing(error.into()))
+    let nonces: Vec<[u8; 16]> = leases.iter().map(runs::nonce).collect();
+    let tables = rows(births, &leases, &nonces);
+    let mut tries = 0;
+    while let Err(fault) = session.insert_all(&tables).await {
+        match fault {
+            Fault::Again(_) if tries + 1 < TRIES && session.is_sound() => tries += 1,
+            fault => return Err(fault),
+        }
+        let_others_finish(tries).await;
+    }
+    let unheld = births.iter().filter(|birth| birth.run.claim.is_none());
+    let hints: Vec<Hint> = unheld.map(|birth| Hint::Ready(birth.run.key.namespace.clone())).collect();
+    if !hints.is_empty() {
+        // They are only hints: whoever misses one finds out by itself.
+        let _ = session.tell(&hints).await;
+    }
+    Ok(leases.into_iter().map(Created::New).collect())
 }
 
-async fn insert_all(tx: &mut Tx<'_>, births: &[Birth], leases: &[Option<Lease>]) -> Outcome<Vec<Created>> {
-    let nonces: Vec<[u8; 16]> = leases.iter().map(runs::nonce).collect();
-    let mut rows = vec![];
-    for ((birth, lease), nonce) in births.iter().zip(leases).zip(&nonces) {
-        rows.push(runs::row(&birth.run, lease.as_ref(), nonce, false));
-    }
-    insert(tx.session, runs::INSERT, runs::ROW, "", &rows).await.map_err(Halt::Fault)?;
-    let new = |birth| {
-        let Birth { run, parts, .. }: &Birth = birth;
+/// What plain runs are made of.
+fn rows<'b>(births: &'b [Birth], leases: &[Option<Lease>], nonces: &'b [[u8; 16]]) -> Vec<Inserts<'b>> {
+    let each = births.iter().zip(leases).zip(nonces);
+    let rows = each.map(|((birth, lease), nonce)| runs::row(&birth.run, lease.as_ref(), nonce, false));
+    let runs = Inserts { into: runs::INSERT, row: runs::ROW, end: "", rows: rows.collect() };
+    let new = |birth: &'b Birth| {
+        let Birth { run, parts, .. } = birth;
         NewCheckpoint { run: &run.key, checkpoint: &run.checkpoint, parts, next_seq: 0 }
     };
-    insert_checkpoints(tx.session, &births.iter().map(new).collect::<Vec<_>>()).await.map_err(Halt::Fault)?;
-    let unheld = births.iter().filter(|birth| birth.run.claim.is_none());
-    tx.hints.extend(unheld.map(|birth| Hint::Ready(birth.run.key.namespace.clone())));
-    Ok(leases.iter().copied().map(Created::New).collect())
+    let steps = checkpoint_rows(&births.iter().map(new).collect::<Vec<_>>());
+    [runs].into_iter().chain(steps).collect()
 }

@@ -5,7 +5,7 @@
 use super::{
     chain::Chain,
     pool::Pooled,
-    sql::{Done, Fault, Row, Session, Value},
+    sql::{Done, Fault, Inserts, Row, Session, Value},
 };
 use crate::store::{BoxFuture, Hint};
 use hapax_core::canary;
@@ -70,6 +70,10 @@ impl Session for Limited {
 
     fn write_chains<'a>(&'a mut self, chains: &'a [Chain]) -> Done<'a, Vec<bool>> {
         within!(self, write_chains(chains))
+    }
+
+    fn insert_all<'a>(&'a mut self, tables: &'a [Inserts<'a>]) -> Done<'a, ()> {
+        within!(self, insert_all(tables))
     }
 
     fn unless_there(&self) -> &'static str {

@@ -3,7 +3,7 @@
 //! Invariant: a run's rows come and go together, in one transaction.
 
 use super::{
-    commit::{NewCheckpoint, insert_checkpoints},
+    commit::{NewCheckpoint, insert_checkpoint},
     creation::Birth,
     error::{Halt, Outcome, undone},
     journal,
@@ -50,7 +50,7 @@ pub(super) async fn create(tx: &mut Tx<'_>, birth: &Birth, lease: Option<Lease>)
         return Err(Halt::Settle(Ok(Created::Exists(Box::new(found)))));
     }
     let (run, checkpoint) = (&new.key, &new.checkpoint);
-    insert_checkpoints(tx.session, &[NewCheckpoint { run, checkpoint, parts, next_seq: 0 }]).await?;
+    insert_checkpoint(tx.session, NewCheckpoint { run, checkpoint, parts, next_seq: 0 }).await?;
     journal::insert(tx, &new.key, 0, &new.journal, entries).await?;
     for (key, value) in &new.tags {
         tx.execute(

@@ -81,7 +81,7 @@ impl From<InvalidId> for Fault {
 pub(crate) type Done<'a, T> = BoxFuture<'a, Result<T, Fault>>;
 
 /// A value that is bound to a statement.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Value<'a> {
     Int(Option<i64>),
     Text(Option<&'a str>),
@@ -279,6 +279,9 @@ pub(crate) trait Session: Send {
     /// didn't has left nothing.
     fn write_chains<'a>(&'a mut self, chains: &'a [super::chain::Chain]) -> Done<'a, Vec<bool>>;
 
+    /// Inserts rows into tables in one transaction of its own; all of them, or none.
+    fn insert_all<'a>(&'a mut self, tables: &'a [Inserts<'a>]) -> Done<'a, ()>;
+
     /// How "insert unless it is there" ends here: after `INSERT INTO … VALUES (…)`.
     fn unless_there(&self) -> &'static str;
 
@@ -352,20 +355,50 @@ pub(crate) fn portions<T>(mut rest: &[T]) -> impl Iterator<Item = &[T]> {
     })
 }
 
+/// Rows of one table.
+pub(crate) struct Inserts<'v> {
+    /// The table and its columns.
+    pub(crate) into: &'static str,
+    /// The places of a row's values.
+    pub(crate) row: &'static str,
+    /// What follows the rows.
+    pub(crate) end: &'static str,
+    pub(crate) rows: Vec<Vec<Value<'v>>>,
+}
+
+impl Inserts<'_> {
+    /// What its values take in a packet, at the most.
+    #[cfg_attr(
+        not(feature = "mysql"),
+        expect(dead_code, reason = "PostgreSQL takes whatever passes our limits")
+    )]
+    pub(crate) fn size(&self) -> usize {
+        self.rows.iter().flatten().map(Value::size).sum()
+    }
+}
+
 /// Inserts rows by as few statements as their number and their bytes allow.
-pub(crate) async fn insert(
-    session: &mut dyn Session,
-    into: &str,
-    row: &str,
-    end: &str,
-    rows: &[Vec<Value<'_>>],
-) -> Result<(), Fault> {
+pub(crate) async fn insert(session: &mut dyn Session, table: &Inserts<'_>) -> Result<(), Fault> {
+    let Inserts { into, row, end, rows } = table;
     let size = |row: &Vec<Value<'_>>| row.iter().map(Value::size).sum();
     for some in groups(rows, ROWS, GROUP_BYTES, size).into_iter().flat_map(portions) {
-        let sql = format!("{into} VALUES {}{end}", vec![row; some.len()].join(", "));
+        let sql = format!("{into} VALUES {}{end}", vec![*row; some.len()].join(", "));
         session.execute(&sql, &some.concat()).await?;
     }
     Ok(())
+}
+
+/// Inserts rows table by table, in a transaction.
+pub(crate) async fn insert_each(session: &mut dyn Session, tables: &[Inserts<'_>]) -> Result<(), Fault> {
+    session.begin().await.map_err(Fault::before_commit)?;
+    for table in tables {
+        if let Err(fault) = insert(session, table).await {
+            // A session that can't even roll back is closed, which does the same.
+            let _ = session.rollback().await;
+            return Err(fault.before_commit());
+        }
+    }
+    session.commit().await
 }
 
 /// Bytes of rows that one statement takes at the most: far below what any server's packets may hold.

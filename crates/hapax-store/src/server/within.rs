@@ -7,7 +7,7 @@ use super::{
     chain::Chain,
     error::{Halt, reported},
     journal,
-    sql::{Done, Fault, Row, Session, Value},
+    sql::{Done, Fault, Inserts, Row, Session, Value},
     writer::Tx,
 };
 use crate::{
@@ -71,6 +71,10 @@ impl Session for Noted {
     }
 
     fn write_chains<'a>(&'a mut self, _: &'a [Chain]) -> Done<'a, Vec<bool>> {
+        nothing()
+    }
+
+    fn insert_all<'a>(&'a mut self, _: &'a [Inserts<'a>]) -> Done<'a, ()> {
         nothing()
     }
 

@@ -83,7 +83,9 @@ async fn each_loss(kind: Kind, lose: fn(&Proxy, u64)) {
             }
         }
         if !is_lost {
-            assert!(created.iter().all(Result::is_ok) && lost > 8, "two transactions are {lost} messages");
+            // MySQL is told of all rows of a transaction in one message, and to commit it in another.
+            let messages = kind.pick(9, 3);
+            assert!(created.iter().all(Result::is_ok) && lost >= messages, "{lost} messages and no more");
             return;
         }
     }
