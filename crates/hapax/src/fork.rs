@@ -196,7 +196,7 @@ impl Engine {
             label: from.label,
         }
         .seal(&key.run);
-        let journal = if fork.set.is_empty() { carried(record, &checkpoint, rows) } else { vec![] };
+        let journal = if fork.set.is_empty() { carried(record, &checkpoint, &rows) } else { vec![] };
         let mut input = DigestBuilder::new("hapax.fork.v1");
         input.text(run.run.as_str()).u64(step).bytes(&from.digest.0).bytes(&checkpoint.state);
         let mut tags = record.tags.clone();
@@ -244,7 +244,7 @@ fn nothing_in_doubt(record: &RunRecord, step: u64, rows: &[JournalRow]) -> Resul
 }
 
 /// What the step's items have recorded, as rows of the new run.
-fn carried(record: &RunRecord, onto: &Checkpoint, rows: Vec<JournalRow>) -> Vec<JournalRow> {
+fn carried(record: &RunRecord, onto: &Checkpoint, rows: &[JournalRow]) -> Vec<JournalRow> {
     let told = rows.iter().flat_map(|row| row.entries().iter().map(|entry| (row.path_hash, entry.clone())));
     let entries = told.filter_map(|(path_hash, entry)| {
         let entry = match entry {

@@ -47,8 +47,8 @@ fn assert_no_effect(shop: &Shop, [meanwhile, end, again]: [Reply; 3]) {
 
 /// By its own clock its lease would be over for everybody else, and its answer expired.
 fn row_09_a_service_that_is_an_hour_behind(shop: &Shop) {
-    let behind = shop.service(terms(off_by("-3600s")).stands_at("claimed"));
-    let other = shop.service(terms(vec![]));
+    let behind = shop.service(&terms(off_by("-3600s")).stands_at("claimed"));
+    let other = shop.service(&terms(vec![]));
     if shop.kind == Kind::Sqlite {
         return taken_at_once(shop, &behind, &other);
     }
@@ -57,8 +57,8 @@ fn row_09_a_service_that_is_an_hour_behind(shop: &Shop) {
 
 /// By its own clock everybody else's lease would be over, and their answers expired.
 fn row_09_a_service_that_is_an_hour_ahead(shop: &Shop) {
-    let first = shop.service(terms(vec![]).stands_at("claimed"));
-    let ahead = shop.service(terms(off_by("+3600s")));
+    let first = shop.service(&terms(vec![]).stands_at("claimed"));
+    let ahead = shop.service(&terms(off_by("+3600s")));
     if shop.kind == Kind::Sqlite {
         return taken_at_once(shop, &first, &ahead);
     }
@@ -82,8 +82,8 @@ fn taken_at_once(shop: &Shop, first: &Service, second: &Service) {
 fn row_09_a_clock_that_steps_back_by_an_hour(shop: &Shop) {
     let file = shop.beside("clock");
     fs::write(&file, "+3600s\n").expect("a file");
-    let steps = shop.service(terms(off_by_file(&file)).stands_at("claimed"));
-    let other = shop.service(terms(vec![]));
+    let steps = shop.service(&terms(off_by_file(&file)).stands_at("claimed"));
+    let other = shop.service(&terms(vec![]));
     let asked = shop.asked(&steps, CHARGES, KEY);
     steps.until("stands");
     fs::write(&file, "+0s\n").expect("a file");

@@ -6,7 +6,7 @@ use hapax_sim::{charges::CHARGES, kills::Waits};
 
 /// Asks a service whose database is down, and again when it is back.
 fn refuses_while_it_is_down(shop: &Shop, mut down: impl FnMut(bool)) {
-    let service = shop.service(Terms::quick());
+    let service = shop.service(&Terms::quick());
     let before = shop.ask(&service, CHARGES, "before").answer();
     service.until("out before");
     down(true);

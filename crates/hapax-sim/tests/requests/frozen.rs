@@ -31,8 +31,8 @@ enum Wins {
 /// One service is frozen where it stands until another has answered, which waits for the end of its lease. Both clients get
 /// the same answer, and the zombie says this once it goes on.
 fn frozen_at(shop: &Shop, point: &str, wins: Wins, says: &[&str]) {
-    let zombie = shop.service(Terms::quick().stands_at(point));
-    let successor = shop.service(Terms::quick());
+    let zombie = shop.service(&Terms::quick().stands_at(point));
+    let successor = shop.service(&Terms::quick());
     let asked = shop.asked(&zombie, CHARGES, KEY);
     zombie.until("stands");
     zombie.process.freeze();
@@ -91,8 +91,8 @@ fn row_07_frozen_after_the_commit_of_finish_in_before_its_answer(shop: &Shop) {
 /// Who is frozen in a transaction holds the file's only lock, and nobody can take over before it goes on. Its lease is over
 /// then, so either may win.
 fn frozen_with_the_file_locked(shop: &Shop, point: &str) {
-    let zombie = shop.service(Terms::quick().stands_at(point));
-    let successor = shop.service(Terms::quick());
+    let zombie = shop.service(&Terms::quick().stands_at(point));
+    let successor = shop.service(&Terms::quick());
     let asked = shop.asked(&zombie, CHARGES, KEY);
     zombie.until("stands");
     zombie.process.freeze();
@@ -128,7 +128,7 @@ mod on_servers {
 
 /// Its finish was accepted and its COMMIT arrives late: whoever would take over waits for that, and gives its answer.
 fn row_07_frozen_with_its_commit_on_its_way(shop: &Shop) {
-    let (proxy, successor) = (proxy(shop), shop.service(Terms::quick()));
+    let (proxy, successor) = (proxy(shop), shop.service(&Terms::quick()));
     let (zombie, asked) = about_to_commit(shop, &proxy, Proxy::hold_request);
     zombie.process.freeze();
     let rival = shop.asked(&successor, FEES, KEY);

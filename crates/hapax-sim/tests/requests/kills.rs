@@ -29,8 +29,8 @@ on_each! {
 
 /// One service is killed where it stands, and another gets the same request; what that one says first.
 fn killed_at(shop: &Shop, point: &str) -> (Service, Answer) {
-    let dies = shop.service(Terms::quick().stands_at(point));
-    let lives = shop.service(Terms::quick());
+    let dies = shop.service(&Terms::quick().stands_at(point));
+    let lives = shop.service(&Terms::quick());
     let asked = shop.asked(&dies, CHARGES, KEY);
     dies.until("stands");
     dies.process.kill();
@@ -131,7 +131,7 @@ pub(crate) fn about_to_commit(
 ) -> (Service, JoinHandle<reqwest::Result<Reply>>) {
     let url = proxy.url(&shop.url).expect("an address");
     let terms = Terms { lease_ms: 60_000, url: Some(&url), ..Terms::default() };
-    let service = shop.service(terms.stands_at("charging"));
+    let service = shop.service(&terms.stands_at("charging"));
     let asked = shop.asked(&service, FEES, KEY);
     service.until("stands");
     shop.sql("UPDATE hapax_requests SET lease_until = 0");
@@ -143,7 +143,7 @@ pub(crate) fn about_to_commit(
 
 /// It never arrives: nothing was charged, and another does it.
 fn row_05_killed_with_its_commit_on_its_way(shop: &Shop) {
-    let (proxy, lives) = (proxy(shop), shop.service(Terms::quick()));
+    let (proxy, lives) = (proxy(shop), shop.service(&Terms::quick()));
     let (dies, asked) = about_to_commit(shop, &proxy, Proxy::hold_request);
     dies.process.kill();
     proxy.cut();
@@ -155,7 +155,7 @@ fn row_05_killed_with_its_commit_on_its_way(shop: &Shop) {
 
 /// It has arrived: it was charged, and another gives the answer that nobody got.
 fn row_05_killed_with_the_answer_to_its_commit_on_its_way(shop: &Shop) {
-    let (proxy, lives) = (proxy(shop), shop.service(Terms::quick()));
+    let (proxy, lives) = (proxy(shop), shop.service(&Terms::quick()));
     let (dies, asked) = about_to_commit(shop, &proxy, Proxy::hold_reply);
     let waits = Waits::begin(PATIENCE);
     while shop.sql("SELECT line FROM effects").is_empty() {
@@ -189,10 +189,10 @@ fn rng(test: &str) -> Rng {
 fn services_are_killed_at_random_and_each_request_takes_effect_once(shop: &Shop) {
     let kills = if env::var_os("HAPAX_LONG").is_some() { 300 } else { 15 };
     let terms = || Terms { lease_ms: 300, ..Terms::default() };
-    let (mut rng, lives) = (rng("requests"), shop.service(terms()));
+    let (mut rng, lives) = (rng("requests"), shop.service(&terms()));
     let (mut keys, mut answers, mut cut_off) = (BTreeSet::new(), vec![], 0);
     for kill in 0..kills {
-        let dies = shop.service(terms());
+        let dies = shop.service(&terms());
         let (nth, turns) = (1 + rng.below(LINES), rng.below(TURNS));
         let batch: Vec<String> = (0..BATCH).map(|number| format!("k{kill}-{number}")).collect();
         let asked: Vec<_> = batch.iter().map(|key| shop.asked(&dies, CHARGES, key)).collect();

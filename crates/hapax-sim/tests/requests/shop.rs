@@ -115,7 +115,7 @@ impl Shop {
     }
 
     /// Starts a service, and waits until it listens.
-    pub(crate) fn service(&self, terms: Terms<'_>) -> Service {
+    pub(crate) fn service(&self, terms: &Terms<'_>) -> Service {
         let url = terms.url.unwrap_or(&self.url);
         let ledger = self.party.socket().display().to_string();
         let (lease, conflicts) =
@@ -170,7 +170,7 @@ impl Shop {
     fn effects(&self) -> BTreeMap<(String, String), Vec<String>> {
         let mut effects = BTreeMap::new();
         for line in self.sql("SELECT line FROM effects ORDER BY line") {
-            let mut words = line.split(' ').map(str::to_owned);
+            let mut words = line.split_whitespace().map(str::to_owned);
             let (phase, key) = (words.next().expect("a phase"), words.next().expect("a key"));
             let earlier = effects.insert((phase, key), words.collect());
             assert_eq!(earlier, None, "an effect is there twice: {line}");
@@ -193,7 +193,9 @@ impl Shop {
             assert_eq!(end.status, Outcome::Succeeded, "{key}");
             let stored: Answer = serde_json::from_slice(&end.response_payload).expect("an answer");
             let charge = effects.remove(&("charge".into(), key.clone())).expect("a charge");
-            assert_eq!(charge, [stored.token.clone(), stored.receipt.clone()], "{key}");
+            // What called nobody outside has no receipt.
+            let told = [&stored.token, &stored.receipt].into_iter().filter(|word| !word.is_empty());
+            assert!(charge.iter().eq(told), "{key}: {charge:?}, and {stored:?} was stored");
             if path == CHARGES {
                 assert!(
                     effects.remove(&("reserve".into(), key.clone())).is_some(),

@@ -142,12 +142,35 @@ const HTTP_PROVOCATIONS: &[(Code, Provocation)] = provocations! {
 };
 
 /// Not of the library: the tests of `hapax-cli` meet them.
-const OF_THE_COMMAND_LINE: [Code; 5] =
-    [code::USAGE, code::SYSTEM, code::BAD_PROGRAM, code::FINDS_WORK, code::INTERRUPTED];
+const OF_THE_COMMAND_LINE: [Code; 6] = [
+    code::USAGE,
+    code::SYSTEM,
+    code::BAD_PROGRAM,
+    code::FINDS_WORK,
+    code::INTERRUPTED,
+    code::REQUEST_NOT_FOUND,
+];
+
+/// What clients of a service are told: the tests of `hapax-requests` meet them over sockets.
+const OF_REQUESTS: [Code; 12] = [
+    code::REQUEST_KEY_MISSING,
+    code::REQUEST_KEY_INVALID,
+    code::REQUEST_NO_PRINCIPAL,
+    code::REQUEST_NAME_INVALID,
+    code::REQUEST_BODY_BROKEN,
+    code::REQUEST_BODY_TOO_LARGE,
+    code::REQUEST_MISMATCH,
+    code::REQUEST_IN_FLIGHT,
+    code::REQUEST_STORE_DOWN,
+    code::REQUEST_ANSWER_TOO_LARGE,
+    code::REQUEST_LOST,
+    code::REQUEST_UNREADABLE,
+];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_code_can_be_met() {
-    for code in code::ALL.iter().filter(|code| !OF_THE_COMMAND_LINE.contains(code)) {
+    let elsewhere = |code: &Code| OF_THE_COMMAND_LINE.contains(code) || OF_REQUESTS.contains(code);
+    for code in code::ALL.iter().filter(|code| !elsewhere(code)) {
         let mut provocations = PROVOCATIONS.iter().chain(HTTP_PROVOCATIONS);
         let provoke = provocations.find(|(provoked, _)| provoked == code);
         if provoke.is_none() && OF_HTTP.contains(code) && cfg!(not(feature = "http")) {
