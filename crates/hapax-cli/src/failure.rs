@@ -334,6 +334,28 @@ fn cure_of_http(code: Code) -> &'static str {
         code::HTTP_NO_ANSWER => "see whether the other side is up and trusted, then `retry`",
         code::HTTP_TOO_LARGE => "raise `max_body`, or ask for less; then `retry`",
         code::HTTP_BODY => "mend the type that it is read as, then `retry`",
+        _ => cure_of_requests(code),
+    }
+}
+
+/// What a client of a service is told, and what an operator meets.
+fn cure_of_requests(code: Code) -> &'static str {
+    match code {
+        code::REQUEST_KEY_MISSING => {
+            "send an `Idempotency-Key`: a string in quotes that no other request has"
+        }
+        code::REQUEST_KEY_INVALID => "send one `Idempotency-Key`: one string in quotes, of 1 to 255 bytes",
+        code::REQUEST_NO_PRINCIPAL => "send what the service knows its clients by",
+        code::REQUEST_NAME_INVALID => "shorten the principal or the route, and leave control characters out",
+        code::REQUEST_BODY_BROKEN => "send the request again, whole and with the same key",
+        code::REQUEST_BODY_TOO_LARGE => "send less, or raise `max_request_bytes`",
+        code::REQUEST_MISMATCH => "send the first request again as it was, or this one with a key of its own",
+        code::REQUEST_IN_FLIGHT => "send it again later with the same key, or let the service wait",
+        code::REQUEST_STORE_DOWN => {
+            "see whether the store of the requests is up; send it again with the same key"
+        }
+        code::REQUEST_ANSWER_TOO_LARGE => "answer with less, or raise `max_response_bytes`",
+        code::REQUEST_LOST => "send it again later with the same key",
         code::REQUEST_UNREADABLE => "mend the request, and send it with a key of its own",
         code::REQUEST_NOT_FOUND => {
             "look for it with `requests list`; it may live in another store or namespace, or be swept"

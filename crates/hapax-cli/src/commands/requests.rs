@@ -65,7 +65,7 @@ Examples:
 /// Deleted in one transaction; services wait for no longer than that takes.
 const BATCH: usize = 500;
 
-/// Show the requests that take effect once by their key; release one, delete what has expired
+/// Show the requests that take effect once by their key; release or sweep them
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Requests {

@@ -188,7 +188,8 @@ fn words(kind: Kind, message: &str) -> &'static str {
         ("begin", _) => "BEGIN ISOLATION",
         // Alone in its packet: isolation levels have names that begin like it.
         ("commit", Kind::MySql) => "\u{3}COMMIT",
-        ("commit", _) => "COMMIT\0",
+        ("commit", Kind::Introspection) => "TO DEFAULT; COMMIT",
+        ("commit", _) => "\u{b}COMMIT",
         // The result is in no statement of the closure.
         ("marker", _) => "receipt ",
         ("number", _) => "SELECT pg_current_xact_id",

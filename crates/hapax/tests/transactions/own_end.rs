@@ -74,7 +74,7 @@ fn an_item_ends_behind_a_transaction_for_which_its_node_did_not_wait() {
         let engine = process.build(known_by(&url));
         let flow = engine.register(Graph::new("leaving", 1, PAY).node(PAY, pay), ()).await.unwrap();
         let mut events = engine.events();
-        proxy.hold_request("COMMIT\0");
+        proxy.hold_request("\u{b}COMMIT");
         let run = flow.start("run", Board::default()).await.unwrap();
         way.paid.take().await;
         proxy.wait_for_hold();

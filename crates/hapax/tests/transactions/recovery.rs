@@ -148,7 +148,11 @@ fn parked(runs: &Runs, shop: &Shop, way: &Way, meanwhile: impl FnOnce()) -> Boar
 fn row_13_a_lock_that_is_not_given_in_time_parks_the_run(kind: Kind, strategy: Strategy) {
     let shop = Shop::open(kind, strategy);
     let (proxy, url) = shop.proxy();
-    proxy.hold_request(if kind == Kind::MySql { "\u{3}COMMIT" } else { "COMMIT\0" });
+    proxy.hold_request(match (kind, strategy) {
+        (Kind::MySql, _) => "\u{3}COMMIT",
+        (_, MARKER) => "\u{b}COMMIT",
+        _ => "TO DEFAULT; COMMIT",
+    });
     let (runs, zombie_way, way) = (Runs::In(memory()), Way::default(), Way::default());
     let zombie = Process::doomed(&runs.open());
     zombie.run(async {
