@@ -1,5 +1,6 @@
 //! The stages that are cargo commands: format, lints, features, documentation, tests.
 
+use std::num::NonZero;
 use std::path::Path;
 use std::process::Command;
 
@@ -16,8 +17,10 @@ const REQUESTS_FEATURES: &[&str] = &["axum", "engine", "redis", "tonic"];
 /// The HTTP effect isn't on by default. It is tested apart: the tests of the compiler's messages build all that their crate
 /// is given anew, and TLS would double their time.
 const WITH_HTTP: &str = "-p hapax --features full,test-tls";
-/// Nor are the stores in servers.
-const WITH_SERVERS: &str = "-p hapax-store --features postgres,mysql";
+/// Nor are the stores in servers, whose tests need them; others of the workspace ask for them anyway, so nothing is built twice.
+const WITH_SERVERS: &str = "--workspace --features hapax-store/postgres,hapax-store/mysql";
+/// Tests wait for disks, servers and processes more than they compute.
+const TESTS_PER_CORE: usize = 2;
 
 /// The target on which the core must compile: it has neither threads, files nor a clock, so a core
 /// that compiles there has no I/O hidden in it.
@@ -55,20 +58,20 @@ pub(super) fn tests(context: &Context) -> Result<(), Failure> {
     let servers = Servers::start().map_err(fail)?;
     let nextest = context.cargo("nextest --version").succeeds();
     let runner = servers.shared_with(context.cargo(if nextest { "nextest run" } else { "test" }));
-    let all = runner.clone().args(if nextest { "--workspace" } else { "--workspace --lib --bins --tests" });
+    let threads = TESTS_PER_CORE * std::thread::available_parallelism().map_or(1, NonZero::get);
+    let runner = if nextest { runner.arg(format!("--test-threads={threads}")) } else { runner };
+    let all = runner.clone().args(WITH_SERVERS).args(if nextest { "" } else { "--lib --bins --tests" });
     if context.long {
         all.env("HAPAX_LONG", "1").run()?;
     } else {
         all.run()?;
     }
-    runner.clone().args(WITH_HTTP).args("--lib --test http --test bad_input --test stores").run()?;
-    runner.args(WITH_SERVERS).args("--lib --test postgres --test mysql --test servers").run()
+    runner.args(WITH_HTTP).args("--lib --test http --test bad_input --test stores").run()
 }
 
 pub(super) fn doctests(context: &Context) -> Result<(), Failure> {
-    context.cargo("test --workspace --doc").run()?;
-    context.cargo("test --doc").args(WITH_HTTP).run()?;
-    context.cargo("test --doc").args(WITH_SERVERS).run()
+    context.cargo("test --doc").args(WITH_SERVERS).run()?;
+    context.cargo("test --doc").args(WITH_HTTP).run()
 }
 
 /// Whether the standard library of a target is installed. Asks rustc, not rustup: a toolchain from

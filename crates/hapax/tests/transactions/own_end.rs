@@ -134,7 +134,7 @@ fn a_closure_that_hangs_gives_its_file_back_when_its_time_is_over() {
         let engine = process.build(shop.builder());
         let flow = engine.register(graph, ()).await.unwrap();
         let run = flow.start("run", Board::default()).await.unwrap();
-        let ended = tokio::time::timeout(Duration::from_secs(60), run.wait()).await;
+        let ended = tokio::time::timeout(Duration::from_secs(20), run.wait()).await;
         ended.expect("the file isn't held for ever")
     });
     assert_eq!(failure(&end.unwrap_err()).code, code::NODE_TIMEOUT);
