@@ -30,7 +30,7 @@ pub(super) fn run(context: &Context) -> Result<(), Failure> {
     }
     let build = context.cargo("build -q");
     examples.iter().fold(build, |build, example| build.arg("-p").arg(&example.package)).run()?;
-    examples.iter().try_for_each(|example| check(context, example))
+    examples.iter().try_for_each(check)
 }
 
 fn find(folder: &Path) -> Result<Vec<Example>, String> {
@@ -53,16 +53,15 @@ fn load(folder: &Path) -> Result<Example, String> {
     Ok(Example { package: package.to_owned(), args, expected: read("expected.txt")? })
 }
 
-fn check(context: &Context, example: &Example) -> Result<(), Failure> {
+fn check(example: &Example) -> Result<(), Failure> {
     let Example { package, args, .. } = example;
     let separator = if args.is_empty() { "" } else { " -- " };
     let reproduce = format!("cargo run -q -p {package}{separator}{args}");
     let fail = |what: String| Failure { what, reproduce: reproduce.clone() };
     let folder = ScratchFolder::new(package).map_err(|e| fail(format!("no temporary folder: {e}")))?;
-    let manifest = context.root.join("Cargo.toml");
-    let command = Cmd::new("cargo run -q --manifest-path", &folder.0);
-    let command = command.arg(manifest.to_string_lossy()).arg("-p").arg(package);
-    let command = command.args(separator).args(args);
+    // All are built at once, with one set of features: cargo would build what they share anew for each of them.
+    let built = std::env::current_exe().map_err(|e| fail(format!("no folder of programs: {e}")))?;
+    let command = Cmd::new("env", &folder.0).arg(built.with_file_name(package).to_string_lossy()).args(args);
     println!("$ {reproduce}");
     let captured = command.capture(RUN_LIMIT).map_err(|e| fail(format!("{package} could not start: {e}")))?;
     let what = match captured.status {
