@@ -29,7 +29,7 @@ use crate::{
     error::StoreError,
     server::{
         OnServer, ServerStore,
-        address::{check_path, check_prefix, hidden, understood},
+        address::{check_password, check_path, check_prefix, hidden, understood},
         clock_of,
         options::{Options, shared_options},
         pool::Sessions,
@@ -71,6 +71,9 @@ const WORDS: Words = Words {
     ],
     turn_on: "ssl_cert and ssl_key",
 };
+
+/// What the driver reads from an address, and we replace.
+const UNHEARD: [&str; 4] = ["require_ssl", "verify_ca", "verify_identity", "built_in_roots"];
 
 /// How a server is used.
 ///
@@ -162,8 +165,13 @@ fn identity(server: &Settings, address: &Opts) -> String {
 /// The parts of an address, with what every session of ours asks of its connection.
 fn address(url: &str) -> Result<(Opts, Mode), String> {
     check_path(url)?;
-    let (url, tls) = tls::take(&understood(url, "mysql")?, &WORDS)?;
+    check_password(url)?;
+    let (url, mut tls) = tls::take(&understood(url, "mysql")?, &WORDS)?;
+    check_unheard(&url)?;
     let opts = Opts::from_url(&url).map_err(|error| error.to_string())?;
+    if opts.socket().is_some() {
+        tls.mode = over_socket(tls.mode)?;
+    }
     if opts.db_name().is_none_or(str::is_empty) {
         return Err("it names no database: mysql://user:password@host:3306/database".into());
     }
@@ -178,6 +186,30 @@ fn address(url: &str) -> Result<(Opts, Mode), String> {
         .prefer_socket(false);
     let opts = opts.tcp_keepalive(Some(keep_alive)).ssl_opts(encryption(&tls));
     Ok((opts.into(), tls.mode))
+}
+
+/// Refuses the driver's own words for encryption: ours are in their place, so nobody would hear them.
+fn check_unheard(url: &str) -> Result<(), String> {
+    let options = url.split_once('?').map_or("", |(_, options)| options);
+    let mut names = options.split('&').map(|option| option.split('=').next().unwrap_or_default());
+    let word = match names.find(|name| UNHEARD.contains(name)) {
+        None => return Ok(()),
+        Some("verify_ca") => WORDS.of(Mode::VerifyCa),
+        Some("verify_identity") => WORDS.of(Mode::VerifyFull),
+        Some("built_in_roots") => format!("{}=…", WORDS.root),
+        Some(_) => WORDS.of(Mode::Require),
+    };
+    Err(format!("encryption is demanded in the words of MySQL's own clients: write {word}"))
+}
+
+/// What a socket of this machine can do: nobody else hears it, and the driver doesn't encrypt it.
+fn over_socket(mode: Mode) -> Result<Mode, String> {
+    match mode {
+        Mode::Disable | Mode::Prefer => Ok(Mode::Disable),
+        mode => {
+            Err(format!("a socket isn't encrypted: leave {} out, or name the server's host", WORDS.of(mode)))
+        }
+    }
 }
 
 fn encryption(tls: &Tls) -> Option<SslOpts> {
@@ -222,5 +254,29 @@ mod tests {
     fn an_address_of_ipv6_stands_in_brackets() {
         let (opts, _) = address("mysql://root@[::1]:3306/orders").unwrap();
         assert_eq!((opts.ip_or_hostname(), opts.tcp_port()), ("::1", 3306));
+    }
+
+    #[test]
+    fn what_would_go_unheard_is_refused_with_the_word_for_it() {
+        let refused = |url: &str| address(url).map(drop).unwrap_err();
+        for (option, word) in [
+            ("require_ssl=true", "ssl-mode=REQUIRED"),
+            ("x=1&verify_ca=true", "ssl-mode=VERIFY_CA"),
+            ("verify_identity=true", "ssl-mode=VERIFY_IDENTITY"),
+            ("built_in_roots=false", "ssl-ca=…"),
+            ("ssl-mode=DISABLED&require_ssl=true", "ssl-mode=REQUIRED"),
+        ] {
+            let said = refused(&format!("mysql://me@db/orders?{option}"));
+            assert!(said.ends_with(&format!("write {word}")), "{said}");
+        }
+        assert!(refused("mysql://me:p@ss@db/orders").contains("%40"));
+    }
+
+    #[test]
+    fn a_socket_is_not_encrypted_and_whoever_demands_it_is_told() {
+        let place = "mysql://me@localhost/orders?socket=%2Frun%2Fmysqld.sock";
+        let (opts, mode) = address(place).unwrap();
+        assert_eq!((opts.ssl_opts().is_none(), mode), (true, Mode::Disable));
+        assert!(address(&format!("{place}&ssl-mode=REQUIRED")).unwrap_err().contains("ssl-mode=REQUIRED"));
     }
 }

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     error::StoreError,
     server::{
-        NO_STORE, RIGHTS, TABLES, rights_missing,
+        NO_STORE, RIGHTS, TABLES, VERSION_LOST, rights_missing,
         sql::{Fault, Session, Value, one, places, values},
         tables_missing,
     },
@@ -139,10 +139,28 @@ async fn make(session: &mut MySession, what: &str) -> Result<Result<(), Fault>, 
     // Another process may have been faster, or newer.
     let found = version(session).await.map_err(about)?;
     check(what, found.as_ref())?;
-    let applied = apply(session, found.map_or(0, |(version, _)| version)).await;
+    let from = found.map_or(0, |(version, _)| version);
+    // Tables without a version are what whoever made them was killed in, unless they hold something.
+    if from < 1 && holds_anything(session).await.map_err(about)? {
+        return Err(refused(what, VERSION_LOST, code::CANNOT_OPEN));
+    }
+    let applied = apply(session, from).await;
     // The lock of a session that can't give it back ends with the session.
     let unlocked = session.rows("SELECT RELEASE_LOCK(?)", values![lock_name(session).as_str()]).await;
     Ok(applied.and(unlocked.map(drop)))
+}
+
+/// Whether any of our tables has a row.
+async fn holds_anything(session: &mut MySession) -> Result<bool, Fault> {
+    for table in TABLES {
+        let name = session.table(table);
+        if is_there(session, &name).await?
+            && one(session, &format!("SELECT 1 FROM {table} LIMIT 1"), values![]).await?.is_some()
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn check(what: &str, found: Option<&(i64, String)>) -> Result<(), StoreError> {

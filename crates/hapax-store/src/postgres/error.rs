@@ -85,6 +85,10 @@ pub(super) fn cannot_connect(what: &str, config: &Config, error: &Error) -> Stor
         Some("42704") => "upgrade the server: it must be PostgreSQL 13 or newer".to_owned(),
         // Too many sessions, or a server that starts or stops: later it may work.
         Some("53300" | "57P03" | "57P01") => return StoreError::Retry(told(error).into()),
+        // The driver has no other sign for it than its words.
+        None if deepest(error) == "password missing" => {
+            "give the password in the address: postgres://user:password@host/database".to_owned()
+        }
         _ => "check that the server runs, and its address".to_owned(),
     };
     refused(what, format!("{}: {cure}", deepest(error)), code::CANNOT_OPEN)

@@ -187,6 +187,9 @@ fn address(url: &str) -> Result<(Config, MakeRustlsConnect), String> {
     check_password(url)?;
     let (url, encryption) = take(&understood(url, "postgres")?, &WORDS)?;
     let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| deepest(&error))?;
+    if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
+        return Err("it names no host: postgres://user:password@host/database".into());
+    }
     if config.get_connect_timeout().is_none() {
         config.connect_timeout(CONNECT);
     }

@@ -7,7 +7,7 @@ use super::{connection::PgSession, error::refused};
 use crate::{
     error::StoreError,
     server::{
-        NO_STORE, TABLES,
+        NO_STORE, TABLES, VERSION_LOST,
         error::{all_runs, undone},
         rights_missing,
         sql::{Fault, Row, Session, one, values},
@@ -123,8 +123,8 @@ pub(super) async fn migrate(session: &mut PgSession, what: &str, must_exist: boo
     if has_tables(session).await.map_err(about)? {
         lacking(missing_for_tables(session).await.map_err(about)?)?;
         let found = version(session).await.map_err(about)?;
-        check(what, &found)?;
-        if found.0 == ours() {
+        found.iter().try_for_each(|found| check(what, found))?;
+        if found.is_some_and(|(version, _)| version == ours()) {
             return demand_tables(session, what).await;
         }
     } else if must_exist {
@@ -133,14 +133,12 @@ pub(super) async fn migrate(session: &mut PgSession, what: &str, must_exist: boo
     lacking(missing_for_schema(session, "CREATE").await.map_err(about)?)?;
     session.begin().await.map_err(about)?;
     let applied = apply(session).await.map_err(about);
-    match applied {
-        Ok(()) => session.commit().await.map_err(about),
-        Err(error) => {
-            // A session that can't roll back is closed, which does the same.
-            let _ = session.rollback().await;
-            Err(error)
-        }
+    if let Ok(true) = applied {
+        return session.commit().await.map_err(about);
     }
+    // A session that can't roll back is closed, which does the same.
+    let _ = session.rollback().await;
+    applied.and_then(|_| Err(refused(what, VERSION_LOST, code::CANNOT_OPEN)))
 }
 
 fn check(what: &str, (version, program): &(i64, String)) -> Result<(), StoreError> {
@@ -156,13 +154,18 @@ fn check(what: &str, (version, program): &(i64, String)) -> Result<(), StoreErro
     Err(refused(what, why, code::SCHEMA_TOO_NEW))
 }
 
-async fn apply(session: &mut PgSession) -> Result<(), Fault> {
+/// Makes the tables, behind the lock, all of them or none. `false`: some are there, and nobody knows of which version.
+async fn apply(session: &mut PgSession) -> Result<bool, Fault> {
     session.rows("SELECT 1 FROM pg_advisory_xact_lock(?)", values![LOCK]).await?;
-    let from = if has_tables(session).await? { version(session).await?.0 } else { 0 };
-    if from == 0 {
-        session
-            .script("CREATE TABLE hapax_schema (version BIGINT PRIMARY KEY, program TEXT NOT NULL)")
-            .await?;
+    let found = if has_tables(session).await? { version(session).await? } else { None };
+    let from = found.map_or(0, |(version, _)| version);
+    if from < 1 {
+        if missing(session).await?.len() < TABLES.len() {
+            return Ok(false);
+        }
+        let sql =
+            "CREATE TABLE IF NOT EXISTS hapax_schema (version BIGINT PRIMARY KEY, program TEXT NOT NULL)";
+        session.script(sql).await?;
     }
     for migration in MIGRATIONS.iter().skip(usize::try_from(from).unwrap_or(0)) {
         let planned = migration.replace(" WHERE created_at > 0", "");
@@ -173,7 +176,7 @@ async fn apply(session: &mut PgSession) -> Result<(), Fault> {
         let sql = "INSERT INTO hapax_schema (version, program) VALUES (?, ?)";
         session.execute(sql, values![ours(), program_name().as_str()]).await?;
     }
-    Ok(())
+    Ok(true)
 }
 
 /// The version of this program's tables.
@@ -190,27 +193,30 @@ async fn has_tables(session: &mut PgSession) -> Result<bool, Fault> {
     Ok(one(session, sql, values![table.as_str(), schema.as_str()]).await?.is_some())
 }
 
-/// The version of the database's tables, and the program that made them.
-async fn version(session: &mut PgSession) -> Result<(i64, String), Fault> {
+/// The version of the database's tables, and the program that made them; `None`: its row is gone.
+async fn version(session: &mut PgSession) -> Result<Option<(i64, String)>, Fault> {
     let sql = "SELECT version, program FROM hapax_schema ORDER BY version DESC LIMIT 1";
     let row = one(session, sql, values![]).await?;
-    let row = row.ok_or_else(|| Fault::damage("its schema version is missing"))?;
-    Ok((row.int(0)?, row.text(1)?.to_owned()))
+    row.map(|row| Ok((row.int(0)?, row.text(1)?.to_owned()))).transpose()
 }
 
 /// Refuses a database that has lost tables.
 async fn demand_tables(session: &mut PgSession, what: &str) -> Result<(), StoreError> {
     let about = |fault: Fault| undone(fault, &all_runs(&Namespace::default()));
-    let (names, schema) = (TABLES.map(|table| session.table(table)), session.schema());
-    let sql = "SELECT t.name FROM unnest(string_to_array(?, ' ')) AS t(name) WHERE NOT EXISTS \
-               (SELECT 1 FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace \
-               WHERE c.relname = t.name AND n.nspname = ?)";
-    let rows = session.rows(sql, values![names.join(" ").as_str(), schema.as_str()]).await.map_err(about)?;
-    let missing = texts(&rows).map_err(about)?;
+    let missing = missing(session).await.map_err(about)?;
     if missing.is_empty() {
         return Ok(());
     }
     Err(refused(what, tables_missing(&missing), code::CANNOT_OPEN))
+}
+
+/// Our tables that aren't there.
+async fn missing(session: &mut PgSession) -> Result<Vec<String>, Fault> {
+    let (names, schema) = (TABLES.map(|table| session.table(table)), session.schema());
+    let sql = "SELECT t.name FROM unnest(string_to_array(?, ' ')) AS t(name) WHERE NOT EXISTS \
+               (SELECT 1 FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace \
+               WHERE c.relname = t.name AND n.nspname = ?)";
+    texts(&session.rows(sql, values![names.join(" ").as_str(), schema.as_str()]).await?)
 }
 
 /// The statements that would grant what is done with the tables and isn't allowed; of the program's own only reading is.

@@ -27,7 +27,6 @@ pub(crate) fn understood(url: &str, scheme: &str) -> Result<String, String> {
 }
 
 /// Refuses an address whose password would be cut.
-#[cfg(any(feature = "postgres", test))]
 pub(crate) fn check_password(url: &str) -> Result<(), String> {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let authority = rest.split(['/', '?']).next().unwrap_or_default();

@@ -81,8 +81,15 @@ pub(crate) const RIGHTS: [&str; 4] = ["SELECT", "INSERT", "UPDATE", "DELETE"];
 
 /// What is said of tables that aren't there, beside others that are.
 pub(crate) fn tables_missing(missing: &[String]) -> String {
-    format!("its tables {} are gone: restore them from a backup", missing.join(", "))
+    match missing {
+        [one] => format!("its table {one} is gone: restore it from a backup"),
+        several => format!("its tables {} are gone: restore them from a backup", several.join(", ")),
+    }
 }
+
+/// What is said of tables of which nobody knows any more how they were made.
+pub(crate) const VERSION_LOST: &str =
+    "its tables hold runs, and hapax_schema doesn't say of which version they are: restore it from a backup";
 
 /// What is said of a database without our tables where they must be there.
 pub(crate) const NO_STORE: &str =

@@ -61,6 +61,12 @@ impl Words {
                 CertificateError::UnknownIssuer | CertificateError::BadSignature => {
                     format!("name the file with the certificate of its authority: {}=…", self.root)
                 }
+                // One that was made without a word about its use is an authority's.
+                reason if reason.to_string().contains("CaUsedAsEndEntity") => {
+                    "it is an authority's own: make the server one that isn't (openssl req -x509 -addext \
+                     basicConstraints=critical,CA:FALSE), and name that file as its authority"
+                        .into()
+                }
                 _ => "give the server a certificate that is valid".into(),
             },
             _ => "check the TLS settings of the server".into(),

@@ -11,6 +11,7 @@ on_both! {
     rights_that_come_with_a_role_are_enough,
     who_may_not_make_the_tables_is_told_what_it_takes,
     tables_that_are_gone_are_missed_at_once,
+    runs_whose_version_is_lost_are_not_taken_for_an_empty_store,
     a_user_who_may_open_three_sessions_does_all_with_them,
 }
 
@@ -123,7 +124,23 @@ async fn tables_that_are_gone_are_missed_at_once(kind: Kind) {
     kind.store(&url).await;
     sql(&url, "DROP TABLE hapax_letters");
     let (said, code) = kind.refusal(&url).await;
-    assert!(code == code::CANNOT_OPEN && said.contains("hapax_letters are gone"), "{said}");
+    assert!(code == code::CANNOT_OPEN && said.contains("hapax_letters is gone"), "{said}");
+}
+
+async fn runs_whose_version_is_lost_are_not_taken_for_an_empty_store(kind: Kind) {
+    for lost in [
+        "UPDATE hapax_schema SET version = 0",
+        "DELETE FROM hapax_schema",
+        "DROP TABLE hapax_schema",
+        "DROP TABLE hapax_keys",
+    ] {
+        let url = kind.database();
+        Sample::run("r").hold(&kind.store(&url).await).await;
+        sql(&url, "DROP TABLE IF EXISTS hapax_journal");
+        sql(&url, lost);
+        let (said, code) = kind.refusal(&url).await;
+        assert!(code == code::CANNOT_OPEN && said.contains("restore"), "{lost}: {said}");
+    }
 }
 
 /// Whoever comes fourth waits for one of the three.
