@@ -217,6 +217,8 @@ pub mod code {
         WORKSPACE = "HX0130";
         /// A ledger or a receipt can't be written or read.
         LEDGER = "HX0131";
+        /// A review wasn't content after as many rounds as it may take.
+        AGENT_ROUNDS = "HX0132";
     }
 }
 

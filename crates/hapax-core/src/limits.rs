@@ -448,3 +448,12 @@ pub const AGENT_LOG_LINES: u32 = 200;
 /// assert!(AGENT_CACHE_ENTRIES * AGENT_LINE_BYTES < 1 << 30, "the largest cache stays below a gigabyte");
 /// ```
 pub const AGENT_CACHE_ENTRIES: usize = 1000;
+
+/// Rounds of review and change that a task may take in a flow of agents, unless its run says otherwise: who isn't content then
+/// won't be.
+///
+/// ```
+/// use hapax_core::limits::{AGENT_RESTARTS, AGENT_REVIEW_ROUNDS};
+/// assert_eq!(AGENT_REVIEW_ROUNDS, AGENT_RESTARTS, "as patient as with an agent that dies");
+/// ```
+pub const AGENT_REVIEW_ROUNDS: u32 = 5;

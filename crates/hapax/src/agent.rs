@@ -11,12 +11,14 @@
 //! | [`protocol`], [`frame`] | the messages, and lines of bounded length |
 //! | [`kit`] | the agent's side: three lines make an agent |
 //! | [`mock`] | an agent with faults by script, for tests |
+//! | [`flows`] | build, review, change, update the specification: as a graph that is ready |
 //! | [`receipt`], [`ledger`] | one receipt for each command, and a run's journal as files |
 
 mod cache;
 mod command;
 mod desk;
 mod error;
+pub mod flows;
 pub mod frame;
 mod inside;
 mod install;
