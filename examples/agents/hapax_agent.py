@@ -541,9 +541,12 @@ class Cache:
             return entry["event"] if entry and entry["state"] == "done" else None
 
     def start(self, key):
+        """Notes that the work begins, and says whether it had begun before and was cut off."""
         with self._lock:
+            was_cut_off = self._open.get(key) == "started"
             self._write(key, "started", False, None)
             self._shrink()
+            return was_cut_off
 
     def done(self, key, event):
         with self._lock:
@@ -650,11 +653,16 @@ def _try_flock(file):
 
 
 class Task:
-    """One piece of work: what is asked for, where to look, where to write, and how to tell how it goes."""
+    """One piece of work: what is asked for, where to look, where to write, and how to tell how it goes.
 
-    def __init__(self, agent, command, key, staging):
+    `was_cut_off` says that an earlier attempt began and didn't end: what it did outside of the staging folder may have
+    happened. Whoever sends mails or deploys looks first, by `key`.
+    """
+
+    def __init__(self, agent, flight, staging):
         self._agent, self._artifacts, self._is_open = agent, {}, True
-        self.command, self.key = command, key
+        command = self.command = flight.command
+        self.key, self.was_cut_off = flight.key, flight.was_cut_off
         self.action, self.task_id = command["action"], command["task_id"]
         self.inputs, self.expected_outputs = command["inputs"], command["expected_outputs"]
         self.snapshot_id = command["version"]["snapshot_id"]
@@ -747,13 +755,14 @@ class Flight:
 
     def __init__(self, command, key):
         self.command, self.key, self.correlations = command, key, [command["correlation_id"]]
+        self.was_cut_off = False
 
 
 class Agent:
     """Reads commands, has each done once by its handler, and answers.
 
     `concurrency` commands are worked on at once, each in a thread of its own; heartbeats, acknowledgements and
-    duplicates are served meanwhile. With `check_snapshot` no work begins on another snapshot than the one that the command names.
+    duplicates are served meanwhile. With `check_snapshot` no work begins on a snapshot that isn't the command's.
     """
 
     def __init__(self, agent_type, *, concurrency=1, cache_bound=1_000, queue_bound=256, check_snapshot=False,
@@ -933,7 +942,7 @@ class Agent:
         staging = self._staging_of(flight.key)
         _remove_tree(staging)
         staging.mkdir(parents=True)
-        self._cache.start(flight.key)
+        flight.was_cut_off = self._cache.start(flight.key)
 
     def _settle(self, flight, event):
         """Records first, answers second: what was answered and then forgotten would be worked on twice."""
@@ -969,7 +978,7 @@ class Agent:
         """Runs the handler. Whatever it does, there is an answer."""
         self._stats["executed"] += 1
         command, observed = flight.command, None
-        task = Task(self, command, flight.key, self._staging_of(flight.key))
+        task = Task(self, flight, self._staging_of(flight.key))
         try:
             observed = self._observe(task)
             _check_version(observed, task.snapshot_id)

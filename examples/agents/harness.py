@@ -79,9 +79,9 @@ class Process:
     def __init__(self, folders, arguments, **environment):
         self.folders = folders
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        self._process = subprocess.Popen(
-            [sys.executable, *map(str, arguments)], cwd=folders.workspace, env=folders.environment(**environment), **pipes
-        )
+        environment = folders.environment(**environment)
+        program = [sys.executable, *map(str, arguments)]
+        self._process = subprocess.Popen(program, cwd=folders.workspace, env=environment, **pipes)
         self.pid, self.heartbeats, self.logs = self._process.pid, [], []
         self._messages, self.stderr = queue.Queue(), b""
         self._readers = [threading.Thread(target=read, daemon=True) for read in (self._read_lines, self._read_errors)]

@@ -1,8 +1,8 @@
-"""The agent of the tests: it counts its executions, waits where it is told to, dies where it is told to, and can be wrong.
+"""The agent of the tests: it counts its executions, waits and dies where it is told to, and can be wrong.
 
-`HAPAX_DIE_AT` names the point at which it kills itself as SIGKILL would. `HAPAX_CANARY` plants a mistake that a test must
-notice: `cache_after_answer` writes the answer down after it was sent, `key_with_message_id` takes a command that was sent
-again for new work.
+`HAPAX_DIE_AT` names the point at which it kills itself. `HAPAX_CANARY` plants a mistake that a test must notice:
+`cache_after_answer` writes the answer down after it was sent, `key_with_message_id` takes a command that was sent again
+for new work.
 """
 
 import hashlib
@@ -86,7 +86,7 @@ def hold(task):
     with open(task.inputs["gate"], "rb", buffering=0) as gate:
         gate.read(1)
     (task.staging / "half-done.txt").unlink()
-    return {"count": count}
+    return {"count": count, "was_cut_off": task.was_cut_off}
 
 
 @agent.on("chat")

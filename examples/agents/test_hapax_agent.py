@@ -2,7 +2,8 @@
 
     python3 -m unittest discover examples/agents
 
-No test waits for time to pass. With HAPAX_CANARY set, the probe is wrong on purpose; the last class sees the tests notice it.
+No test waits for time to pass. With HAPAX_CANARY set the probe is wrong on purpose; the last class demands that tests
+notice it.
 """
 
 import fcntl
@@ -63,7 +64,8 @@ class Canonical(unittest.TestCase):
     def test_what_has_two_meanings_or_none_is_refused(self):
         for text in [
             '{"a":1,"a":2}', r'{"a":1,"\u0061":2}', r'"\ud83d"', r'["\ude00"]', r'{"\ud83d":1}', "NaN", "[Infinity]",
-            "-Infinity", "1e400", "", "01", "+1", "1 2", "[1,]", "{a:1}", "'a'", '"a\nb"', r'"\x"', r'"\u12g4"', "\ufeff1",
+            "-Infinity", "1e400", "", "01", "+1", "1 2", "[1,]", "{a:1}", "'a'", '"a\nb"', r'"\x"',
+            r'"\u12g4"', "\ufeff1",
         ]:
             with self.assertRaises(CanonicalError, msg=text):
                 parse_json(text)
@@ -327,8 +329,8 @@ class Crashes(AgentTest):
         self.assertEqual(agent.read_event()["event"], "progress")
         self.assertEqual(os.listdir(staged), ["half-done.txt"], "only what this attempt wrote")
         self.release(message)
-        self.assertEqual(agent.answer_to(message)["payload"], {"count": 2})
-        self.assertEqual(agent.ask(again(message))["payload"], {"count": 2})
+        self.assertEqual(agent.answer_to(message)["payload"], {"count": 2, "was_cut_off": True})
+        self.assertEqual(agent.ask(again(message))["payload"], {"count": 2, "was_cut_off": True})
 
     def test_a_full_disk_is_a_failure_that_may_be_retried_not_an_answer_without_record(self):
         agent, message = self.ready(), command("fill_disk")
@@ -396,7 +398,7 @@ class Leaving(AgentTest):
         agent = self.ready()
         held = agent.send(again(held))
         self.release(held)
-        self.assertEqual(agent.answer_to(held)["payload"], {"count": 2})
+        self.assertEqual(agent.answer_to(held)["payload"], {"count": 2, "was_cut_off": True})
 
     def test_a_signal_ends_it_at_once_with_success(self):
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -437,7 +439,7 @@ class Leaving(AgentTest):
         process.stdout.close()
         self.release(message)
         self.assertEqual(process.wait(PATIENCE_S), 0, "though its input is still open")
-        self.assertEqual(self.ready().ask(again(message))["payload"], {"count": 1})
+        self.assertEqual(self.ready().ask(again(message))["payload"], {"count": 1, "was_cut_off": False})
 
     def test_a_second_process_is_kept_out(self):
         first, message = self.ready(), command("work", {"what": "a"})
@@ -563,7 +565,8 @@ class Handlers(AgentTest):
     def test_whatever_a_handler_does_the_agent_answers_and_lives(self):
         agent = self.ready()
         for how, code in [
-            ("raise", "exception"), ("exit", "exception"), ("nan", "exception"), ("huge", "too_large"), ("late", "exception"),
+            ("raise", "exception"), ("exit", "exception"), ("nan", "exception"), ("late", "exception"),
+            ("huge", "too_large"),
         ]:
             with self.subTest(how):
                 message = agent.send(command("misbehave", {"how": how}))
@@ -593,7 +596,7 @@ class Handlers(AgentTest):
 
     def test_no_artifact_leads_out_of_the_staging_folder(self):
         outside = str(self.folders.root / "outside")
-        paths = ["../x", outside, "a/../../x", "", "a//b", "./a", "a/", "link" + outside, "leaf", "a\nb", "a\\b", "a\0b"]
+        paths = ["../x", outside, "a/../../x", "", "a//b", "./a", "a/", "link" + outside, "leaf", "a\nb", "a\\b"]
         event = self.ready().ask(command("escape", {"paths": paths}))
         self.assertEqual(event["payload"]["refused"], paths)
         self.assertEqual([artifact["path"] for artifact in event["artifacts"]], ["real.txt"])
