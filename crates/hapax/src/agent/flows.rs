@@ -6,9 +6,10 @@
 //! known from the state, never from what is pending.
 
 use super::{Agent, Command, Error, Reply};
-use crate::{Ctx, Graph, Node, NodeError, NodePolicy, Question, Result, Retry};
+use crate::{Ctx, Graph, Node, NodeError, NodePolicy, Question, Result, Retry, State};
 use hapax_core::{
     error::{Coded as _, code},
+    json::Json,
     limits::{AGENT_COMMAND_TIMEOUT, AGENT_REVIEW_ROUNDS, NODE_TIMEOUT},
 };
 use serde::{Deserialize, Serialize};
@@ -57,7 +58,7 @@ pub const UPDATE_SPEC: Node = Node::new("update_spec");
 pub struct Team {
     /// Does `implement` and `change`.
     pub builder: Agent,
-    /// Does `review`: `approved`, or `changes_requested` with a list of `comments`.
+    /// Does `review`: `approved`, or `changes_requested` with a list of `findings`.
     pub reviewer: Agent,
     /// Does `update_spec`.
     pub spec_keeper: Agent,
@@ -97,7 +98,7 @@ impl Task {
 ///
 /// ```
 /// use hapax::agent::flows::Verdict;
-/// let json = r#"{"task":"T-1","round":1,"status":"changes_requested","comments":["name it"],"snapshot_id":"snap-1"}"#;
+/// let json = r#"{"task":"T-1","round":1,"status":"changes_requested","findings":["name it"],"snapshot_id":"snap-1"}"#;
 /// let verdict: Verdict = serde_json::from_str(json)?;
 /// assert!(!verdict.is_content());
 /// # Ok::<(), serde_json::Error>(())
@@ -111,7 +112,7 @@ pub struct Verdict {
     /// The reviewer's word: `approved` or `changes_requested`.
     pub status: String,
     /// What is to be changed.
-    pub comments: Vec<String>,
+    pub findings: Vec<Json>,
     /// What was looked at.
     pub snapshot_id: String,
 }
@@ -148,7 +149,7 @@ pub struct Clarified {
 /// let work = Work::new([Task::new("T-1", "roman numerals"), Task::new("T-2", "a calendar")]).max_rounds(3);
 /// assert_eq!((work.round, work.done, work.max_rounds), (1, 0, 3));
 /// ```
-#[derive(crate::State, Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(State, Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[state(crate = crate)]
 pub struct Work {
     /// What is to be done, in this order.
@@ -209,7 +210,7 @@ struct Inputs<'a> {
     round: u32,
     files: &'a [String],
     /// What the last review asked for.
-    comments: &'a [String],
+    findings: &'a [Json],
     /// What people answered about this task.
     answers: Vec<Told<'a>>,
 }
@@ -227,7 +228,7 @@ impl<'a> Inputs<'a> {
             goal: &task.goal,
             round: work.round,
             files: &task.files,
-            comments: work.verdict().map_or(&[], |verdict| &verdict.comments),
+            findings: work.verdict().map_or(&[], |verdict| &verdict.findings),
             answers: about.map(|told| Told { question: &told.question, answer: &told.answer }).collect(),
         }
     }
@@ -242,9 +243,9 @@ impl<'a> Inputs<'a> {
 /// | [`CHANGE`] | builder | `change` | review, in the next round |
 /// | [`UPDATE_SPEC`] | spec keeper | `update_spec` | build the next task, or the end |
 ///
-/// Each command's inputs are `{goal, round, files, comments, answers}`: since the round is among them, no review has the key of
-/// another. A reviewer's `comments` are a list of texts in its payload; the next `change` and the next `review` are told
-/// them. A review that isn't content after [`Work::max_rounds`] fails the run (`HX0132`).
+/// Each command's inputs are `{goal, round, files, findings, answers}`: since the round is among them, no review has the key of
+/// another. A reviewer's `findings` are a list in its payload, of texts or whatever the builder understands; the next `change`
+/// and the next `review` are told them. A review that isn't content after [`Work::max_rounds`] fails the run (`HX0132`).
 ///
 /// An agent that answers `clarification` asks a person, under its own id: the run is parked until
 /// [`Engine::answer`](crate::Engine::answer), and what was answered goes into the inputs of a new command.
@@ -278,7 +279,7 @@ impl<'a> Inputs<'a> {
 /// let work = Work::new([Task::new("T-1", "roman numerals")]);
 /// let work = flow.start("work-1", work).await?.wait().await?;
 /// assert_eq!(work.log, [
-///     "T-1 round 1: builder: success", "T-1 round 1: reviewer: approved", "T-1 round 1: spec_keeper: success",
+///     "T-1 round 1: build: success", "T-1 round 1: review: approved", "T-1 round 1: update_spec: success",
 /// ]);
 /// # engine.shutdown(std::time::Duration::from_secs(10)).await;
 /// # Ok(())
@@ -351,7 +352,7 @@ async fn have(ctx: &mut Context, agent: &Agent, command: Command) -> Result<(Rep
     for _ in 0..=work.max_rounds {
         let reply = ctx.command(agent, command.clone().inputs(&Inputs::of(&work, task, &told))).await?;
         if !reply.is("clarification") {
-            let line = format!("{} round {}: {}: {}", task.id, work.round, agent.id(), reply.status);
+            let line = format!("{} round {}: {}: {}", task.id, work.round, ctx.node_id(), reply.status);
             let delta = Work::delta().log(line);
             return Ok((reply, told.into_iter().fold(delta, WorkDelta::answers)));
         }
@@ -378,25 +379,40 @@ fn verdict(work: &Work, task: &Task, reply: &Reply) -> Result<Verdict> {
     #[derive(Deserialize)]
     struct Remarks {
         #[serde(default)]
-        comments: Vec<String>,
+        findings: Vec<Json>,
     }
     if ![APPROVED, CHANGES_REQUESTED].contains(&&*reply.status) {
         return Err(protocol(format!("`{}` is no verdict of a review", reply.status)));
     }
     let remarks: Remarks =
-        reply.payload().map_err(|error| protocol(format!("the comments of a review are texts: {error}")))?;
+        reply.payload().map_err(|error| protocol(format!("the findings of a review are a list: {error}")))?;
     let (status, snapshot_id) = (reply.status.clone(), reply.snapshot_id.clone());
-    Ok(Verdict { task: task.id.clone(), round: work.round, status, comments: remarks.comments, snapshot_id })
+    Ok(Verdict { task: task.id.clone(), round: work.round, status, findings: remarks.findings, snapshot_id })
 }
 
 fn never_content(work: &Work, verdict: &Verdict) -> NodeError {
-    let Verdict { task, comments, .. } = verdict;
+    let findings: Vec<_> = verdict.findings.iter().map(in_words).collect();
     let message = format!(
-        "the review of `{task}` isn't content after {} rounds; its last comments: {}",
+        "the review of `{}` isn't content after {} rounds; its last findings: {}",
+        verdict.task,
         work.max_rounds,
-        if comments.is_empty() { "none".into() } else { comments.join("; ") }
+        if findings.is_empty() { "none".into() } else { findings.join("; ") }
     );
     NodeError::coded(code::AGENT_ROUNDS, message, false)
+}
+
+/// A finding for people: the text that it is, or its message, or all of it.
+fn in_words(finding: &Json) -> String {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Finding {
+        Text(String),
+        Object { message: String },
+    }
+    match finding.read() {
+        Ok(Finding::Text(text) | Finding::Object { message: text }) => text,
+        Err(_) => finding.as_str().to_owned(),
+    }
 }
 
 fn protocol(message: String) -> NodeError {

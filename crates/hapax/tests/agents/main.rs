@@ -4,6 +4,7 @@
 mod common;
 
 mod crashes;
+mod flows;
 mod hostile;
 mod regressions;
 mod supervision;
