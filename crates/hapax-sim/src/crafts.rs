@@ -76,6 +76,7 @@ pub fn serve() -> Result<(), Error> {
             "change" => make(task, "mended"),
             "review" => review(task),
             "update_spec" => update_spec(task),
+            "echo" => Ok(Answer::success().payload(&task.inputs::<serde_json::Value>()?)),
             other => Err(Failure::new("unknown_action", other)),
         };
         note("end", &key);

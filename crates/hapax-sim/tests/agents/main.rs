@@ -5,4 +5,6 @@
 
 mod kills;
 mod record;
+mod schemas;
 mod site;
+mod wire;

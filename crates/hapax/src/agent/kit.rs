@@ -23,7 +23,7 @@ use super::{
     protocol::{self, Ack, Address, Artifact, Command, Event, Failure, Heartbeat, Log, ToAgent, Version},
 };
 use crate::{clock, gate::lock};
-use hapax_core::{json::Json, key::sha256, limits};
+use hapax_core::{canary, json::Json, key::sha256, limits};
 use hapax_store::clock::now_us;
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
@@ -492,6 +492,9 @@ impl Kit {
             place.cache.forget(key)?;
             empty_folder(&staging_of(&place.staging, key))?;
         } else {
+            if canary::on("answer_before_cache") {
+                place.out.say(&event);
+            }
             place.cache.finish(key, &event)?;
         }
         Ok(event)
