@@ -553,6 +553,7 @@ class Cache:
             return was_cut_off
 
     def done(self, key, event):
+        """Writes the answer down. When this returns, no crash can undo it."""
         with self._lock:
             self._write(key, "done", False, event)
 
@@ -686,7 +687,7 @@ class Task:
     def artifact(self, path, content=None):
         """Puts a file into the staging folder, whole or not at all, and returns its path, sha256 and size.
 
-        Without content, the file must be there already. The engine moves it to the same path of the workspace.
+        Without content, the file must be there already. The engine installs it at the same path of the workspace.
         """
         target = self._staged(path)
         if content is not None:
@@ -717,6 +718,7 @@ class Task:
             self._agent.send_event(self.command, name, payload)
 
     def log(self, level, message, **fields):
+        """As Agent.log."""
         self._agent.log(level, message, **fields)
 
     def close(self):
@@ -891,6 +893,8 @@ class Agent:
         """A duplicate of running work waits for it, one of finished work gets its answer, and what is new is begun."""
         key = self.key_of(command)
         with self._idle:
+            if self.stopping:
+                return
             flight = self._flights.get(key)
             if flight:
                 flight.correlations.append(command["correlation_id"])
