@@ -63,6 +63,7 @@ TOKEN_CHARS = 32_768
 
 KEY = re.compile(r"ik:[0-9a-f]{64}")
 ACTION = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
+LEVELS = ("debug", "info", "warn", "error")
 STATUS = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -169,9 +170,12 @@ def _constant(name):
     raise CanonicalError(f"{name} is no JSON")
 
 
+_WORDS = {None: "null", True: "true", False: "false"}
+
+
 def _write(value, out, depth):
     if value is None or value is True or value is False:
-        out({None: "null", True: "true", False: "false"}[value])
+        out(_WORDS[value])
     elif isinstance(value, str):
         _utf8(value)
         out(json.encoder.encode_basestring(value))
@@ -549,6 +553,7 @@ class Cache:
             return was_cut_off
 
     def done(self, key, event):
+        """Writes the answer down. When this returns, no crash can undo it."""
         with self._lock:
             self._write(key, "done", False, event)
 
@@ -682,12 +687,12 @@ class Task:
     def artifact(self, path, content=None):
         """Puts a file into the staging folder, whole or not at all, and returns its path, sha256 and size.
 
-        Without content, the file must be there already. The engine moves it to the same path of the workspace.
+        Without content, the file must be there already. The engine installs it at the same path of the workspace.
         """
         target = self._staged(path)
         if content is not None:
             target.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(target, content.encode("utf-8") if isinstance(content, str) else bytes(content))
+            write_atomic(target, content.encode("utf-8") if isinstance(content, str) else memoryview(content))
         self._artifacts[path] = {"path": path, **_seal(target, self.staging)}
         return dict(self._artifacts[path])
 
@@ -697,7 +702,7 @@ class Task:
 
     def progress(self, percent=None, message=None):
         """Tells how far the work is; the run's stream shows it."""
-        payload = {} if percent is None else {"percent": percent}
+        payload = {} if percent is None else {"percent": max(0, min(percent, 100))}
         self.event("progress", payload if message is None else {**payload, "message": _clean(message)})
 
     def token(self, text):
@@ -713,6 +718,7 @@ class Task:
             self._agent.send_event(self.command, name, payload)
 
     def log(self, level, message, **fields):
+        """As Agent.log."""
         self._agent.log(level, message, **fields)
 
     def close(self):
@@ -818,6 +824,8 @@ class Agent:
 
     def log(self, level, message, **fields):
         """Sends a line for the engine's log; `level` is debug, info, warn or error."""
+        if level not in LEVELS:
+            raise ValueError(f"{level!r} is none of {LEVELS}")
         record = {"kind": "log", "level": level, "message": _clean(message), "timestamp": _now()}
         if fields:
             record["fields"] = _sendable(fields)
@@ -885,6 +893,8 @@ class Agent:
         """A duplicate of running work waits for it, one of finished work gets its answer, and what is new is begun."""
         key = self.key_of(command)
         with self._idle:
+            if self.stopping:
+                return
             flight = self._flights.get(key)
             if flight:
                 flight.correlations.append(command["correlation_id"])

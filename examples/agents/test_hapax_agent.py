@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import signal
+import stat
 import struct
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import tempfile
 import termios
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import hapax_agent
 from hapax_agent import CanonicalError, Lines, ProtocolError, SnapshotError, canonical_json, command_key, parse_json
@@ -139,6 +141,32 @@ class Snapshots(unittest.TestCase):
         os.close(os.open(os.fsencode(self.folder) + b"/\xff", os.O_CREAT))
         with self.assertRaises(SnapshotError):
             snapshot_id(self.folder)
+
+
+class Files(unittest.TestCase):
+    def test_content_is_durable_before_its_name_and_the_name_before_the_next_thing(self):
+        calls = []
+
+        def note(name, call):
+            def noted(*arguments):
+                is_folder = name == "fsync" and stat.S_ISDIR(os.fstat(arguments[0]).st_mode)
+                calls.append("fsync of the folder" if is_folder else name)
+                return call(*arguments)
+
+            return mock.patch.object(os, name, noted)
+
+        with tempfile.TemporaryDirectory() as folder, note("fsync", os.fsync), note("replace", os.replace):
+            hapax_agent.write_atomic(Path(folder) / "entry", b"whole")
+            self.assertEqual(os.listdir(folder), ["entry"])
+        self.assertEqual(calls, ["fsync", "replace", "fsync of the folder"])
+
+    def test_a_file_that_cannot_be_written_leaves_the_old_one_and_nothing_else(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "entry"
+            hapax_agent.write_atomic(path, b"old")
+            with mock.patch.object(os, "fsync", side_effect=OSError("disk full")), self.assertRaises(OSError):
+                hapax_agent.write_atomic(path, b"new")
+            self.assertEqual((path.read_bytes(), os.listdir(folder)), (b"old", ["entry"]))
 
 
 class Reading(unittest.TestCase):
