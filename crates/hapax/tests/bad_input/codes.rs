@@ -168,7 +168,7 @@ const OF_REQUESTS: [Code; 12] = [
 ];
 
 /// Of agents: the tests named `agents` meet them with real processes.
-const OF_AGENTS: [Code; 12] = [
+const OF_AGENTS: [Code; 13] = [
     code::AGENT_INVALID,
     code::AGENT_TOO_LARGE,
     code::AGENT_FAILED,
@@ -179,6 +179,7 @@ const OF_AGENTS: [Code; 12] = [
     code::AGENT_ARTIFACT,
     code::AGENT_OUTPUT_MISSING,
     code::AGENT_LOCKED,
+    code::AGENT_ROUNDS,
     code::WORKSPACE,
     code::LEDGER,
 ];
