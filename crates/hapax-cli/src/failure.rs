@@ -360,6 +360,28 @@ fn cure_of_requests(code: Code) -> &'static str {
         code::REQUEST_NOT_FOUND => {
             "look for it with `requests list`; it may live in another store or namespace, or be swept"
         }
+        _ => cure_of_agents(code),
+    }
+}
+
+fn cure_of_agents(code: Code) -> &'static str {
+    match code {
+        code::AGENT_INVALID => "mend what the message names; nothing was sent",
+        code::AGENT_TOO_LARGE => {
+            "put what is large into files of the workspace, and their paths into the inputs"
+        }
+        code::AGENT_FAILED => "mend what the agent names, then `retry`",
+        code::AGENT_DEAD => "read its last words and run it by hand, then `retry`",
+        code::AGENT_TIMEOUT => "`retry` gets the answer when it is there; or raise the command's timeout",
+        code::AGENT_PROTOCOL => {
+            "have the agent write nothing but messages to its standard output, then `retry`"
+        }
+        code::AGENT_VERSION => "let nothing else change the workspace while runs use it",
+        code::AGENT_ARTIFACT => "mend how the agent stages and lists its files, then `retry`",
+        code::AGENT_OUTPUT_MISSING => "have the agent make and list it, or make it optional, then `retry`",
+        code::AGENT_LOCKED => "end the other engine, or give the agent an id or a workspace of its own",
+        code::WORKSPACE => "mend what the message names, then `retry`",
+        code::LEDGER => "check the path, its permissions and the room on the disk",
         _ => "see the code's page",
     }
 }

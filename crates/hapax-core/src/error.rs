@@ -193,6 +193,32 @@ pub mod code {
         REQUEST_NOT_FOUND = "HX0110";
         /// A request that was to start a run can't be read.
         REQUEST_UNREADABLE = "HX0111";
+        /// An agent, a command or a workspace isn't valid; nothing was sent.
+        AGENT_INVALID = "HX0120";
+        /// A command is larger than a line may be; nothing was sent.
+        AGENT_TOO_LARGE = "HX0121";
+        /// An agent answered that it failed.
+        AGENT_FAILED = "HX0122";
+        /// An agent died, and again, as often as it was started.
+        AGENT_DEAD = "HX0123";
+        /// An agent didn't answer in time.
+        AGENT_TIMEOUT = "HX0124";
+        /// An agent wrote something that isn't a message.
+        AGENT_PROTOCOL = "HX0125";
+        /// An agent worked on another version of the workspace.
+        AGENT_VERSION = "HX0126";
+        /// A file that an agent made can't be taken.
+        AGENT_ARTIFACT = "HX0127";
+        /// An agent didn't make what it must.
+        AGENT_OUTPUT_MISSING = "HX0128";
+        /// Another engine runs the agent.
+        AGENT_LOCKED = "HX0129";
+        /// A workspace can't be read or written.
+        WORKSPACE = "HX0130";
+        /// A ledger or a receipt can't be written or read.
+        LEDGER = "HX0131";
+        /// A review wasn't content after as many rounds as it may take.
+        AGENT_ROUNDS = "HX0132";
     }
 }
 

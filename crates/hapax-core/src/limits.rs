@@ -352,3 +352,108 @@ pub const REQUEST_EXPIRY: Duration = Duration::from_secs(24 * 3600);
 /// assert!(HTTP_BODY_BYTES < MAX_RESPONSE_BYTES);
 /// ```
 pub const MAX_RESPONSE_BYTES: usize = MAX_PAYLOAD_BYTES / 2;
+
+/// A message to or from an agent, with its newline: whoever reads a line holds no more of it than this.
+///
+/// ```
+/// use hapax_core::limits::{AGENT_LINE_BYTES, MAX_CHUNK_BYTES};
+/// assert!(AGENT_LINE_BYTES <= MAX_CHUNK_BYTES, "what an agent tells fits into a run's stream");
+/// ```
+pub const AGENT_LINE_BYTES: usize = 262_144;
+
+/// How often an agent says that it is alive.
+///
+/// ```
+/// use hapax_core::limits::{AGENT_HEARTBEAT, AGENT_MISSED};
+/// assert_eq!((AGENT_HEARTBEAT * AGENT_MISSED).as_secs(), 30, "then it is dead");
+/// ```
+pub const AGENT_HEARTBEAT: Duration = Duration::from_secs(10);
+
+/// So many heartbeats in a row are missed by a dead agent, not by a busy machine.
+///
+/// ```
+/// use hapax_core::limits::{AGENT_HEARTBEAT, AGENT_MISSED};
+/// assert!(AGENT_HEARTBEAT * AGENT_MISSED > AGENT_HEARTBEAT * 2);
+/// ```
+pub const AGENT_MISSED: u32 = 3;
+
+/// How often in a row an agent is started again that answers nothing: more would hide that it is broken.
+///
+/// ```
+/// use hapax_core::limits::{AGENT_BACKOFF, AGENT_RESTARTS};
+/// assert_eq!((AGENT_BACKOFF * 2u32.pow(AGENT_RESTARTS - 1)).as_secs(), 16, "the longest of its pauses");
+/// ```
+pub const AGENT_RESTARTS: u32 = 5;
+
+/// The pause before an agent is started again, doubled with each start, and less by chance.
+///
+/// ```
+/// use hapax_core::limits::{AGENT_BACKOFF, AGENT_BACKOFF_MAX};
+/// assert!(AGENT_BACKOFF < AGENT_BACKOFF_MAX);
+/// ```
+pub const AGENT_BACKOFF: Duration = Duration::from_secs(1);
+
+/// The longest pause before an agent is started again.
+///
+/// ```
+/// use hapax_core::limits::{AGENT_BACKOFF, AGENT_BACKOFF_MAX};
+/// assert_eq!(AGENT_BACKOFF_MAX, AGENT_BACKOFF * 60);
+/// ```
+pub const AGENT_BACKOFF_MAX: Duration = Duration::from_secs(60);
+
+/// How long an agent that was asked to end may take before it is killed.
+///
+/// ```
+/// use hapax_core::limits::{AGENT_GRACE, AGENT_HEARTBEAT};
+/// assert!(AGENT_GRACE < AGENT_HEARTBEAT);
+/// ```
+pub const AGENT_GRACE: Duration = Duration::from_secs(5);
+
+/// How long an agent may take from its start to its first heartbeat: interpreters are slow to load.
+///
+/// ```
+/// use hapax_core::limits::{AGENT_HEARTBEAT, AGENT_MISSED, AGENT_START};
+/// assert!(AGENT_START >= AGENT_HEARTBEAT * AGENT_MISSED);
+/// ```
+pub const AGENT_START: Duration = Duration::from_secs(30);
+
+/// How long a command may take unless it says otherwise. The node's own timeout counts as well.
+///
+/// ```
+/// use hapax_core::limits::{AGENT_COMMAND_TIMEOUT, NODE_TIMEOUT};
+/// assert!(AGENT_COMMAND_TIMEOUT > NODE_TIMEOUT, "a node that waits for an agent raises its own timeout");
+/// ```
+pub const AGENT_COMMAND_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// What is kept of what an agent wrote to its standard error: enough for the end of a trace.
+///
+/// ```
+/// use hapax_core::limits::{AGENT_STDERR_BYTES, MAX_ERROR_BYTES};
+/// assert!(AGENT_STDERR_BYTES < MAX_ERROR_BYTES, "it is part of an error's message");
+/// ```
+pub const AGENT_STDERR_BYTES: usize = 4 * 1024;
+
+/// Lines of an agent's log that are passed on in a second; the rest is counted.
+///
+/// ```
+/// use hapax_core::limits::AGENT_LOG_LINES;
+/// assert_eq!(1_000_000 / AGENT_LOG_LINES, 5_000, "a flood isn't what anyone reads");
+/// ```
+pub const AGENT_LOG_LINES: u32 = 200;
+
+/// Answers that an agent remembers. One that the engine hasn't acknowledged is never forgotten.
+///
+/// ```
+/// use hapax_core::limits::{AGENT_CACHE_ENTRIES, AGENT_LINE_BYTES};
+/// assert!(AGENT_CACHE_ENTRIES * AGENT_LINE_BYTES < 1 << 30, "the largest cache stays below a gigabyte");
+/// ```
+pub const AGENT_CACHE_ENTRIES: usize = 1000;
+
+/// Rounds of review and change that a task may take in a flow of agents, unless its run says otherwise: who isn't content then
+/// won't be.
+///
+/// ```
+/// use hapax_core::limits::{AGENT_RESTARTS, AGENT_REVIEW_ROUNDS};
+/// assert_eq!(AGENT_REVIEW_ROUNDS, AGENT_RESTARTS, "as patient as with an agent that dies");
+/// ```
+pub const AGENT_REVIEW_ROUNDS: u32 = 5;

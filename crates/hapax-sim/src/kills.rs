@@ -18,7 +18,7 @@ mod process;
 mod report;
 mod waits;
 
-pub use check::{History, Seen, histories};
+pub use check::{History, Seen, copied, histories};
 pub use observed::Observed;
 pub use party::{Party, Stopped};
 pub use phase::{Aim, Phase, Promised, Scene, Trigger};

@@ -179,8 +179,26 @@ impl<S: State, A: Send + Sync + 'static> Ctx<S, A> {
         E: fmt::Display + 'static,
         F: AsyncFnOnce(Call) -> Result<T, E>,
     {
+        self.effect_as(name, kind, None, request, call).await
+    }
+
+    /// As [`Ctx::effect`], for a call that may have a key of its own.
+    pub(crate) async fn effect_as<Q, T, E, F>(
+        &mut self,
+        name: &str,
+        kind: EffectKind,
+        key: Option<&str>,
+        request: &Q,
+        call: F,
+    ) -> Result<T, EffectError>
+    where
+        Q: Serialize + ?Sized,
+        T: Serialize + DeserializeOwned,
+        E: fmt::Display + 'static,
+        F: AsyncFnOnce(Call) -> Result<T, E>,
+    {
         let site = next_call(&self.attempt, &self.scope, &mut self.calls, name, kind);
-        let asked = site.ask(request)?;
+        let asked = site.ask_as(key, request)?;
         if let Some(recorded) = asked.recorded {
             return site.recall(recorded).await;
         }
@@ -202,6 +220,18 @@ impl<S: State, A: Send + Sync + 'static> Ctx<S, A> {
     /// Where the next call is made.
     pub(crate) fn site(&mut self) -> (&Arc<Attempt>, &Arc<str>, &mut u32) {
         (&self.attempt, &self.scope, &mut self.calls)
+    }
+
+    /// The way to the outside; `None` in a replay.
+    #[cfg(feature = "agents")]
+    pub(crate) fn live(&self) -> Option<&Live> {
+        self.attempt.item.live.as_ref()
+    }
+
+    /// The run with its namespace.
+    #[cfg(feature = "agents")]
+    pub(crate) fn run_key(&self) -> &hapax_core::id::RunKey {
+        &self.attempt.item.run
     }
 
     #[cfg(feature = "http")]

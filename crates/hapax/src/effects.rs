@@ -163,6 +163,15 @@ impl<'a> EffectFuture<'a> {
 
     /// Computes the key and looks into the record.
     pub(crate) fn ask<Q: Serialize + ?Sized>(&self, request: &Q) -> Result<Asked, EffectError> {
+        self.ask_as(None, request)
+    }
+
+    /// As [`EffectFuture::ask`], for a call that may have a key of its own, which no policy overrides.
+    pub(crate) fn ask_as<Q: Serialize + ?Sized>(
+        &self,
+        key: Option<&str>,
+        request: &Q,
+    ) -> Result<Asked, EffectError> {
         let item = &self.attempt.item;
         if crate::transaction::is_in_transaction() {
             let message = "a transaction holds no other calls: make this one before or after it".to_owned();
@@ -195,7 +204,8 @@ impl<'a> EffectFuture<'a> {
             name: self.name,
         };
         // A marker under a key that another call has as well would stand for both.
-        let own = item.rules.key(&site, &request).filter(|_| self.kind != EffectKind::Transaction);
+        let by_policy = || item.rules.key(&site, &request).filter(|_| self.kind != EffectKind::Transaction);
+        let own = key.map(str::to_owned).or_else(by_policy);
         if let Some(Err(error)) = own.as_deref().map(|key| check_name("idempotency key", key)) {
             self.attempt.condemn(NodeError::coded(error.code(), error.to_string(), false));
             return Err(self.error(error.code(), error.to_string(), false));

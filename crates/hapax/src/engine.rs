@@ -364,6 +364,8 @@ impl Engine {
             let _ = tokio::time::timeout(grace, self.shared.tasks.wait()).await;
         }
         self.background.abort();
+        #[cfg(feature = "agents")]
+        self.shared.agents.end(&self.shared).await;
         // What is still on its way to a server may arrive or not, as in a crash.
         let left = deadline.saturating_sub(clock::since(began)).max(grace);
         let _ = tokio::time::timeout(left, self.shared.store.close()).await;

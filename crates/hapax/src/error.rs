@@ -357,6 +357,10 @@ impl<E: std::error::Error + Send + Sync + 'static> From<E> for NodeError {
         let known = known.or_else(|| any.downcast_ref::<Error>().map(|e| (e.code(), false)));
         #[cfg(feature = "http")]
         let known = known.or_else(|| any.downcast_ref::<crate::http::Error>().map(|e| (e.code(), false)));
+        #[cfg(feature = "agents")]
+        let known = known.or_else(|| {
+            any.downcast_ref::<crate::agent::Error>().map(|error| (error.code(), error.is_retryable()))
+        });
         let (code, retryable) = known.unwrap_or((code::NODE_FAILED, true));
         let pause = effect.and_then(|effect| effect.not_before_us).map(Pause::Until);
         Self { source: Box::new(error), code, retryable, pause }

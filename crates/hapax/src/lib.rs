@@ -15,9 +15,12 @@
 //! | [`Error`], [`NodeError`], [`EffectError`] | what can go wrong, each with a code |
 //! | [`outbox`] | relays and sinks: how messages leave |
 //! | `http` | a ready HTTP effect, with the feature `http` |
+//! | `agent` | programs that do work for nodes, once, with the feature `agents` |
 //! | [`testing`] | for tests of your own: a clock that skips, scripted effects, recorded histories |
 //! | [`core`], [`store`] | the pure heart, and the stores |
 
+#[cfg(feature = "agents")]
+pub mod agent;
 mod child;
 mod clock;
 mod context;

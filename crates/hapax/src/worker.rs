@@ -98,6 +98,9 @@ pub(crate) struct Shared {
     pub(crate) markers: Markers,
     /// In a test: what answers instead of the outside.
     pub(crate) script: Option<Arc<Script>>,
+    /// The agents that its runs use.
+    #[cfg(feature = "agents")]
+    pub(crate) agents: crate::agent::Adopted,
     pub(crate) drain: CancellationToken,
     pub(crate) tasks: TaskTracker,
     /// Told when a step with messages is durable.
@@ -182,6 +185,8 @@ impl Shared {
             databases,
             markers: Markers::default(),
             script,
+            #[cfg(feature = "agents")]
+            agents: crate::agent::Adopted::default(),
             drain: CancellationToken::new(),
             tasks: TaskTracker::new(),
             mail: Arc::default(),

@@ -39,6 +39,7 @@ pub(super) fn features(context: &Context) -> Result<(), Failure> {
         context.cargo("check --no-default-features -p").arg(*package).run()?;
     }
     context.cargo("check --no-default-features --features http -p hapax").run()?;
+    context.cargo("check --no-default-features --features agents -p hapax").run()?;
     for feature in REQUESTS_FEATURES {
         context.cargo("check --no-default-features -p hapax-requests --features").arg(*feature).run()?;
     }

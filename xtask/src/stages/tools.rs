@@ -17,6 +17,10 @@ const DEBIAN: &[(&str, &str)] = &[
     ("tail", "coreutils"),
     // The list of tracked files, for `tidy`.
     ("git", "git"),
+    // Agents in another language than the engine's, and the kit that they are made with.
+    ("python3", "python3"),
+    // An agent that ends with its engine.
+    ("setpriv", "util-linux"),
 ];
 
 /// The subcommands of cargo that come as components of the toolchain.

@@ -173,8 +173,12 @@ impl Seen {
     }
 }
 
-/// Copies a database with its log. The index of the log is left out: it is worthless after a crash.
-fn copied(db: &Path, folder: &Path) -> PathBuf {
+/// Copies a database of a dead process with its log. The index of the log is left out: it is worthless after a crash.
+///
+/// # Panics
+///
+/// If a file can't be copied.
+pub fn copied(db: &Path, folder: &Path) -> PathBuf {
     let copy = folder.join("copy.db");
     for suffix in ["", "-wal"] {
         let with_suffix = |path: &Path| PathBuf::from(format!("{}{suffix}", path.display()));
