@@ -33,6 +33,11 @@ pub(super) fn run(context: &Context) -> Result<(), Failure> {
     examples.iter().try_for_each(check)
 }
 
+/// The kit for agents in Python has tests in its own language: it must work where there is no Rust.
+pub(super) fn python(context: &Context) -> Result<(), Failure> {
+    Cmd::new("python3 -m unittest discover -s examples/agents", &context.root).run()
+}
+
 fn find(folder: &Path) -> Result<Vec<Example>, String> {
     let Ok(entries) = fs::read_dir(folder) else { return Ok(Vec::new()) };
     let mut folders: Vec<PathBuf> = entries.flatten().map(|e| e.path()).filter(|p| p.is_dir()).collect();

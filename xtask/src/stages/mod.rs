@@ -48,6 +48,7 @@ pub(crate) const STAGES: &[Stage] = &[
     },
     Stage { name: "doc", about: "the documentation builds without warnings", run: cargo::doc },
     Stage { name: "tests", about: "unit and integration tests", run: cargo::tests },
+    Stage { name: "python", about: "agents in Python keep the protocol's promises", run: examples::python },
     Stage { name: "doctests", about: "the examples in the documentation run", run: cargo::doctests },
     Stage { name: "examples", about: "each example prints what its expected.txt says", run: examples::run },
     Stage { name: "canaries", about: "each planted mistake is caught by its test", run: canaries::run },
