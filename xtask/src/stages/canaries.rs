@@ -54,7 +54,7 @@ pub(super) fn run(context: &Context) -> Result<(), Failure> {
     let canaries = parse(&list).map_err(|e| fail(format!("{path}:{e}")))?;
     let packages: BTreeSet<&str> = canaries.iter().map(|canary| canary.test.package.as_str()).collect();
     let binaries: BTreeSet<&str> = canaries.iter().map(|canary| canary.test.binary.as_str()).collect();
-    let programs = build(binaries.into_iter().fold(with_canaries(context, &packages), target))?;
+    let programs = build(&binaries.into_iter().fold(with_canaries(context, &packages), target))?;
     let servers = Servers::start().map_err(fail)?;
     let run = |test: &Test, canary: Option<&str>| match programs
         .get(&(test.package.clone(), test.binary.clone()))
@@ -71,7 +71,7 @@ pub(super) fn run(context: &Context) -> Result<(), Failure> {
 /// Where each test binary is: by its package and its name. Cargo itself would take a second for each test to find that out.
 type Programs = BTreeMap<(String, String), PathBuf>;
 
-fn build(command: Cmd) -> Result<Programs, Failure> {
+fn build(command: &Cmd) -> Result<Programs, Failure> {
     println!("$ {command} --no-run");
     let telling = command.clone().args("--no-run --message-format=json-render-diagnostics");
     let captured =
