@@ -1,5 +1,9 @@
 //! The command line: arguments in, one `Command` or one clear message out.
 
+mod agents;
+
+pub use agents::AgentCall;
+
 use hapax::{Durability, store::db::Strategy};
 use std::path::PathBuf;
 
@@ -24,6 +28,11 @@ Workloads, each in this process; prints BEGIN, then RESULT {json}:
                                introspection; so many in each step, or one
   requests COUNT CONNECTIONS HOW [redis]  requests to a service, over so many connections: bare, first, replay; with a cache
   serve HOW [REDIS_URL]        the service: bare or layer; until its input ends
+  agent-pipe COUNT             commands to an agent over a bare pipe
+  agent-cached COUNT           the same command again and again, answered from the agent's memory
+  agent-commands COUNT AGENTS  commands through the engine, to so many agents at a time
+  agent-serve HOW              the agent: bare, or with the kit; until its input ends
+  snapshot FILES HOW           snapshots of a workspace: cold or warm
   fill RUNS STEPS              fills a database
   limit-fsync COUNT            fdatasync alone
   limit-rows COMMITS ROWS      SQLite alone, rows of nothing in particular
@@ -38,10 +47,11 @@ The suite runs all of them, several times, and prints a table:
   --quick          small sizes, once
   --long           also 1,000,000 steps in one run: does memory stay bounded?
   --only STORE     memory, sqlite, postgres or mysql alone; `transfer`: the transactions in users' databases,
-                   `requests`: requests that take effect once
+                   `requests`: requests that take effect once; `agents`: commands to agents, and snapshots
   --json FILE      everything that was measured
   --svg FILE       a plot
-  --write ROOT     the plot to ROOT/docs/bench.svg, the tables into ROOT/README.md and the guides to transactions and requests
+  --write ROOT     the plot to ROOT/docs/bench.svg, the tables into ROOT/README.md and the guides to transactions,
+                   requests and agents
   --folder FOLDER  where the databases are; it decides which disk is measured";
 
 /// What the caller asked for.
@@ -174,6 +184,8 @@ pub enum Workload {
         /// The Redis that caches answers.
         redis: Option<String>,
     },
+    /// Commands to agents.
+    Agents(AgentCall),
     /// Older runs for others to be measured among.
     Fill {
         /// How many.
@@ -299,6 +311,9 @@ fn parse_durability(word: &str) -> Result<Durability, String> {
 }
 
 fn parse_workload(words: &[&str]) -> Result<Workload, String> {
+    if let Some(call) = AgentCall::parse(words)? {
+        return Ok(Workload::Agents(call));
+    }
     Ok(match words {
         ["w1", steps] => Workload::W1 { steps: number(steps)? },
         ["w2", runs, steps, in_flight] => Workload::W2 {

@@ -58,6 +58,23 @@ fn every_workload_reports_the_steps_it_was_asked_for() {
 }
 
 #[test]
+fn commands_to_agents_and_snapshots_are_reported() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = &stores(folder.path())[2];
+    for (workload, steps) in [
+        ("agent-pipe 30", 30),
+        ("agent-cached 30", 30),
+        ("agent-commands 8 1", 8),
+        ("agent-commands 8 4", 8),
+        ("snapshot 120 cold", 10),
+        ("snapshot 120 warm", 10),
+    ] {
+        let report = report(&format!("{store} {workload}"));
+        assert_eq!((report.steps, report.executed), (steps, steps), "{workload}");
+    }
+}
+
+#[test]
 fn a_strict_step_has_a_commit_and_a_sync_of_its_own() {
     let folder = tempfile::tempdir().unwrap();
     let report = report(&format!("{} w1 20", stores(folder.path())[1]));

@@ -1,6 +1,6 @@
 //! What the suite runs, as data: each case is one call of the driver, what it is held against, and its goals.
 
-use super::{goals::Goal, requests, transfers};
+use super::{agents, goals::Goal, requests, transfers};
 
 /// Where a case's runs live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,6 +85,8 @@ pub(crate) struct Sizes {
     pub(super) transfers: [u64; 2],
     /// Over one connection, and over many.
     pub(super) requests: [u64; 2],
+    /// Over a pipe, and through the engine.
+    pub(super) agents: [u64; 2],
 }
 
 /// Steps of each older run.
@@ -99,7 +101,7 @@ impl Sizes {
         if quick {
             let (w1, w2_runs, w3, w4, limit) = (2000, 200, 10_000, 100, 400);
             let (calls, timers, transfers) = (10_000, (5000, 3), [100, 640]);
-            let requests = [200, 640];
+            let (requests, agents) = ([200, 640], [500, 80]);
             return Self {
                 rounds: 1,
                 fill_runs: 200,
@@ -113,12 +115,27 @@ impl Sizes {
                 timers,
                 transfers,
                 requests,
+                agents,
             };
         }
         let (w1, w2_runs, w3, w4, limit) = (20_000, 2000, 100_000, 1000, 10_000);
         let (calls, timers, transfers) = (100_000, (100_000, 60), [1000, 9600]);
-        let (rounds, fill_runs, requests) = (3, 2000, [2000, 9600]);
-        Self { rounds, fill_runs, w1, w2_runs, w3, w4, limit, long, calls, timers, transfers, requests }
+        let (rounds, fill_runs, requests, agents) = (3, 2000, [2000, 9600], [10_000, 2000]);
+        Self {
+            rounds,
+            fill_runs,
+            w1,
+            w2_runs,
+            w3,
+            w4,
+            limit,
+            long,
+            calls,
+            timers,
+            transfers,
+            requests,
+            agents,
+        }
     }
 }
 
@@ -140,6 +157,7 @@ pub(crate) fn all(sizes: &Sizes) -> Vec<Case> {
     }
     cases.extend(transfers::cases(sizes));
     cases.extend(requests::cases(sizes));
+    cases.extend(agents::cases(sizes));
     cases.extend(sizes.long.map(long));
     cases
 }

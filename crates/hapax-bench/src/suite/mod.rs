@@ -1,6 +1,7 @@
 //! The whole suite: every case in a process of its own, in rounds, so that a busy minute of the machine falls on
 //! the limits and on us alike.
 
+mod agents;
 mod cases;
 mod child;
 mod goals;
@@ -58,7 +59,7 @@ pub(crate) fn run(options: &SuiteOptions) -> Result<()> {
 
 fn tell(outcome: &Outcome, options: &SuiteOptions) -> Result<()> {
     let notes = notes(outcome);
-    let tables = [table::text, transfers::text, requests::text].map(|text| text(&outcome.rows));
+    let tables = [table::text, transfers::text, requests::text, agents::text].map(|text| text(&outcome.rows));
     println!("{}\n{}", tables.join("\n"), notes.join("\n"));
     let plot = svg::bars(&outcome.rows);
     if let Some(path) = &options.json {
@@ -88,6 +89,9 @@ fn write(root: &Path, outcome: &Outcome, plot: &str, notes: &[String]) -> Result
     }
     if outcome.rows.iter().any(Row::is_request) {
         rewrite("docs/guide/requests.md", &requests::section(&outcome.rows, &notes[0]))?;
+    }
+    if outcome.rows.iter().any(Row::is_agent) {
+        rewrite("docs/guide/agents.md", &agents::section(&outcome.rows, &notes[0]))?;
     }
     Ok(())
 }

@@ -58,7 +58,7 @@ impl Row {
     }
 
     pub(crate) fn has_own_table(&self) -> bool {
-        self.is_transfer() || self.is_request()
+        self.is_transfer() || self.is_request() || self.is_agent()
     }
 
     pub(crate) fn is_transfer(&self) -> bool {
@@ -67,6 +67,10 @@ impl Row {
 
     pub(crate) fn is_request(&self) -> bool {
         self.id.starts_with("requests")
+    }
+
+    pub(crate) fn is_agent(&self) -> bool {
+        self.id.starts_with("agents")
     }
 }
 

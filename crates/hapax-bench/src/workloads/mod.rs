@@ -1,5 +1,6 @@
 //! The workloads: each is one process, one engine and one timed part, through the public API alone.
 
+mod agents;
 mod chain;
 mod crash;
 mod fan_out;
@@ -55,6 +56,7 @@ async fn run_on_engine(drive: &Drive, workload: &Workload) -> Result<()> {
         Workload::Requests { count, connections, asks, cached } => {
             requests::run(drive, [*count, *connections], *asks, *cached).await
         }
+        Workload::Agents(call) => agents::run(drive, call).await,
         Workload::Serve { layered, redis } => requests::serve(&drive.store, *layered, redis.as_deref()).await,
         Workload::Replay { steps } => journal::replay(drive, *steps).await,
         Workload::Timers { runs, seconds } => journal::timers(drive, *runs, *seconds).await,

@@ -23,7 +23,7 @@ fn kills(few: u32, many: u32) -> u32 {
 }
 
 /// Random numbers whose seed is printed, and may be given.
-fn rng(test: &str) -> Rng {
+pub(crate) fn rng(test: &str) -> Rng {
     let given = env::var("HAPAX_SEED").ok().map(|seed| seed.parse().expect("HAPAX_SEED is a number"));
     let seed = given.unwrap_or_else(|| RandomState::new().build_hasher().finish());
     println!("{test}: HAPAX_SEED={seed}");

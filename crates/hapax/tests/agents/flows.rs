@@ -175,6 +175,8 @@ async fn a_word_that_is_no_verdict_and_a_question_without_words_fail_the_run() {
 struct Resumed {
     site: Site,
     end: Work,
+    /// The receipts when it died.
+    receipts: Vec<Receipt>,
     died: bool,
 }
 
@@ -194,8 +196,9 @@ impl Resumed {
             }
         });
         doomed.crash();
+        let receipts = site.receipts();
         let end = Self::go_on(&site, &store);
-        Self { site, end, died }
+        Self { site, end, receipts, died }
     }
 
     fn go_on(site: &Site, store: &Arc<dyn Store>) -> Work {
@@ -253,8 +256,10 @@ fn pending_change_command_not_resent() {
 }
 
 #[test]
-fn only_the_first_review_inspected() {
+fn only_the_first_review_inspected_and_receipts_overwritten_after_resume() {
     Resumed::each(4, |resumed| {
+        let now = resumed.site.receipts();
+        assert!(resumed.receipts.iter().all(|receipt| now.contains(receipt)), "each stays as it was");
         let words: Vec<_> = resumed.end.verdicts.iter().map(|verdict: &Verdict| &*verdict.status).collect();
         assert_eq!(words, WORDS, "each round has a verdict of its own, and the last decides");
     });
@@ -306,8 +311,9 @@ async fn clarification_re_sent_other_inputs_under_the_same_key() {
         let open = asked(&engine).await;
         assert_eq!((&*open.name, &*open.text), ("builder", question));
         engine.shutdown(PATIENCE).await;
-        assert!(engine.answer("run", "builder", &7).await.is_err(), "a text is asked for");
-        engine.answer("run", "builder", answer).await.unwrap();
+        let person = Engine::builder().options(options().finds_work(false)).with_store(store.clone());
+        assert!(person.answer("run", "builder", &7).await.is_err(), "a text is asked for");
+        person.answer("run", "builder", answer).await.unwrap();
     }
     let engine = Engine::builder().options(options()).with_store(store);
     let end = done(&engine, team(&site, &curious(), &["approved"]), work).await.unwrap();

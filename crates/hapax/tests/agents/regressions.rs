@@ -262,3 +262,26 @@ async fn the_snapshot_id_changed_with_mtime() {
     assert_eq!(first.key, second.key);
     assert_eq!(site.notes().len(), 1, "the same work, answered from memory");
 }
+
+#[tokio::test]
+async fn an_oversize_line_span_the_reader() {
+    let site = Site::new();
+    let oversize = json!({"do": "oversize", "bytes": 8 * 1024 * 1024});
+    let steps =
+        json!([{"do": "once", "name": "long", "steps": [oversize, {"do": "hang"}]}, {"do": "answer"}]);
+    let agent = site.agent(&json!({"actions": {"work": steps}}));
+    assert_eq!(site.fails(&agent, Command::new("work", "T-1")).await.0, "HX0125");
+    let next = site.ask(&agent, Command::new("work", "T-2")).await.unwrap();
+    assert!(next.is("success"), "the lines behind it are read");
+    assert_eq!((agent.stats().starts, agent.stats().broken_lines), (1, 1));
+}
+
+#[tokio::test]
+async fn fifty_logs_blocked_the_run() {
+    for logs in [50, 51, 500] {
+        let site = Site::new();
+        let steps = json!([{"do": "logs", "count": logs}, {"do": "answer"}]);
+        let agent = site.agent(&json!({"actions": {"work": steps}}));
+        assert!(site.ask(&agent, Command::new("work", "T-1")).await.unwrap().is("success"), "{logs}");
+    }
+}
