@@ -53,6 +53,12 @@ impl Cmd {
         }
     }
 
+    /// Another program, whose path may hold spaces.
+    pub(crate) fn program(mut self, path: &Path) -> Self {
+        self.program = path.display().to_string();
+        self
+    }
+
     /// Adds arguments, separated by spaces.
     pub(crate) fn args(mut self, line: &str) -> Self {
         self.args.extend(line.split_whitespace().map(str::to_owned));
@@ -148,7 +154,7 @@ impl fmt::Display for Cmd {
         for (name, value) in &self.env {
             write!(f, "{name}={} ", quoted(value))?;
         }
-        f.write_str(&self.program)?;
+        f.write_str(&quoted(&self.program))?;
         self.args.iter().try_for_each(|arg| write!(f, " {}", quoted(arg)))
     }
 }

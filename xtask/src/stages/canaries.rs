@@ -6,17 +6,23 @@
 //! Caught means that libtest itself reported exactly this test as failed. A name that matches no
 //! test, a build that breaks, a crash of the binary or a timeout is an error, never a catch.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use super::Context;
+use super::cargo::tests_at_a_time;
 use crate::process::{Captured, Cmd, Failure};
+use crate::servers::Servers;
 
 /// How often a test may look for a mistake that takes luck to show, such as one between two threads.
 const CHANCES: u32 = 3;
 /// Far more than any test that catches a canary needs; its binary is built before.
 const TEST_LIMIT: Duration = Duration::from_secs(300);
+/// All that is tested from scratch.
+const BUILD_LIMIT: Duration = Duration::from_secs(3600);
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Canary {
@@ -48,9 +54,47 @@ pub(super) fn run(context: &Context) -> Result<(), Failure> {
     let canaries = parse(&list).map_err(|e| fail(format!("{path}:{e}")))?;
     let packages: BTreeSet<&str> = canaries.iter().map(|canary| canary.test.package.as_str()).collect();
     let binaries: BTreeSet<&str> = canaries.iter().map(|canary| canary.test.binary.as_str()).collect();
-    let build = binaries.into_iter().fold(with_canaries(context, &packages), target);
-    build.arg("--no-run").run()?;
-    check_all(&canaries, |test, canary| run_test(context, &packages, test, canary)).map_err(fail)
+    let programs = build(binaries.into_iter().fold(with_canaries(context, &packages), target))?;
+    let servers = Servers::start().map_err(fail)?;
+    let run = |test: &Test, canary: Option<&str>| match programs
+        .get(&(test.package.clone(), test.binary.clone()))
+    {
+        Some(program) => {
+            let shown = reproduce(context, &packages, test, canary);
+            run_test(&servers.shared_with(command(context, program, test, canary)), &shown, canary)
+        }
+        None => Verdict::Error(format!("{} has no test binary `{}`", test.package, test.binary)),
+    };
+    check_all(&canaries, tests_at_a_time(), run).map_err(fail)
+}
+
+/// Where each test binary is: by its package and its name. Cargo itself would take a second for each test to find that out.
+type Programs = BTreeMap<(String, String), PathBuf>;
+
+fn build(command: Cmd) -> Result<Programs, Failure> {
+    println!("$ {command} --no-run");
+    let telling = command.clone().args("--no-run --message-format=json-render-diagnostics");
+    let captured =
+        telling.capture(BUILD_LIMIT).map_err(|e| command.failure(format!("it could not start: {e}")))?;
+    if !captured.status.is_some_and(|status| status.success()) {
+        eprintln!("{}", captured.stderr);
+        return Err(command.failure("the tests could not be built".to_owned()));
+    }
+    Ok(captured.stdout.lines().filter_map(program).collect())
+}
+
+/// A test binary that a line of cargo's speaks of.
+fn program(line: &str) -> Option<((String, String), PathBuf)> {
+    let message: serde_json::Value = serde_json::from_str(line).ok()?;
+    let executable = message["executable"].as_str()?;
+    let manifest = Path::new(message["manifest_path"].as_str()?);
+    let package = manifest.parent()?.file_name()?.to_str()?;
+    let binary = match message["target"]["kind"][0].as_str()? {
+        "test" => message["target"]["name"].as_str()?,
+        "lib" => "lib",
+        _ => return None,
+    };
+    Some(((package.to_owned(), binary.to_owned()), PathBuf::from(executable)))
 }
 
 /// All packages in every call: cargo would build those that they share anew for each selection of them.
@@ -88,44 +132,72 @@ fn parse(list: &str) -> Result<Vec<Canary>, String> {
     if canaries.is_empty() { Err("1: the list is empty".to_owned()) } else { Ok(canaries) }
 }
 
-/// Checks every canary and prints the table; the error sums up what was not caught.
-fn check_all(canaries: &[Canary], mut run: impl FnMut(&Test, Option<&str>) -> Verdict) -> Result<(), String> {
+/// Checks every canary, some at a time, and prints the table; the error sums up what was not caught.
+fn check_all(
+    canaries: &[Canary],
+    at_a_time: usize,
+    run: impl Fn(&Test, Option<&str>) -> Verdict + Sync,
+) -> Result<(), String> {
     let name_width = width(canaries.iter().map(|canary| canary.name.as_str()), "canary");
     let test_width = width(canaries.iter().map(|canary| canary.test.name.as_str()), "test");
     println!("{:<name_width$}  {:<test_width$}  caught", "canary", "test");
-    let mut sound = BTreeSet::new();
-    let mut wrong = Vec::new();
-    for canary in canaries {
-        let caught = check(canary, &mut sound, &mut run);
-        let shown = match &caught {
-            Ok(1) => "yes".to_owned(),
-            Ok(chances) => format!("yes, at try {chances}"),
-            Err(reason) => reason.clone(),
-        };
-        println!("{:<name_width$}  {:<test_width$}  {shown}", canary.name, canary.test.name);
-        if let Err(reason) = caught {
-            wrong.push(format!("{}: {reason}", canary.name));
+    let waiting = Mutex::new(by_test(canaries).into_iter());
+    let wrong = Mutex::new(Vec::new());
+    let next = || waiting.lock().expect("no checker panics").next();
+    let work = || {
+        while let Some((test, names)) = next() {
+            for (name, caught) in check(test, &names, &run) {
+                println!("{name:<name_width$}  {:<test_width$}  {}", test.name, shown(&caught));
+                if let Err(reason) = caught {
+                    wrong.lock().expect("no checker panics").push(format!("{name}: {reason}"));
+                }
+            }
         }
-    }
+    };
+    std::thread::scope(|scope| (0..at_a_time).for_each(|_| drop(scope.spawn(work))));
+    let wrong = wrong.into_inner().expect("no checker panics");
     let (bad, all) = (wrong.len(), canaries.len());
     if bad == 0 { Ok(()) } else { Err(format!("{bad} of {all} canaries not caught ({})", wrong.join("; "))) }
 }
 
-/// One canary: its test passes while it sleeps (asked once per test) and fails when it is awake; answers at which try.
-fn check(
-    canary: &Canary,
-    sound: &mut BTreeSet<Test>,
-    run: &mut impl FnMut(&Test, Option<&str>) -> Verdict,
-) -> Result<u32, String> {
-    if !sound.contains(&canary.test) {
-        match run(&canary.test, None) {
-            Verdict::Passed => sound.insert(canary.test.clone()),
-            Verdict::Failed => return Err("error: the test fails without any canary".to_owned()),
-            Verdict::Error(reason) => return Err(format!("error: without any canary, {reason}")),
-        };
+/// The tests in the order of the list, each with all that it must notice.
+fn by_test(canaries: &[Canary]) -> Vec<(&Test, Vec<&str>)> {
+    let mut tests: Vec<(&Test, Vec<&str>)> = Vec::new();
+    for Canary { name, test } in canaries {
+        match tests.iter_mut().find(|(known, _)| *known == test) {
+            Some((_, names)) => names.push(name),
+            None => tests.push((test, vec![name])),
+        }
     }
+    tests
+}
+
+fn shown(caught: &Result<u32, String>) -> String {
+    match caught {
+        Ok(1) => "yes".to_owned(),
+        Ok(chances) => format!("yes, at try {chances}"),
+        Err(reason) => reason.clone(),
+    }
+}
+
+/// One test: it passes while all canaries sleep, and fails when one of its own is awake; answers at which try.
+fn check<'a>(
+    test: &Test,
+    names: &[&'a str],
+    run: impl Fn(&Test, Option<&str>) -> Verdict,
+) -> Vec<(&'a str, Result<u32, String>)> {
+    let asleep = match run(test, None) {
+        Verdict::Passed => Ok(()),
+        Verdict::Failed => Err("error: the test fails without any canary".to_owned()),
+        Verdict::Error(reason) => Err(format!("error: without any canary, {reason}")),
+    };
+    let awake = |name: &&'a str| (*name, asleep.clone().and_then(|()| caught(test, name, &run)));
+    names.iter().map(awake).collect()
+}
+
+fn caught(test: &Test, name: &str, run: impl Fn(&Test, Option<&str>) -> Verdict) -> Result<u32, String> {
     for chance in 1..=CHANCES {
-        match run(&canary.test, Some(&canary.name)) {
+        match run(test, Some(name)) {
             Verdict::Failed => return Ok(chance),
             Verdict::Passed => {}
             Verdict::Error(reason) => return Err(format!("error: {reason}")),
@@ -134,8 +206,7 @@ fn check(
     Err("NO: the test passes".to_owned())
 }
 
-fn run_test(context: &Context, packages: &BTreeSet<&str>, test: &Test, canary: Option<&str>) -> Verdict {
-    let command = command(context, packages, test, canary);
+fn run_test(command: &Cmd, shown: &Cmd, canary: Option<&str>) -> Verdict {
     let captured = match command.capture(TEST_LIMIT) {
         Ok(captured) => captured,
         Err(e) => return Verdict::Error(format!("`{command}` could not start: {e}")),
@@ -143,15 +214,27 @@ fn run_test(context: &Context, packages: &BTreeSet<&str>, test: &Test, canary: O
     let verdict = judge(&captured);
     // A catch is one line of the table; anything unexpected is shown whole.
     if !matches!((&verdict, canary), (Verdict::Failed, Some(_)) | (Verdict::Passed, None)) {
-        println!("$ {command}\n{}", captured.stdout);
+        println!("$ {shown}\n{}", captured.stdout);
         eprintln!("{}", captured.stderr);
     }
     verdict
 }
 
-fn command(context: &Context, packages: &BTreeSet<&str>, test: &Test, canary: Option<&str>) -> Cmd {
+/// The test binary itself, in the folder in which cargo would run it.
+fn command(context: &Context, program: &Path, test: &Test, canary: Option<&str>) -> Cmd {
+    let folder = context.root.join("crates").join(&test.package);
+    let command = Cmd::new("", &folder).program(program).arg("--exact").arg(&test.name);
+    let command = command.env("CARGO_MANIFEST_DIR", &folder.display().to_string());
+    awake(command, canary)
+}
+
+/// The line for a person, who has cargo find the binary.
+fn reproduce(context: &Context, packages: &BTreeSet<&str>, test: &Test, canary: Option<&str>) -> Cmd {
     let command = target(with_canaries(context, packages), &test.binary);
-    let command = command.args("-- --exact").arg(&test.name);
+    awake(command.args("-- --exact").arg(&test.name), canary)
+}
+
+fn awake(command: Cmd, canary: Option<&str>) -> Cmd {
     match canary {
         Some(name) => command.env("HAPAX_CANARY", name),
         None => command.without_env("HAPAX_CANARY"),
@@ -182,8 +265,8 @@ fn width<'a>(texts: impl Iterator<Item = &'a str>, heading: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use std::os::unix::process::ExitStatusExt;
-    use std::path::PathBuf;
     use std::process::ExitStatus;
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
     use super::*;
 
@@ -236,7 +319,7 @@ mod tests {
             ("good", Some("seen")) | ("broken", _) => Verdict::Failed,
             _ => Verdict::Error("not exactly one test ran".into()),
         };
-        let outcome = |name: &str, test: &str| check_all(&[canary(name, test)], run);
+        let outcome = |name: &str, test: &str| check_all(&[canary(name, test)], 1, run);
         assert_eq!(outcome("seen", "good"), Ok(()));
         assert!(outcome("seen", "blind").unwrap_err().contains("NO: the test passes"));
         assert!(outcome("seen", "broken").unwrap_err().contains("fails without any canary"));
@@ -246,38 +329,57 @@ mod tests {
     #[test]
     fn a_mistake_that_takes_luck_to_show_gets_its_chances() {
         for unlucky in [CHANCES - 1, CHANCES] {
-            let mut tries = 0;
+            let tries = AtomicU32::new(0);
             let run = |_: &Test, canary: Option<&str>| {
-                tries += u32::from(canary.is_some());
-                if tries > unlucky { Verdict::Failed } else { Verdict::Passed }
+                let before = tries.fetch_add(u32::from(canary.is_some()), Relaxed);
+                if canary.is_some() && before >= unlucky { Verdict::Failed } else { Verdict::Passed }
             };
-            assert_eq!(check_all(&[canary("a", "t")], run).is_ok(), unlucky < CHANCES);
+            assert_eq!(check_all(&[canary("a", "t")], 1, run).is_ok(), unlucky < CHANCES);
         }
     }
 
     #[test]
     fn a_test_shared_by_canaries_is_proved_sound_once() {
-        let mut sleeping = 0;
+        let sleeping = AtomicU32::new(0);
         let run = |_: &Test, canary: Option<&str>| {
-            sleeping += usize::from(canary.is_none());
+            sleeping.fetch_add(u32::from(canary.is_none()), Relaxed);
             if canary.is_some() { Verdict::Failed } else { Verdict::Passed }
         };
-        check_all(&[canary("a", "t"), canary("b", "t")], run).unwrap();
-        assert_eq!(sleeping, 1);
+        check_all(&[canary("a", "t"), canary("b", "t")], 2, run).unwrap();
+        assert_eq!(sleeping.into_inner(), 1);
     }
 
     #[test]
     fn the_command_wakes_one_canary_for_one_test() {
-        let context = Context { root: PathBuf::from("."), long: false, canaries: PathBuf::new() };
+        let context = Context { root: PathBuf::from("/hapax"), long: false, canaries: PathBuf::new() };
         let (mut canary, packages) = (canary("a", "t"), BTreeSet::from(["hapax", "other"]));
         assert_eq!(
-            command(&context, &packages, &canary.test, Some("a")).to_string(),
+            reproduce(&context, &packages, &canary.test, Some("a")).to_string(),
             "HAPAX_CANARY=a cargo test --features canary -p hapax -p other --test steps -- --exact t"
+        );
+        assert_eq!(
+            command(&context, Path::new("/deps/steps-1"), &canary.test, Some("a")).to_string(),
+            "CARGO_MANIFEST_DIR=/hapax/crates/hapax HAPAX_CANARY=a /deps/steps-1 --exact t"
         );
         canary.test.binary = "lib".into();
         assert_eq!(
-            command(&context, &packages, &canary.test, None).to_string(),
+            reproduce(&context, &packages, &canary.test, None).to_string(),
             "cargo test --features canary -p hapax -p other --lib -- --exact t"
         );
+    }
+
+    #[test]
+    fn cargo_tells_where_the_test_binaries_are() {
+        let line = |kind: &str, executable: &str| {
+            format!(
+                r#"{{"manifest_path":"/w/crates/hapax/Cargo.toml","target":{{"kind":["{kind}"],"name":"steps"}},"executable":{executable}}}"#
+            )
+        };
+        let found = |binary: &str| Some((("hapax".to_owned(), binary.to_owned()), PathBuf::from("/deps/x")));
+        assert_eq!(program(&line("test", r#""/deps/x""#)), found("steps"));
+        assert_eq!(program(&line("lib", r#""/deps/x""#)), found("lib"));
+        assert_eq!(program(&line("bin", r#""/deps/x""#)), None, "a program that the tests start");
+        assert_eq!(program(&line("test", "null")), None);
+        assert_eq!(program("Compiling"), None);
     }
 }

@@ -144,6 +144,14 @@ pub(crate) fn all(sizes: &Sizes) -> Vec<Case> {
     cases
 }
 
+/// Keeps what is of one store, or of one kind, with whatever that is held against.
+pub(crate) fn keep(cases: &mut Vec<Case>, only: &str) {
+    let is_chosen = |case: &Case| case.place.name() == only || case.id.starts_with(only);
+    let limits: Vec<&str> =
+        cases.iter().filter(|case| is_chosen(case)).filter_map(|case| case.limit).collect();
+    cases.retain(|case| is_chosen(case) || limits.contains(&case.id.as_str()));
+}
+
 /// Recorded calls, timers and replays.
 fn journal(sizes: &Sizes) -> Vec<Case> {
     let case = |id: &str, title: String, durability, threads, call: String, goals| Case {
@@ -405,6 +413,15 @@ mod tests {
         let ids: HashSet<&str> = cases.iter().map(|case| case.id.as_str()).collect();
         assert_eq!(ids.len(), cases.len());
         assert!(cases.iter().filter_map(|case| case.limit).all(|limit| ids.contains(limit)));
+    }
+
+    #[test]
+    fn what_is_kept_has_with_it_what_it_is_held_against() {
+        let mut cases = all(&Sizes::new(true, false));
+        keep(&mut cases, "mysql");
+        let ids: HashSet<&str> = cases.iter().map(|case| case.id.as_str()).collect();
+        assert!(cases.iter().filter_map(|case| case.limit).all(|limit| ids.contains(limit)));
+        assert!(ids.contains("requests-bare-1") && !ids.contains("w1-sqlite-strict"));
     }
 
     #[test]

@@ -46,7 +46,7 @@ pub(crate) fn run(options: &SuiteOptions) -> Result<()> {
     let sizes = Sizes::new(options.quick, options.long);
     let mut cases = cases::all(&sizes);
     if let Some(only) = &options.only {
-        cases.retain(|case| case.place.name() == only || case.id.starts_with(only));
+        cases::keep(&mut cases, only);
     }
     let bench = Bench::new(options.folder.as_deref(), &sizes)?;
     let machine = Machine::read();

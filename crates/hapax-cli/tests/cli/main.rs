@@ -1,0 +1,28 @@
+//! The program as its users call it, one file a part of it.
+
+mod common;
+mod damage;
+mod demo;
+mod embedded;
+mod keys;
+mod letters;
+mod outbox;
+mod replay;
+mod requests;
+mod runs;
+mod tail;
+mod terminal;
+mod transactions;
+mod workers;
+
+/// Not a test of its own: a program that the others start.
+#[test]
+fn tool() {
+    common::tool::play();
+}
+
+/// Not a test of its own: another one.
+#[test]
+fn till() {
+    common::till::play();
+}

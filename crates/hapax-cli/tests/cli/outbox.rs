@@ -1,0 +1,189 @@
+//! Messages seen and delivered by the stock program, which doesn't hold the code of the runs that sent them.
+
+use crate::common::{
+    desk::{Desk, Note, WORK},
+    said, steady, steady_json, stock, url,
+};
+use futures::future::BoxFuture;
+use hapax::{
+    Graph,
+    outbox::{Delivery, RelayOptions, Sink, SinkError},
+};
+use std::{
+    ffi::{OsStr, OsString},
+    os::unix::ffi::OsStrExt,
+    process::{Command, Stdio},
+};
+
+/// A desk on which two runs have sent.
+async fn sent() -> Desk {
+    async fn work(mut ctx: hapax::Ctx<Note>) -> hapax::Result<()> {
+        let run = ctx.run_id().to_string();
+        ctx.emit("notes", &run, "written")?;
+        ctx.emit("audit", "", &(1, "of two"))?;
+        ctx.emit("notes", &run, "read \u{1b}[31m")?;
+        Ok(())
+    }
+    let desk = Desk::open().await;
+    let flow = desk.engine.register(Graph::new("notes", 1, WORK).node(WORK, work), ()).await.unwrap();
+    for run in ["note-1", "note-2"] {
+        flow.start(run, Note::default()).await.unwrap().wait().await.unwrap();
+    }
+    desk
+}
+
+/// Every message to `notes` is refused once too often.
+async fn poison(desk: &Desk) {
+    let options = RelayOptions::default().topics(["notes"]).max_attempts(1);
+    assert_eq!(desk.engine.deliver(options, &Refuses).await.unwrap().dead, 4);
+}
+
+struct Refuses;
+
+impl Sink for Refuses {
+    fn publish<'a>(&'a self, _: &'a Delivery) -> BoxFuture<'a, Result<(), SinkError>> {
+        Box::pin(std::future::ready(Err(SinkError::refused("no such topic"))))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_that_wait_are_listed() {
+    let desk = sent().await;
+    insta::assert_snapshot!("outbox_pending", steady(&desk.hapax(&["outbox"]).ok()));
+    assert_eq!(desk.hapax(&["outbox", "--dead"]).ok(), "no dead messages\n");
+    poison(&desk).await;
+    insta::assert_snapshot!("outbox_dead", steady(&desk.hapax(&["outbox", "--dead"]).ok()));
+    let mut one = desk.hapax(&["outbox", "--run", "note-1", "--limit", "1", "--json"]).json();
+    one["messages"][0]["written_at"] = "[redacted]".into();
+    insta::assert_snapshot!("outbox_json", steady_json(one));
+    assert!(desk.hapax(&["outbox", "--run", ""]).fails(2).starts_with("error[HX0001]"));
+    assert!(
+        desk.hapax(&["outbox", "--run", "nope"])
+            .fails(1)
+            .starts_with("error[HX0028]: there is no run `nope`")
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_messages_are_retried_or_dropped() {
+    let desk = sent().await;
+    poison(&desk).await;
+    assert_eq!(desk.hapax(&["outbox", "retry", "note-1"]).ok(), "2 dead messages are pending again\n");
+    assert_eq!(desk.hapax(&["outbox", "retry", "note-1"]).ok(), "no message was dead\n");
+    let dropped = desk.hapax(&["outbox", "drop", "note-1", "note-2", "--json"]).json();
+    assert_eq!(dropped["messages"], 2);
+    assert_eq!(desk.hapax(&["outbox", "--dead"]).ok(), "no dead messages\n");
+    let waiting = desk.hapax(&["outbox", "--json"]).json();
+    assert_eq!(waiting["messages"].as_array().unwrap().len(), 4);
+    let error = desk.hapax(&["outbox", "retry", "nope"]).fails(1);
+    assert!(error.starts_with("error[HX0028]: there is no run `nope`\n"), "{error}");
+    desk.hapax(&["outbox", "retry"]).fails(2);
+    desk.hapax(&["outbox", "--dead", "drop", "note-1"]).fails(2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relay_without_the_code_delivers_to_stdout_and_to_a_file() {
+    let desk = sent().await;
+    insta::assert_snapshot!(
+        "relay_stdout",
+        desk.hapax(&["relay", "--to", "stdout", "--drain", "--topic", "audit"]).ok()
+    );
+    let path = desk.folder.path().join("notes.ndjson");
+    let file = format!("file:{}", path.display());
+    assert_eq!(
+        desk.hapax(&["relay", "--to", &file, "--drain", "--batch", "1"]).ok(),
+        "delivered 4 messages\n"
+    );
+    let text = std::fs::read_to_string(&path).unwrap();
+    let payloads: Vec<serde_json::Value> = text
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
+        .filter(|line| line["run"] == "note-1")
+        .map(|line| line["payload"].clone())
+        .collect();
+    assert_eq!(payloads, ["written", "read \u{1b}[31m"]);
+    assert_eq!(text.lines().count(), 4);
+    assert_eq!(desk.hapax(&["relay", "--to", "stdout", "--drain"]).ok(), "", "everything is sent");
+    assert_eq!(desk.hapax(&["outbox"]).ok(), "no messages wait\n");
+    let error = desk.hapax(&["relay", "--to", "file:/nowhere/at/all", "--drain"]).fails(1);
+    assert!(error.starts_with("error[HX0071]: the sink cannot be reached: /nowhere/at/all"), "{error}");
+    assert!(desk.hapax(&["relay", "--to", "mail"]).fails(2).contains("neither `stdout` nor `file:PATH`"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_gets_versioned_messages_and_their_count() {
+    let desk = sent().await;
+    let drain = |to: &str| {
+        let said = desk.hapax(&["relay", "--json", "--drain", "--to", to, "--topic", "audit"]).ok();
+        said.lines().map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<serde_json::Value>>()
+    };
+    let lines = drain("stdout");
+    assert_eq!(lines.len(), 3, "two messages and a last word");
+    assert!(lines.iter().all(|line| line["v"] == 1), "{lines:?}");
+    assert_eq!(lines[0]["payload"], serde_json::json!([1, "of two"]));
+    assert_eq!(lines[2], serde_json::json!({ "v": 1, "sent": 2, "refused": 0, "dead": 0 }));
+    let file = format!("file:{}", desk.folder.path().join("audit.ndjson").display());
+    for to in ["stdout", &file] {
+        assert_eq!(drain(to), [serde_json::json!({ "v": 1, "sent": 0, "refused": 0, "dead": 0 })]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_that_nobody_could_read_are_not_sent() {
+    let desk = sent().await;
+    let relay = stock(&["relay", "--to", "stdout"]);
+    for drain in [" --drain", ""] {
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(format!("exec \"$0\" relay --to stdout{drain} >&-")).arg(relay.get_program());
+        shell.env("HAPAX_STORE", url(&desk.path())).env_remove("HAPAX_NAMESPACE");
+        let error = said(shell).fails(1);
+        assert!(error.starts_with("error[HX0071]: standard output is closed: nothing was sent\n"), "{error}");
+    }
+    assert_eq!(desk.hapax(&["outbox", "--json"]).json()["messages"].as_array().unwrap().len(), 6);
+    let mut away = stock(&["relay", "--to", "stdout", "--drain", "--store"]);
+    away.arg(url(&desk.path())).stdout(Stdio::null());
+    assert!(away.status().unwrap().success(), "whoever wants them thrown away may have it");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_go_to_any_path_that_the_system_allows() {
+    let desk = sent().await;
+    let path = desk.folder.path().join(OsStr::from_bytes(b"odd \xff name"));
+    let mut sink = OsString::from("file:");
+    sink.push(&path);
+    let mut command = stock(&["relay", "--drain", "--to"]);
+    command.arg(sink).arg("--store").arg(url(&desk.path()));
+    assert_eq!(said(command).ok(), "delivered 6 messages\n");
+    assert_eq!(std::fs::read_to_string(path).unwrap().lines().count(), 6);
+}
+
+/// The reader takes one line and goes; the relay ends quietly, and what wasn't read is delivered to the next one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relay_whose_reader_went_away_ends_and_loses_nothing() {
+    use std::io::BufRead;
+    let desk = sent().await;
+    let mut command = stock(&["relay", "--to", "stdout", "--batch", "1"]);
+    command.arg("--store").arg(url(&desk.path())).stdout(std::process::Stdio::piped());
+    let mut relay = command.spawn().unwrap();
+    let mut first = String::new();
+    std::io::BufReader::new(relay.stdout.take().unwrap()).read_line(&mut first).unwrap();
+    assert!(first.starts_with("{\"id\":\"msg:"), "{first}");
+    // More to say, in case all of it fitted into the pipe.
+    let flow = desk.engine.register(more(), ()).await.unwrap();
+    for number in 0.. {
+        if relay.try_wait().unwrap().is_some() {
+            break;
+        }
+        flow.start(&format!("more-{number}"), Note::default()).await.unwrap().wait().await.unwrap();
+    }
+    assert_eq!(relay.wait().unwrap().code(), Some(0));
+    let waits = desk.hapax(&["outbox", "--json"]).json()["messages"].as_array().unwrap().len();
+    assert!(waits > 0, "what nobody read is still there");
+}
+
+fn more() -> Graph<Note> {
+    async fn say(mut ctx: hapax::Ctx<Note>) -> hapax::Result<()> {
+        Ok(ctx.emit("notes", "", "more")?)
+    }
+    Graph::new("more", 1, WORK).node(WORK, say)
+}

@@ -1,0 +1,24 @@
+//! What an engine promises, one file a promise; in one program, since each of its own would be built and linked alone.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod backpressure;
+mod cancellation;
+mod children;
+mod composition;
+mod conflicts;
+mod contract;
+mod deadlocks;
+mod decisions;
+mod effects;
+mod exactly_once;
+mod forks;
+mod lifecycle;
+mod merge_order;
+mod outbox;
+mod randomness;
+mod replay;
+mod retries;
+mod streams;
+mod waiting;
