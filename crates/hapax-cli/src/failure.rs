@@ -171,6 +171,12 @@ impl From<Error> for Failure {
     }
 }
 
+impl From<hapax::agent::Error> for Failure {
+    fn from(error: hapax::agent::Error) -> Self {
+        Failure::coded(error.code(), error.to_string())
+    }
+}
+
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         Error::from(error).into()
@@ -360,6 +366,24 @@ fn cure_of_requests(code: Code) -> &'static str {
         code::REQUEST_NOT_FOUND => {
             "look for it with `requests list`; it may live in another store or namespace, or be swept"
         }
+        _ => cure_of_agents(code),
+    }
+}
+
+fn cure_of_agents(code: Code) -> &'static str {
+    match code {
+        code::AGENT_INVALID => "mend what the message names; nothing was sent",
+        code::AGENT_TOO_LARGE => "put large inputs into files of the workspace, and name them in the inputs",
+        code::AGENT_FAILED => "see what the agent says, then `retry`: it does the work again",
+        code::AGENT_DEAD => "see its last words; `hapax agent run -- CMD` starts it by hand; then `retry`",
+        code::AGENT_TIMEOUT => "give the command more time, then `retry`: the answer may be there already",
+        code::AGENT_PROTOCOL => "`hapax agent check -- CMD` tells what it breaks",
+        code::AGENT_VERSION => "let nobody but the engine change the workspace, then `retry`",
+        code::AGENT_ARTIFACT => "`hapax agent check -- CMD` tells what is wrong with its files; then `retry`",
+        code::AGENT_OUTPUT_MISSING => "let the agent make it, or make the output optional; then `retry`",
+        code::AGENT_LOCKED => "let that engine go on, or end it; or give this agent another id",
+        code::WORKSPACE => "check the path, its permissions and the room on the disk",
+        code::LEDGER => "check the path, its permissions and the room on the disk",
         _ => "see the code's page",
     }
 }

@@ -6,14 +6,16 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`Agent`], [`AgentBuilder`] | a program, and how it is kept alive |
-//! | [`Workspace`], [`Snapshot`] | the files that agents work on |
+//! | [`Workspace`], [`Snapshot`], [`Listed`] | the files that agents work on |
 //! | [`Command`], [`Reply`] | what a node asks of an agent: [`Ctx::command`](crate::Ctx::command) |
 //! | [`protocol`], [`frame`] | the messages, and lines of bounded length |
 //! | [`kit`] | the agent's side: three lines make an agent |
 //! | [`mock`] | an agent with faults by script, for tests |
+//! | [`check`] | whether an agent, in any language, keeps the protocol |
 //! | [`receipt`], [`ledger`] | one receipt for each command, and a run's journal as files |
 
 mod cache;
+pub mod check;
 mod command;
 mod desk;
 mod error;
@@ -34,7 +36,7 @@ pub use cache::{Cache, Cached};
 pub use command::{Command, Progress, Reply};
 pub use desk::Stats;
 pub use error::Error;
-pub use workspace::{Snapshot, Workspace};
+pub use workspace::{Listed, Snapshot, Workspace};
 
 use crate::worker::Shared;
 use desk::{Desk, Warned};

@@ -25,7 +25,7 @@ use super::{
 use crate::{clock, gate::lock};
 use hapax_core::{json::Json, key::sha256, limits};
 use hapax_store::clock::now_us;
-use serde::{Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
     collections::HashMap,
     fs,
@@ -39,6 +39,32 @@ use std::{
     thread,
     time::Duration,
 };
+
+/// The action that every agent of a kit knows by itself, so that `hapax agent check` has something to ask for.
+pub(crate) const CHECK_ACTION: &str = "hapax.check";
+
+/// What an agent is asked for when it is checked.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct CheckInputs {
+    /// What the files that it makes hold.
+    pub(crate) text: String,
+    /// How long it works.
+    pub(crate) pause_ms: u64,
+}
+
+/// Does what the check asks for. Each execution says something else: so an answer that comes again is seen to be the same.
+fn be_checked(task: &mut Task) -> Result<Answer, Failure> {
+    let inputs: CheckInputs =
+        task.command.inputs.read().map_err(|error| Failure::new("inputs", error.to_string()))?;
+    task.progress(0.0, "begun");
+    thread::sleep(Duration::from_millis(inputs.pause_ms));
+    for output in task.command.expected_outputs.clone() {
+        task.write(&output.path, inputs.text.as_bytes())?;
+    }
+    let execution = uuid::Uuid::new_v4().to_string();
+    Ok(Answer::success().payload(&HashMap::from([("execution", execution)])))
+}
 
 /// How a task ended, unless it failed.
 ///
@@ -195,6 +221,8 @@ fn empty() -> Json {
 
 /// Serves until the engine closes the pipe. What it needs to know is in its environment: `HAPAX_WORKSPACE`,
 /// `HAPAX_STAGING`, `HAPAX_AGENT_STATE`, `HAPAX_AGENT_TYPE`, `HAPAX_AGENT_ID`, `HAPAX_HEARTBEAT_MS`.
+///
+/// The action `hapax.check` never comes to `work`: it is the kit's own answer to `hapax agent check`.
 ///
 /// ```
 /// use hapax::agent::{kit::{self, Answer}, protocol::Failure};
@@ -500,7 +528,8 @@ impl Kit {
     fn work(&self, command: &Command) -> Event {
         let place = &self.place;
         let mut task = Task { command: command.clone(), desk: place.clone(), artifacts: vec![] };
-        let done = catch_unwind(AssertUnwindSafe(|| (self.work)(&mut task)));
+        let work = if command.action == CHECK_ACTION { &be_checked } else { &*self.work };
+        let done = catch_unwind(AssertUnwindSafe(|| work(&mut task)));
         let event = match done.unwrap_or_else(|_| Err(Failure::new("panic", "the agent's code panicked"))) {
             Err(failure) => place.failed(command, &failure),
             Ok(Answer { status, payload }) => {
