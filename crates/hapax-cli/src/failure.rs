@@ -373,16 +373,22 @@ fn cure_of_requests(code: Code) -> &'static str {
 fn cure_of_agents(code: Code) -> &'static str {
     match code {
         code::AGENT_INVALID => "mend what the message names; nothing was sent",
-        code::AGENT_TOO_LARGE => "put large inputs into files of the workspace, and name them in the inputs",
-        code::AGENT_FAILED => "see what the agent says, then `retry`: it does the work again",
-        code::AGENT_DEAD => "see its last words; `hapax agent run -- CMD` starts it by hand; then `retry`",
-        code::AGENT_TIMEOUT => "give the command more time, then `retry`: the answer may be there already",
-        code::AGENT_PROTOCOL => "`hapax agent check -- CMD` tells what it breaks",
-        code::AGENT_VERSION => "let nobody but the engine change the workspace, then `retry`",
-        code::AGENT_ARTIFACT => "`hapax agent check -- CMD` tells what is wrong with its files; then `retry`",
-        code::AGENT_OUTPUT_MISSING => "let the agent make it, or make the output optional; then `retry`",
-        code::AGENT_LOCKED => "let that engine go on, or end it; or give this agent another id",
-        code::WORKSPACE => "check the path, its permissions and the room on the disk",
+        code::AGENT_TOO_LARGE => {
+            "put what is large into files of the workspace, and their paths into the inputs"
+        }
+        code::AGENT_FAILED => "mend what the agent names, then `retry`",
+        code::AGENT_DEAD => "read its last words and run it by hand (`hapax agent run -- CMD`), then `retry`",
+        code::AGENT_TIMEOUT => "`retry` gets the answer when it is there; or raise the command's timeout",
+        code::AGENT_PROTOCOL => {
+            "have the agent write nothing but messages to its standard output (`hapax agent check -- CMD`), then `retry`"
+        }
+        code::AGENT_VERSION => "let nothing else change the workspace while runs use it",
+        code::AGENT_ARTIFACT => {
+            "mend how the agent stages and lists its files (`hapax agent check -- CMD`), then `retry`"
+        }
+        code::AGENT_OUTPUT_MISSING => "have the agent make and list it, or make it optional, then `retry`",
+        code::AGENT_LOCKED => "end the other engine, or give the agent an id or a workspace of its own",
+        code::WORKSPACE => "mend what the message names, then `retry`",
         code::LEDGER => "check the path, its permissions and the room on the disk",
         _ => "see the code's page",
     }

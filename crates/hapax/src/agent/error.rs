@@ -90,16 +90,16 @@ pub enum Error {
 }
 
 impl Error {
-    pub(crate) fn workspace(path: impl AsRef<Path>, reason: impl ToString) -> Self {
-        Error::Workspace { path: path.as_ref().display().to_string(), reason: reason.to_string() }
+    pub(crate) fn workspace(path: impl AsRef<Path>, reason: impl std::fmt::Display) -> Self {
+        Error::Workspace { path: path.as_ref().display().to_string(), reason: format!("{reason}") }
     }
 
-    pub(crate) fn ledger(path: impl AsRef<Path>, reason: impl ToString) -> Self {
-        Error::Ledger { path: path.as_ref().display().to_string(), reason: reason.to_string() }
+    pub(crate) fn ledger(path: impl AsRef<Path>, reason: impl std::fmt::Display) -> Self {
+        Error::Ledger { path: path.as_ref().display().to_string(), reason: format!("{reason}") }
     }
 
-    pub(crate) fn artifact(path: &str, reason: impl ToString) -> Self {
-        Error::Artifact { path: path.into(), reason: reason.to_string() }
+    pub(crate) fn artifact(path: &str, reason: impl std::fmt::Display) -> Self {
+        Error::Artifact { path: path.into(), reason: format!("{reason}") }
     }
 
     /// Whether another attempt with the same key makes sense: an agent that has answered answers the same again.

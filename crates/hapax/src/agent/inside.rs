@@ -82,6 +82,16 @@ impl<'a> Inside<'a> {
         Ok(at)
     }
 
+    /// Makes the names on the way to it durable.
+    pub(crate) fn sync_names(&self, root: BorrowedFd<'_>) -> Result<(), Refused> {
+        let mut at = root.try_clone_to_owned().map_err(Refused::Io)?;
+        for name in &self.folders {
+            rustix::fs::fsync(&at).map_err(refused)?;
+            at = open_folder_at(at.as_fd(), name).map_err(refused)?;
+        }
+        rustix::fs::fsync(&at).map_err(refused)
+    }
+
     /// The file itself, if it is there and a regular one.
     pub(crate) fn open(&self, root: BorrowedFd<'_>) -> Result<Option<(File, Stat)>, Refused> {
         let Some(parent) = self.parent(root)? else { return Ok(None) };

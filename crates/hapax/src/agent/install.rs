@@ -38,7 +38,8 @@ enum Standing {
 }
 
 impl Delivery {
-    /// Checks that each artifact is there, whole, and belongs into the workspace. Changes nothing.
+    /// Checks that each artifact is there, whole, and belongs into the workspace. Changes nothing, but makes what is staged
+    /// durable: the answer that is recorded next rests on it.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let (root, staging, mut paths) = (self.workspace.handle()?, self.staging()?, HashSet::new());
         for artifact in &self.artifacts {
@@ -46,8 +47,21 @@ impl Delivery {
             if !paths.insert(&artifact.path) {
                 return Err(Error::artifact(&artifact.path, "it is listed twice"));
             }
-            self.destination(artifact, &path, &root)?;
-            self.source(artifact, &path, staging.as_ref(), &root)?;
+            destination(artifact, &path, &root)?;
+            if let Some((file, _)) = source(artifact, &path, staging.as_ref(), &root)?
+                && let Some(staging) = &staging
+            {
+                file.sync_all().map_err(|error| Error::workspace(&artifact.path, error))?;
+                path.sync_names(staging.as_fd()).map_err(|reason| Error::artifact(&artifact.path, reason))?;
+            }
+        }
+        self.sync_staging().map_err(|error| Error::workspace(&self.staging, error))
+    }
+
+    /// The staging folder's own name, and that of the folder that holds it.
+    fn sync_staging(&self) -> io::Result<()> {
+        for folder in self.staging.ancestors().skip(1).take(2).filter(|folder| folder.exists()) {
+            File::open(folder)?.sync_all()?;
         }
         Ok(())
     }
@@ -57,8 +71,8 @@ impl Delivery {
         let (root, staging) = (self.workspace.handle()?, self.staging()?);
         for (number, artifact) in self.artifacts.iter().enumerate() {
             let path = self.path(artifact)?;
-            self.destination(artifact, &path, &root)?;
-            if let Some((file, mode)) = self.source(artifact, &path, staging.as_ref(), &root)? {
+            destination(artifact, &path, &root)?;
+            if let Some((file, mode)) = source(artifact, &path, staging.as_ref(), &root)? {
                 self.put(artifact, &path, (file, mode), &root, number)?;
             }
         }
@@ -86,40 +100,6 @@ impl Delivery {
             Ok(folder) => Ok(Some(folder)),
             Err(rustix::io::Errno::NOENT) => Ok(None),
             Err(error) => Err(Error::workspace(&self.staging, io::Error::from(error))),
-        }
-    }
-
-    /// Refuses what would be written through a symlink, or in the place of something else than a file.
-    fn destination(&self, artifact: &Artifact, path: &Inside<'_>, root: &OwnedFd) -> Result<(), Error> {
-        let refused = |reason: Refused| Error::artifact(&artifact.path, reason);
-        if let Some(parent) = path.parent(root.as_fd()).map_err(refused)?
-            && path.is_taken(parent.as_fd()).map_err(refused)?
-        {
-            return Err(Error::artifact(&artifact.path, "something else than a file stands there"));
-        }
-        Ok(())
-    }
-
-    /// Where the right bytes are: staged; or, `None`, in the workspace already, because they were installed before a crash
-    /// or never changed.
-    fn source(
-        &self,
-        artifact: &Artifact,
-        path: &Inside<'_>,
-        staging: Option<&OwnedFd>,
-        root: &OwnedFd,
-    ) -> Result<Option<(File, u32)>, Error> {
-        let staged = match staging {
-            Some(staging) => look(artifact, path, staging)?,
-            None => Standing::Missing,
-        };
-        match staged {
-            Standing::Right(file, mode) => Ok(Some((file, mode))),
-            Standing::Wrong(reason) => Err(Error::artifact(&artifact.path, reason)),
-            Standing::Missing => match look(artifact, path, root)? {
-                Standing::Right(..) => Ok(None),
-                _ => Err(Error::artifact(&artifact.path, "it isn't in the staging folder")),
-            },
         }
     }
 
@@ -160,6 +140,39 @@ impl Delivery {
         {
             tracing::warn!(folder = %self.staging.display(), %error, "a staging folder can't be removed");
         }
+    }
+}
+
+/// Refuses what would be written through a symlink, or in the place of something else than a file.
+fn destination(artifact: &Artifact, path: &Inside<'_>, root: &OwnedFd) -> Result<(), Error> {
+    let refused = |reason: Refused| Error::artifact(&artifact.path, reason);
+    if let Some(parent) = path.parent(root.as_fd()).map_err(refused)?
+        && path.is_taken(parent.as_fd()).map_err(refused)?
+    {
+        return Err(Error::artifact(&artifact.path, "something else than a file stands there"));
+    }
+    Ok(())
+}
+
+/// Where the right bytes are: staged; or, `None`, in the workspace already, because they were installed before a crash
+/// or never changed.
+fn source(
+    artifact: &Artifact,
+    path: &Inside<'_>,
+    staging: Option<&OwnedFd>,
+    root: &OwnedFd,
+) -> Result<Option<(File, u32)>, Error> {
+    let staged = match staging {
+        Some(staging) => look(artifact, path, staging)?,
+        None => Standing::Missing,
+    };
+    match staged {
+        Standing::Right(file, mode) => Ok(Some((file, mode))),
+        Standing::Wrong(reason) => Err(Error::artifact(&artifact.path, reason)),
+        Standing::Missing => match look(artifact, path, root)? {
+            Standing::Right(..) => Ok(None),
+            _ => Err(Error::artifact(&artifact.path, "it isn't in the staging folder")),
+        },
     }
 }
 

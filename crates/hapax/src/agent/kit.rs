@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
     collections::HashMap,
     fs,
-    io::{self, Write},
+    io::{self, BufRead, Write},
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::{
@@ -239,13 +239,7 @@ where
     let place = Place::from_environment()?;
     end_on_sigterm();
     place.beat();
-    let kit = Arc::new(Kit { place, work: Box::new(work), running: Mutex::default(), idle: Condvar::new() });
-    let mut lines = LineReader::new(io::stdin().lock());
-    while let Some(frame) = lines.next().map_err(|error| Error::Protocol(error.to_string()))? {
-        kit.hear(&frame);
-    }
-    kit.wait_for_the_rest(limits::AGENT_GRACE);
-    Ok(())
+    Kit::new(place, Box::new(work)).serve(io::stdin().lock())
 }
 
 /// Asked to end, it ends at once: what was begun is done again by the next process.
@@ -263,8 +257,7 @@ fn end_on_sigterm() {
 }
 
 /// The pipe to the engine. One line at a time, whoever writes.
-#[derive(Default)]
-pub(crate) struct Out(Mutex<()>);
+pub(crate) struct Out(Mutex<Box<dyn Write + Send>>);
 
 impl Out {
     /// Writes a message; `false`: it is too large for a line.
@@ -276,17 +269,16 @@ impl Out {
     /// Writes a message unless it isn't to be written any more: nothing comes behind what was written since then.
     fn say_unless<T: Serialize>(&self, stopped: &AtomicBool, message: &T) {
         if let Ok(line) = frame::line(message) {
-            let _one = lock(&self.0);
+            let mut out = lock(&self.0);
             if !stopped.load(Ordering::Acquire) {
-                write(&line);
+                write(&mut **out, &line);
             }
         }
     }
 
     /// Writes bytes as they are.
     pub(crate) fn raw(&self, bytes: &[u8]) {
-        let _one = lock(&self.0);
-        write(bytes);
+        write(&mut **lock(&self.0), bytes);
     }
 
     pub(crate) fn log(&self, level: &str, message: &str) {
@@ -296,8 +288,7 @@ impl Out {
 }
 
 /// An engine that doesn't listen any more has closed the other pipe, too: that ends the agent.
-fn write(bytes: &[u8]) {
-    let mut out = io::stdout().lock();
+fn write(out: &mut dyn Write, bytes: &[u8]) {
     let _ = out.write_all(bytes).and_then(|()| out.flush());
 }
 
@@ -330,7 +321,7 @@ impl Place {
             heartbeat: millis.map_or(limits::AGENT_HEARTBEAT, Duration::from_millis),
             cache: Cache::open(&state)?,
             state,
-            out: Out::default(),
+            out: Out(Mutex::new(Box::new(io::stdout()))),
             busy: AtomicU64::new(0),
             heart_stopped: AtomicBool::new(false),
         }))
@@ -473,6 +464,20 @@ struct Kit {
 }
 
 impl Kit {
+    fn new(place: Arc<Place>, work: Work) -> Arc<Self> {
+        Arc::new(Self { place, work, running: Mutex::default(), idle: Condvar::new() })
+    }
+
+    /// Reads to the end, and lets what was begun end.
+    fn serve(self: &Arc<Self>, input: impl BufRead) -> Result<(), Error> {
+        let mut lines = LineReader::new(input);
+        while let Some(frame) = lines.next().map_err(|error| Error::Protocol(error.to_string()))? {
+            self.hear(&frame);
+        }
+        self.wait_for_the_rest(limits::AGENT_GRACE);
+        Ok(())
+    }
+
     fn hear(self: &Arc<Self>, frame: &Frame) {
         match self.place.read(frame) {
             Some(ToAgent::Ack(ack)) => self.place.acknowledge(&ack),
@@ -547,5 +552,191 @@ impl Kit {
         let running = lock(&self.running);
         let rest = self.idle.wait_timeout_while(running, grace, |running| !running.is_empty());
         drop(rest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::protocol::{Attempt, FromAgent, read_from_agent};
+    use hapax_core::key::command_key;
+    use std::sync::mpsc;
+
+    /// What was written, line by line.
+    #[derive(Clone, Default)]
+    struct Heard(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Heard {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            lock(&self.0).extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    struct Bench {
+        folder: tempfile::TempDir,
+        worked: Arc<AtomicU64>,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            fs::create_dir(folder.path().join("work")).unwrap();
+            Self { folder, worked: Arc::default() }
+        }
+
+        /// One life of an agent: what it answers to these lines.
+        fn live(
+            &self,
+            lines: &[Vec<u8>],
+            work: impl Fn(&mut Task) -> Result<Answer, Failure> + Send + Sync + 'static,
+        ) -> Vec<Event> {
+            let (heard, worked) = (Heard::default(), self.worked.clone());
+            let place = Place {
+                workspace: Workspace::open(self.folder.path().join("work")).unwrap(),
+                staging: self.folder.path().join("staging"),
+                state: self.folder.path().join("state"),
+                agent: Address { agent_type: "kit".into(), agent_id: None },
+                heartbeat: Duration::from_secs(10),
+                cache: Cache::open(self.folder.path().join("state")).unwrap(),
+                out: Out(Mutex::new(Box::new(heard.clone()))),
+                busy: AtomicU64::new(0),
+                heart_stopped: AtomicBool::new(false),
+            };
+            let counted = move |task: &mut Task| {
+                worked.fetch_add(1, Ordering::SeqCst);
+                work(task)
+            };
+            Kit::new(Arc::new(place), Box::new(counted)).serve(&*lines.concat()).unwrap();
+            let bytes = lock(&heard.0).clone();
+            let events = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+            events
+                .filter_map(|line| match read_from_agent(line).unwrap() {
+                    FromAgent::Event(event) => Some(event),
+                    _ => None,
+                })
+                .collect()
+        }
+
+        fn worked(&self) -> u64 {
+            self.worked.load(Ordering::SeqCst)
+        }
+    }
+
+    fn command(correlation_id: &str) -> Command {
+        let key = command_key("work", "T-1", "snap-1", b"{}", b"[]").unwrap();
+        Command {
+            message_id: message_id(),
+            correlation_id: correlation_id.into(),
+            task_id: "T-1".into(),
+            idempotency_key: key.to_string(),
+            to: Address { agent_type: "kit".into(), agent_id: None },
+            action: "work".into(),
+            inputs: empty(),
+            expected_outputs: vec![],
+            version: Version::of("snap-1"),
+            deadline: clock_text(0),
+            retry: Attempt { attempt: 1, max_attempts: 6 },
+            priority: 5,
+        }
+    }
+
+    fn line(correlation_id: &str) -> Vec<u8> {
+        frame::line(&command(correlation_id)).unwrap()
+    }
+
+    fn ack(forget: bool) -> Vec<u8> {
+        frame::line(&Ack { idempotency_key: command("").idempotency_key, forget }).unwrap()
+    }
+
+    fn write_x(task: &mut Task) -> Result<Answer, Failure> {
+        task.write("x", b"1")?;
+        Ok(Answer::success())
+    }
+
+    #[test]
+    fn a_command_that_comes_again_is_answered_from_memory_also_after_a_restart() {
+        let bench = Bench::new();
+        let first = bench.live(&[line("a")], write_x);
+        let again = bench.live(&[line("b")], write_x);
+        assert_eq!((first.len(), again.len(), bench.worked()), (1, 1, 1));
+        assert_eq!((first[0].correlation_id.as_str(), again[0].correlation_id.as_str()), ("a", "b"));
+        assert_eq!((&first[0].artifacts, &first[0].status), (&again[0].artifacts, &again[0].status));
+        assert_ne!(first[0].message_id, again[0].message_id);
+    }
+
+    #[test]
+    fn a_duplicate_waits_for_the_one_that_is_under_way() {
+        let bench = Bench::new();
+        let (go, is_on) = mpsc::channel();
+        let is_on = Mutex::new(is_on);
+        let seen = bench.worked.clone();
+        thread::spawn(move || {
+            while seen.load(Ordering::SeqCst) == 0 {
+                thread::yield_now();
+            }
+            go.send(()).unwrap();
+        });
+        let answers = bench.live(&[line("a"), line("b"), line("c")], move |task| {
+            lock(&is_on).recv().unwrap();
+            write_x(task)
+        });
+        let mut ids: Vec<_> = answers.iter().map(|event| event.correlation_id.as_str()).collect();
+        ids.sort_unstable();
+        assert_eq!((ids, bench.worked()), (vec!["a", "b", "c"], 1));
+    }
+
+    #[test]
+    fn a_failure_that_may_pass_is_not_remembered_and_a_final_one_is_until_the_engine_has_it() {
+        let bench = Bench::new();
+        let busy = |_: &mut Task| Err(Failure::new("busy", "later").retryable());
+        assert!(bench.live(&[line("a")], busy)[0].failure().unwrap().retryable);
+        let never = |_: &mut Task| Err(Failure::new("no", "never"));
+        assert_eq!(bench.live(&[line("b")], never)[0].failure().unwrap().code, "no");
+        assert_eq!(bench.live(&[line("c")], write_x)[0].failure().unwrap().code, "no", "it is remembered");
+        assert_eq!(bench.worked(), 2);
+        assert_eq!(bench.live(&[ack(true), line("d")], write_x)[0].status.as_deref(), Some("success"));
+    }
+
+    #[test]
+    fn an_answer_whose_files_are_gone_after_the_engine_had_it_is_made_again() {
+        let bench = Bench::new();
+        bench.live(&[line("a"), ack(false)], write_x);
+        let staging = bench.folder.path().join("staging");
+        bench.live(&[ack(false)], write_x);
+        bench.live(&[line("b")], write_x);
+        assert_eq!(bench.worked(), 1, "the files are still staged");
+        fs::remove_dir_all(&staging).unwrap();
+        fs::write(bench.folder.path().join("work/x"), "1").unwrap();
+        bench.live(&[line("c")], write_x);
+        assert_eq!(bench.worked(), 1, "the engine has installed them");
+        fs::remove_file(bench.folder.path().join("work/x")).unwrap();
+        assert_eq!(bench.live(&[line("d")], write_x)[0].artifacts.len(), 1);
+        assert_eq!(bench.worked(), 2, "somebody undid it: it is new work");
+    }
+
+    #[test]
+    fn a_line_that_cannot_be_read_is_answered_and_the_next_one_is_read() {
+        let bench = Bench::new();
+        let long = [vec![b'x'; 300_000], b"\n".to_vec()].concat();
+        let odd = b"{\"correlation_id\":\"odd\",\"kind\":\"what\"}\n".to_vec();
+        let answers = bench.live(&[b"garbage\n".to_vec(), b"\xff\n".to_vec(), long, odd, line("a")], write_x);
+        let codes: Vec<_> = answers.iter().map(|e| e.failure().map_or("ok".into(), |f| f.code)).collect();
+        assert_eq!(codes, ["protocol", "protocol", "protocol", "protocol", "ok"]);
+        assert_eq!(answers[3].correlation_id, "odd");
+    }
+
+    #[test]
+    fn a_panic_and_an_answer_too_large_are_failures() {
+        let bench = Bench::new();
+        let large =
+            |_: &mut Task| Ok(Answer::success().payload(&HashMap::from([("text", "x".repeat(300_000))])));
+        assert_eq!(bench.live(&[line("a")], large)[0].failure().unwrap().code, "too_large");
+        let panics = |_: &mut Task| -> Result<Answer, Failure> { panic!("a bug") };
+        assert_eq!(bench.live(&[ack(true), line("b")], panics)[0].failure().unwrap().code, "panic");
     }
 }

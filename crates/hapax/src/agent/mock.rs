@@ -229,8 +229,8 @@ pub fn run(script: Script) -> Result<(), Error> {
             None => {}
         }
     }
-    while mock.script.ignores_eof {
-        thread::park();
+    if mock.script.ignores_eof {
+        begun.perform(&Step::Hang);
     }
     Ok(())
 }
@@ -282,11 +282,9 @@ impl<'a> Performance<'a> {
             Step::Write { path, text } => self.write(path, text),
             Step::List { path, text, sha256, size } => self.list(path, text, *sha256, *size),
             Step::Symlink { path, target } => self.link(path, target),
-            Step::Progress { percent } => self.tell("progress", serde_json::json!({"percent": percent})),
-            Step::Token { text } => self.tell("token", serde_json::json!({"text": text})),
-            Step::Logs { count } => {
-                (0..*count).for_each(|n| self.place.out.log("info", &format!("line {n}")))
-            }
+            Step::Progress { percent } => self.tell("progress", &serde_json::json!({"percent": percent})),
+            Step::Token { text } => self.tell("token", &serde_json::json!({"text": text})),
+            Step::Logs { count } => self.logs(*count),
             Step::Stderr { text } => eprintln!("{text}"),
             Step::Raw { line } => self.place.out.raw(format!("{line}\n").as_bytes()),
             Step::HalfLine { text } => self.place.out.raw(text.as_bytes()),
@@ -296,6 +294,12 @@ impl<'a> Performance<'a> {
             Step::IgnoreSigterm => ignore_sigterm(),
             Step::Remember(answer) => drop(self.remember(answer)),
             Step::Answer(answer) => self.answer(answer),
+        }
+    }
+
+    fn logs(&self, count: u64) {
+        for number in 0..count {
+            self.place.out.log("info", &format!("line {number}"));
         }
     }
 
@@ -354,9 +358,9 @@ impl<'a> Performance<'a> {
         }
     }
 
-    fn tell(&self, name: &str, payload: serde_json::Value) {
+    fn tell(&self, name: &str, payload: &serde_json::Value) {
         let Some(command) = self.command else { return };
-        let payload = Json::of(&payload).unwrap_or_else(|_| Json::null());
+        let payload = Json::of(payload).unwrap_or_else(|_| Json::null());
         self.place.out.say(&self.place.event(command, name, None, payload, vec![]));
     }
 

@@ -28,6 +28,8 @@ const GLANCE: Duration = Duration::from_millis(20);
 enum Over {
     /// It is to end.
     Stopped,
+    /// It ended, and left nothing undone: it is started when it is needed.
+    Left,
     /// It died, or counts as dead.
     Died(String),
 }
@@ -67,6 +69,7 @@ impl Supervisor<'_> {
             };
             match over {
                 Over::Stopped => return,
+                Over::Left => {}
                 Over::Died(reason) => self.died(&reason),
             }
         }
@@ -115,12 +118,15 @@ impl Supervisor<'_> {
         core.note(Some(&process.started)).await;
         let answers = core.desk.counters.answers.load(Ordering::Relaxed);
         let mut over = Life::new(core, number).live(&mut process).await;
-        if core.desk.counters.answers.load(Ordering::Relaxed) > answers {
+        let has_answered = core.desk.counters.answers.load(Ordering::Relaxed) > answers;
+        if has_answered {
             self.deaths = 0;
         }
         if let Over::Died(reason) = &mut over {
             let words = process.last_words().await;
-            if !words.is_empty() {
+            if has_answered && !core.desk.is_wanted() {
+                over = Over::Left;
+            } else if !words.is_empty() {
                 *reason = format!("{reason}; its last words: {words}");
             }
         }

@@ -216,3 +216,29 @@ async fn a_command_that_is_larger_than_a_line_is_refused_before_its_intent() {
         assert!(["HX0120", "HX0001"].contains(&code.as_str()), "{code}");
     }
 }
+
+#[tokio::test]
+async fn a_workspace_that_leads_out_is_an_error_before_anything_is_sent() {
+    let site = Site::new();
+    symlink("/etc", site.root().join("etc")).unwrap();
+    let agent = site.agent(&json!({}));
+    assert_eq!(site.fails(&agent, command()).await.0, "HX0130");
+    assert_eq!(agent.stats().starts, 0);
+}
+
+#[tokio::test]
+async fn a_receipt_that_cannot_be_written_is_an_error_and_written_at_the_next_attempt() {
+    let site = Site::new();
+    let agent = site.agent(&script(&json!([{"do": "note", "text": "work"}, {"do": "answer"}])));
+    fs::create_dir_all(site.workspace.state_folder()).unwrap();
+    fs::write(site.workspace.receipts(), "in the way").unwrap();
+    let (engine, (graph, _)) = (engine(options()), one(&agent, &command()));
+    let flow = engine.register(graph, ()).await.unwrap();
+    let error = flow.start("run", Board::default()).await.unwrap().wait().await.unwrap_err();
+    assert_eq!(failure(&error).code, "HX0131");
+    fs::remove_file(site.workspace.receipts()).unwrap();
+    engine.retry("run").await.unwrap();
+    assert_eq!(engine.wait("run").await.unwrap().word(), "succeeded");
+    assert_eq!((site.receipts().len(), site.notes().len()), (1, 1), "what is recorded isn't done again");
+    assert_eq!(engine.replay("run").await.unwrap().divergence, None);
+}

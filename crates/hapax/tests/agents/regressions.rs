@@ -4,7 +4,6 @@ use super::*;
 use hapax::{
     agent::ledger,
     core::journal::{EffectOutcome, Entry},
-    store::Store,
 };
 use serde_json::json;
 
@@ -143,7 +142,7 @@ fn remaining_tasks_lost_on_resume() {
 async fn a_run_with_nothing_pending_declared_complete_though_its_stages_were_not() {
     let (site, store) = (Site::new(), memory());
     let agent = site.agent(&reviewer());
-    let refuses = Engine::builder().options(options().max_steps(1)).with_store(store.clone());
+    let refuses = Engine::builder().options(options().max_steps(Some(1))).with_store(store.clone());
     let flow = refuses.register(review_loop(&agent), ()).await.unwrap();
     let stopped = flow.start("run", Board::default()).await.unwrap().wait().await.unwrap_err();
     assert_eq!(failure(&stopped).code, "HX0024", "between two stages, with no command under way");

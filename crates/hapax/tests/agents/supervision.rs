@@ -37,12 +37,15 @@ async fn an_agent_that_ignores_every_request_ends_with_its_engine() {
 }
 
 #[tokio::test]
-async fn an_agent_ends_when_its_handles_are_dropped() {
+async fn an_agent_that_was_stopped_starts_again_with_its_next_command() {
     let site = Site::new();
     let agent = site.agent(&json!({}));
     site.ask(&agent, command()).await.unwrap();
-    drop(agent);
-    site.until_no_process().await;
+    agent.stop().await;
+    assert_eq!(site.processes(), [0u32; 0]);
+    agent.stop().await;
+    assert!(site.ask(&agent, command()).await.unwrap().is("success"));
+    assert_eq!(agent.stats().starts, 2);
 }
 
 #[tokio::test]

@@ -167,9 +167,27 @@ const OF_REQUESTS: [Code; 12] = [
     code::REQUEST_UNREADABLE,
 ];
 
+/// Of agents: the tests named `agents` meet them with real processes.
+const OF_AGENTS: [Code; 12] = [
+    code::AGENT_INVALID,
+    code::AGENT_TOO_LARGE,
+    code::AGENT_FAILED,
+    code::AGENT_DEAD,
+    code::AGENT_TIMEOUT,
+    code::AGENT_PROTOCOL,
+    code::AGENT_VERSION,
+    code::AGENT_ARTIFACT,
+    code::AGENT_OUTPUT_MISSING,
+    code::AGENT_LOCKED,
+    code::WORKSPACE,
+    code::LEDGER,
+];
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_code_can_be_met() {
-    let elsewhere = |code: &Code| OF_THE_COMMAND_LINE.contains(code) || OF_REQUESTS.contains(code);
+    let elsewhere = |code: &Code| {
+        OF_THE_COMMAND_LINE.contains(code) || OF_REQUESTS.contains(code) || OF_AGENTS.contains(code)
+    };
     for code in code::ALL.iter().filter(|code| !elsewhere(code)) {
         let mut provocations = PROVOCATIONS.iter().chain(HTTP_PROVOCATIONS);
         let provoke = provocations.find(|(provoked, _)| provoked == code);
