@@ -260,6 +260,10 @@ impl Core {
         let mut right = self.right.lock().await;
         if right.is_none() {
             *right = Some(AgentLock::take(&self.folder(), &self.spec.id, self.spec.lock_patience).await?);
+            // An agent finds the folders that it is told of.
+            for folder in [self.staging(), self.folder().join("state")] {
+                std::fs::create_dir_all(&folder).map_err(|error| Error::workspace(&folder, error))?;
+            }
         }
         Ok(())
     }

@@ -91,7 +91,7 @@ pub enum Verdict {
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let folder = tempfile::tempdir()?;
 /// let rows = Check::new(&Workspace::open(folder.path())?, "true").run(|_| {}).await?;
-/// assert_eq!((rows[0].id, rows[0].section), ("heartbeat.first", "Heartbeats"));
+/// assert_eq!((rows[0].id, rows[0].section), ("heartbeat.first", "heartbeat (agent to engine)"));
 /// assert!(rows[0].came.contains("it ended: exit status: 0"), "{}", rows[0].came);
 /// # Ok(())
 /// # }
@@ -109,7 +109,7 @@ pub struct Row {
     pub expected: String,
     /// What came instead.
     pub came: String,
-    /// The section of docs/protocol.md that says so.
+    /// The heading in docs/protocol.md under which it is written.
     pub section: &'static str,
 }
 
@@ -161,6 +161,15 @@ impl Check {
 
     fn folder(&self) -> PathBuf {
         self.workspace.state_folder().join("agents").join("checked")
+    }
+
+    /// As an engine makes them before it starts an agent.
+    fn make_folders(&self) -> Result<(), Error> {
+        for name in ["staging", "state"] {
+            let folder = self.folder().join(name);
+            std::fs::create_dir_all(&folder).map_err(|error| Error::workspace(&folder, error))?;
+        }
+        Ok(())
     }
 
     fn launch(&self) -> Launch {

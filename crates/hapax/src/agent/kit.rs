@@ -481,8 +481,17 @@ impl Kit {
     fn hear(self: &Arc<Self>, frame: &Frame) {
         match self.place.read(frame) {
             Some(ToAgent::Ack(ack)) => self.place.acknowledge(&ack),
-            Some(ToAgent::Command(command)) => self.take(command),
+            Some(ToAgent::Command(command)) => self.take_if_keyed(command, frame),
             None => {}
+        }
+    }
+
+    /// Work under a wrong key would be answered to whoever asks for other work.
+    fn take_if_keyed(self: &Arc<Self>, command: Command, frame: &Frame) {
+        let (Frame::Line(line) | Frame::TooLong(line) | Frame::Torn(line)) = frame;
+        match protocol::check_key(line) {
+            Ok(()) => self.take(command),
+            Err(error) => self.place.refuse(line, &error),
         }
     }
 
@@ -738,5 +747,46 @@ mod tests {
         assert_eq!(bench.live(&[line("a")], large)[0].failure().unwrap().code, "too_large");
         let panics = |_: &mut Task| -> Result<Answer, Failure> { panic!("a bug") };
         assert_eq!(bench.live(&[ack(true), line("b")], panics)[0].failure().unwrap().code, "panic");
+    }
+
+    #[test]
+    fn a_key_that_is_not_that_of_the_content_is_refused_and_nothing_is_done() {
+        let bench = Bench::new();
+        let other = Command { task_id: "T-2".into(), ..command("c1") };
+        let events = bench.live(&[frame::line(&other).unwrap(), line("c2")], write_x);
+        let failure = events.iter().find(|event| event.correlation_id == "c1").unwrap().failure();
+        assert_eq!(failure.unwrap().code, "protocol");
+        assert_eq!(bench.worked(), 1, "the other one is done");
+        let outputs = r#"[{"path":"x","required":true,"unheard_of":1}]"#;
+        let key = command_key("work", "T-1", "snap-1", b"{}", outputs.as_bytes()).unwrap();
+        let newer = String::from_utf8(
+            frame::line(&Command { idempotency_key: key.to_string(), ..command("c3") }).unwrap(),
+        );
+        let newer =
+            newer.unwrap().replace(r#""expected_outputs":[]"#, &format!(r#""expected_outputs":{outputs}"#));
+        let events = bench.live(&[newer.into_bytes()], write_x);
+        assert!(!events[0].is_failed(), "fields that a newer engine knows are part of its key");
+    }
+
+    #[test]
+    fn the_action_of_the_check_is_the_kits_own() {
+        let bench = Bench::new();
+        let output = protocol::Output { path: "a/b".into(), description: None, required: true };
+        let inputs = Json::of(&CheckInputs { text: "x".into(), pause_ms: 0 }).unwrap();
+        let outputs = Json::of(&[&output]).unwrap();
+        let key = command_key(CHECK_ACTION, "T-1", "snap-1", inputs.as_bytes(), outputs.as_bytes()).unwrap();
+        let command = |id| Command {
+            action: CHECK_ACTION.into(),
+            inputs: inputs.clone(),
+            expected_outputs: vec![output.clone()],
+            idempotency_key: key.to_string(),
+            ..command(id)
+        };
+        let lines = ["c1", "c2"].map(|id| frame::line(&command(id)).unwrap());
+        let answers: Vec<Event> =
+            bench.live(&lines, write_x).into_iter().filter(Event::is_terminal).collect();
+        assert_eq!((answers.len(), bench.worked()), (2, 0), "the agent's own code isn't asked");
+        assert_eq!(answers[0].artifacts[0].path, "a/b");
+        assert_eq!(answers[0].payload, answers[1].payload, "one execution");
     }
 }

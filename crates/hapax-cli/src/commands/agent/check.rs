@@ -5,7 +5,7 @@ use crate::{
     failure::Failure,
     output::{BAD, FAINT, GOOD, Output, WARN, clean},
     table::folded,
-    view::{age, counted, parse_age},
+    view::{counted, parse_age},
 };
 use anstyle::Style;
 use clap::Args;
@@ -17,7 +17,7 @@ use serde::Serialize;
 use std::{ffi::OsString, fs, path::PathBuf, time::Duration};
 
 const AFTER_HELP: &str = "\
-The agent is started in a folder of its own, asked, interrupted, killed and started again, in some ten seconds. An agent that is built on \
+The agent is started in a folder of its own, asked, interrupted, killed and started again, in a few seconds. An agent that is built on \
 a kit knows the action `hapax.check`; for any other one name an action that it knows with --action, with all that it needs. It is \
 done many times, each time as another task. What it makes stays in the staging folder and is deleted in the end.
 
@@ -81,7 +81,6 @@ impl Check {
     pub(super) async fn run(self, out: &Output) -> Result<(), Failure> {
         let folder = tempfile::tempdir().map_err(|error| Failure::io("cannot make a folder", &error))?;
         let check = self.prepared(folder.path())?;
-        out.remark(&format!("each question may take {}", age(self.patience)));
         let mut told_well = Ok(());
         let rows = check.run(|row| {
             if told_well.is_ok() && !out.is_json() {
@@ -149,7 +148,8 @@ fn look(verdict: Verdict) -> (&'static str, Style) {
 
 /// The heading in the document, as a link has it.
 fn document(row: &Row) -> String {
-    format!("{DOCUMENT}#{}", row.section.to_lowercase().replace(' ', "-"))
+    let kept = row.section.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-'));
+    format!("{DOCUMENT}#{}", kept.collect::<String>().to_lowercase().replace(' ', "-"))
 }
 
 /// A row, and below it what is wrong.

@@ -78,6 +78,7 @@ impl<F: FnMut(&Row) + Send> Exam<'_, F> {
             (&rules::OVERSIZE, oversize),
             (&rules::UTF8, invalid),
             (&rules::GARBAGE, b"this is no message\n".to_vec()),
+            (&rules::BLANK, b"\n".to_vec()),
             (&rules::KIND, named("\"kind\":\"poem\"}")),
             (&rules::INCOMPLETE, named("\"kind\":\"command\",\"inputs\":{}}")),
         ]
@@ -151,7 +152,10 @@ impl<F: FnMut(&Row) + Send> Exam<'_, F> {
         }
         Ok(match self.talk.ask(&command).await? {
             Ok(answer) if answer.is_failed() => Finding::Pass,
-            Ok(_) => warn(expected, "it was done: the agent doesn't compute keys, and trusts the sender"),
+            Ok(_) => warn(
+                expected,
+                "it was done, and would be answered to whoever sends other work under that key",
+            ),
             Err(came) => fail(expected, came),
         })
     }

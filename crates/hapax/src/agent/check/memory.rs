@@ -5,6 +5,7 @@ use super::{
     Row, again,
     exam::{Exam, Finding, fail, warn},
     rules,
+    talk::Talk,
 };
 use crate::{
     agent::protocol::{Ack, Command, Event},
@@ -27,6 +28,9 @@ const LONG_AGO: Duration = Duration::from_secs(1_000_000_000);
 /// How often an agent is killed right behind an answer: one that writes it down too late may be lucky.
 const KILLS: usize = 3;
 
+/// A second process that doesn't wait is ready within that time.
+const BESIDE: Duration = Duration::from_secs(1);
+
 /// An agent that says nothing about its work is killed after as long.
 const INTO_WORK: Duration = Duration::from_millis(100);
 
@@ -44,6 +48,8 @@ impl<F: FnMut(&Row) + Send> Exam<'_, F> {
         self.row(&rules::KILLED_AFTER, found);
         let found = self.killed_during().await?;
         self.row(&rules::KILLED_DURING, found);
+        let found = self.second().await?;
+        self.row(&rules::SECOND, found);
         Ok(())
     }
 
@@ -170,6 +176,23 @@ impl<F: FnMut(&Row) + Send> Exam<'_, F> {
         Ok(match self.done(&again(&command)).await? {
             Err(came) => fail(expected, came),
             Ok(event) => self.artifacts(&command, &event),
+        })
+    }
+
+    /// Starts another process of the same agent beside the one that runs.
+    async fn second(&mut self) -> Result<Finding, Error> {
+        if let Err(instead) = self.running().await? {
+            return Ok(fail("an agent that runs", instead));
+        }
+        let mut second = Talk::new(self.check);
+        let ready = second.start_within(BESIDE).await?;
+        second.kill().await;
+        Ok(match ready {
+            Ok(()) => fail(
+                "a second process takes no command before the first one is over: a lock on its state folder",
+                "a heartbeat of the second one: both would do the same work at once",
+            ),
+            Err(_) => Finding::Pass,
         })
     }
 

@@ -86,16 +86,22 @@ impl<'a> Talk<'a> {
 
     /// Starts it and waits until it is ready; otherwise, what came instead. An error: there is no such program.
     pub(super) async fn start(&mut self) -> Result<Result<(), String>, Error> {
+        self.start_within(self.check.patience).await
+    }
+
+    /// The same, with less patience.
+    pub(super) async fn start_within(&mut self, time: Duration) -> Result<Result<(), String>, Error> {
         self.heard.beats = Beats::default();
         self.heard.waiting.clear();
+        self.check.make_folders()?;
         match self.check.launch().start().await {
             Ok(process) => self.process = Some(process),
             Err(error @ Error::Invalid(_)) => return Err(error),
             Err(error) => return Ok(Err(error.to_string())),
         }
-        let until = self.patience();
+        let until = clock::instant() + time;
         let came = self.until(until, |heard| (heard.beats.count > 0).then_some(())).await;
-        Ok(came.map_err(|instead| format!("{instead}, and no heartbeat")))
+        Ok(came)
     }
 
     fn patience(&self) -> Instant {
@@ -135,7 +141,7 @@ impl<'a> Talk<'a> {
     pub(super) async fn answer(&mut self, command: &Command) -> Result<Event, String> {
         let until = self.patience();
         let wanted = |heard: &mut Heard| heard.take(|event| event.correlation_id == command.correlation_id);
-        self.until(until, wanted).await.map_err(|instead| format!("{instead}, and no answer"))
+        self.until(until, wanted).await
     }
 
     /// An answer to any of these commands, or to a line that couldn't be read, until then.
@@ -157,7 +163,7 @@ impl<'a> Talk<'a> {
             let Some(process) = &mut self.process else { return Err("it doesn't run".into()) };
             let next = tokio::time::timeout(clock::left_until(end), process.lines.next()).await;
             match next {
-                Err(_) => return Err(format!("nothing came within {:?}", self.check.patience)),
+                Err(_) => return Err(format!("it didn't come within {:?}", self.check.patience)),
                 Ok(Ok(Some(frame))) => self.heard.hear(&frame),
                 Ok(Ok(None) | Err(_)) => return Err(self.ended().await),
             }
