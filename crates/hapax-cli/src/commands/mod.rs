@@ -16,6 +16,7 @@ mod ledger;
 mod list;
 mod man;
 mod outbox;
+mod receipts;
 mod relay;
 mod replay;
 pub(crate) mod requests;
@@ -80,6 +81,7 @@ pub(crate) enum Offline {
     Canon(canon::Canon),
     Key(key::Key),
     Snapshot(snapshot::Snapshot),
+    Receipts(receipts::Receipts),
     Completions(completions::Completions),
     Man(man::Man),
 }
@@ -170,6 +172,7 @@ impl Offline {
             Offline::Canon(command) => command.run(out),
             Offline::Key(command) => command.run(out),
             Offline::Snapshot(command) => command.run(out),
+            Offline::Receipts(command) => command.run(out),
             Offline::Completions(command) => command.run(out),
             Offline::Man(command) => command.run(out),
         }

@@ -136,7 +136,7 @@ fn a_first_attempt_at_an_agent_is_told_what_is_missing() {
     fs::write(folder.path().join("agent.sh"), FIRST_ATTEMPT).unwrap();
     let mut command =
         stock(&["agent", "check", "--patience", "1s", "--action", "greet", "--", "sh", "agent.sh"]);
-    command.current_dir(folder.path());
+    command.current_dir(folder.path()).env("LC_ALL", "C");
     let said = said(command);
     assert_eq!(said.code, 1, "{said:?}");
     insta::assert_snapshot!("check_first_attempt", said.out);
@@ -187,7 +187,32 @@ fn a_command_by_hand_is_answered_and_its_files_installed() {
     let said = talk(folder.path(), &[], "echo T-1 {\"n\": 1} src/n.json\n\nfly T-2\necho\n");
     assert_eq!((said.code, said.err.as_str()), (0, ""), "{said:?}");
     insta::assert_snapshot!("talk", said.out);
+    let receipts = talk_of_receipts(folder.path());
+    assert_eq!(receipts, [json!(["echo", "T-1", "success"]), json!(["echo", "T-1", "success"])]);
     assert_eq!(fs::read_to_string(folder.path().join("src/n.json")).unwrap(), "{\"n\":1}\n");
+}
+
+/// Action, task and status of each receipt.
+fn talk_of_receipts(folder: &Path) -> Vec<Value> {
+    let answer = said(stock(&["receipts", folder.to_str().unwrap(), "--json"])).json();
+    let parts = |receipt: &Value| json!([receipt["action"], receipt["task_id"], receipt["event"]["status"]]);
+    answer["receipts"].as_array().unwrap().iter().map(parts).collect()
+}
+
+#[test]
+fn receipts_are_listed_and_one_that_cannot_be_read_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().to_str().unwrap();
+    assert_eq!(said(stock(&["receipts", dir])).ok(), "no receipts\n");
+    talk(folder.path(), &["--command", "echo T-7"], "").ok();
+    let listed = said(stock(&["receipts", dir])).ok();
+    assert!(
+        listed.lines().nth(1).unwrap().starts_with("command-1  agent  echo    T-7   success  snap-"),
+        "{listed}"
+    );
+    fs::write(folder.path().join(".hapax/receipts/00.json"), "{").unwrap();
+    let error = said(stock(&["receipts", dir])).fails(1);
+    assert!(error.starts_with("error[HX0131]: ") && error.contains("00.json: EOF"), "{error}");
 }
 
 #[test]
