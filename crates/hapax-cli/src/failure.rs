@@ -171,6 +171,12 @@ impl From<Error> for Failure {
     }
 }
 
+impl From<hapax::agent::Error> for Failure {
+    fn from(error: hapax::agent::Error) -> Self {
+        Failure::coded(error.code(), error.to_string())
+    }
+}
+
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         Error::from(error).into()
@@ -371,13 +377,15 @@ fn cure_of_agents(code: Code) -> &'static str {
             "put what is large into files of the workspace, and their paths into the inputs"
         }
         code::AGENT_FAILED => "mend what the agent names, then `retry`",
-        code::AGENT_DEAD => "read its last words and run it by hand, then `retry`",
+        code::AGENT_DEAD => "read its last words and run it by hand (`hapax agent run -- CMD`), then `retry`",
         code::AGENT_TIMEOUT => "`retry` gets the answer when it is there; or raise the command's timeout",
         code::AGENT_PROTOCOL => {
-            "have the agent write nothing but messages to its standard output, then `retry`"
+            "have the agent write nothing but messages to its standard output (`hapax agent check -- CMD`), then `retry`"
         }
         code::AGENT_VERSION => "let nothing else change the workspace while runs use it",
-        code::AGENT_ARTIFACT => "mend how the agent stages and lists its files, then `retry`",
+        code::AGENT_ARTIFACT => {
+            "mend how the agent stages and lists its files (`hapax agent check -- CMD`), then `retry`"
+        }
         code::AGENT_OUTPUT_MISSING => "have the agent make and list it, or make it optional, then `retry`",
         code::AGENT_LOCKED => "end the other engine, or give the agent an id or a workspace of its own",
         code::WORKSPACE => "mend what the message names, then `retry`",

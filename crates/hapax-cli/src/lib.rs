@@ -110,6 +110,7 @@ pub async fn run_from(
         Command::Demo(_) => Err(Failure::usage("the demo is part of the stock `hapax`: run it there")),
         // Where the requests are kept, the program's engine doesn't know.
         Command::Requests(command) => requests(&cli.global, command, &out).await,
+        Command::Agent(command) => command.run_until(&out, hear).await,
         _ if cli.global.store.is_some() || cli.global.namespace.is_some() => {
             Err(Failure::usage("this program opens its own store: leave out --store and --namespace"))
         }
@@ -145,6 +146,9 @@ pub fn main() -> ExitCode {
         Command::Online(command) => stock(&cli.global, command, &out),
         Command::Requests(command) => {
             runtime().and_then(|runtime| runtime.block_on(requests(&cli.global, command, &out)))
+        }
+        Command::Agent(command) => {
+            runtime().and_then(|runtime| runtime.block_on(command.run_until(&out, hear)))
         }
     };
     out.exit(outcome)

@@ -6,15 +6,17 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`Agent`], [`AgentBuilder`] | a program, and how it is kept alive |
-//! | [`Workspace`], [`Snapshot`] | the files that agents work on |
+//! | [`Workspace`], [`Snapshot`], [`Listed`] | the files that agents work on |
 //! | [`Command`], [`Reply`] | what a node asks of an agent: [`Ctx::command`](crate::Ctx::command) |
 //! | [`protocol`], [`frame`] | the messages, and lines of bounded length |
 //! | [`kit`] | the agent's side: three lines make an agent |
 //! | [`mock`] | an agent with faults by script, for tests |
 //! | [`flows`] | build, review, change, update the specification: as a graph that is ready |
+//! | [`check`] | whether an agent, in any language, keeps the protocol |
 //! | [`receipt`], [`ledger`] | one receipt for each command, and a run's journal as files |
 
 mod cache;
+pub mod check;
 mod command;
 mod desk;
 mod error;
@@ -36,7 +38,7 @@ pub use cache::{Cache, Cached};
 pub use command::{Command, Progress, Reply};
 pub use desk::Stats;
 pub use error::Error;
-pub use workspace::{Snapshot, Workspace};
+pub use workspace::{Listed, Snapshot, Workspace};
 
 use crate::worker::Shared;
 use desk::{Desk, Warned};
@@ -260,6 +262,10 @@ impl Core {
         let mut right = self.right.lock().await;
         if right.is_none() {
             *right = Some(AgentLock::take(&self.folder(), &self.spec.id, self.spec.lock_patience).await?);
+            // An agent finds the folders that it is told of.
+            for folder in [self.staging(), self.folder().join("state")] {
+                std::fs::create_dir_all(&folder).map_err(|error| Error::workspace(&folder, error))?;
+            }
         }
         Ok(())
     }

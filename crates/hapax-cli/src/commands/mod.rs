@@ -2,6 +2,7 @@
 //!
 //! A new command is one file and one line in an enum below.
 
+pub(crate) mod agent;
 mod cancel;
 mod canon;
 mod completions;
@@ -11,9 +12,11 @@ mod gc;
 mod graph;
 mod inbox;
 mod key;
+mod ledger;
 mod list;
 mod man;
 mod outbox;
+mod receipts;
 mod relay;
 mod replay;
 pub(crate) mod requests;
@@ -22,6 +25,7 @@ mod resume;
 mod retry;
 mod show;
 mod signal;
+mod snapshot;
 mod tail;
 mod transactions;
 pub(crate) mod worker;
@@ -41,6 +45,7 @@ pub(crate) enum Command {
     #[command(flatten)]
     Offline(Offline),
     Requests(requests::Requests),
+    Agent(agent::Agent),
     Demo(Demo),
 }
 
@@ -65,6 +70,7 @@ pub(crate) enum Online {
     Relay(relay::Relay),
     Worker(worker::Worker),
     Workers(workers::Workers),
+    Ledger(ledger::Ledger),
     Gc(gc::Gc),
     Doctor(doctor::Doctor),
 }
@@ -74,6 +80,8 @@ pub(crate) enum Online {
 pub(crate) enum Offline {
     Canon(canon::Canon),
     Key(key::Key),
+    Snapshot(snapshot::Snapshot),
+    Receipts(receipts::Receipts),
     Completions(completions::Completions),
     Man(man::Man),
 }
@@ -115,6 +123,7 @@ impl Online {
             Online::Relay(command) => command.run(session).await,
             Online::Worker(_) => unreachable!("it hears requests to end by itself"),
             Online::Workers(command) => command.run(session).await,
+            Online::Ledger(command) => command.run(session).await,
             Online::Gc(command) => command.run(session).await,
             Online::Doctor(command) => command.run(session).await,
         }
@@ -145,6 +154,7 @@ impl Online {
             | Online::Inbox(_)
             | Online::Transactions(_)
             | Online::Workers(_)
+            | Online::Ledger(_)
             | Online::Doctor(_) => true,
             Online::Outbox(command) => command.only_reads(),
             _ => false,
@@ -161,6 +171,8 @@ impl Offline {
         match self {
             Offline::Canon(command) => command.run(out),
             Offline::Key(command) => command.run(out),
+            Offline::Snapshot(command) => command.run(out),
+            Offline::Receipts(command) => command.run(out),
             Offline::Completions(command) => command.run(out),
             Offline::Man(command) => command.run(out),
         }

@@ -1,5 +1,6 @@
 //! The program as its users call it, one file a part of it.
 
+mod agents;
 mod common;
 mod damage;
 mod demo;

@@ -25,7 +25,7 @@ use super::{
 use crate::{clock, gate::lock};
 use hapax_core::{canary, json::Json, key::sha256, limits};
 use hapax_store::clock::now_us;
-use serde::{Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
     collections::HashMap,
     fs,
@@ -39,6 +39,32 @@ use std::{
     thread,
     time::Duration,
 };
+
+/// The action that every agent of a kit knows by itself, so that `hapax agent check` has something to ask for.
+pub(crate) const CHECK_ACTION: &str = "hapax.check";
+
+/// What an agent is asked for when it is checked.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct CheckInputs {
+    /// What the files that it makes hold.
+    pub(crate) text: String,
+    /// How long it works.
+    pub(crate) pause_ms: u64,
+}
+
+/// Does what the check asks for. Each execution says something else: so an answer that comes again is seen to be the same.
+fn be_checked(task: &mut Task) -> Result<Answer, Failure> {
+    let inputs: CheckInputs =
+        task.command.inputs.read().map_err(|error| Failure::new("inputs", error.to_string()))?;
+    task.progress(0.0, "begun");
+    thread::sleep(Duration::from_millis(inputs.pause_ms));
+    for output in task.command.expected_outputs.clone() {
+        task.write(&output.path, inputs.text.as_bytes())?;
+    }
+    let execution = uuid::Uuid::new_v4().to_string();
+    Ok(Answer::success().payload(&HashMap::from([("execution", execution)])))
+}
 
 /// How a task ended, unless it failed.
 ///
@@ -195,6 +221,8 @@ fn empty() -> Json {
 
 /// Serves until the engine closes the pipe. What it needs to know is in its environment: `HAPAX_WORKSPACE`,
 /// `HAPAX_STAGING`, `HAPAX_AGENT_STATE`, `HAPAX_AGENT_TYPE`, `HAPAX_AGENT_ID`, `HAPAX_HEARTBEAT_MS`.
+///
+/// The action `hapax.check` never comes to `work`: it is the kit's own answer to `hapax agent check`.
 ///
 /// ```
 /// use hapax::agent::{kit::{self, Answer}, protocol::Failure};
@@ -453,8 +481,17 @@ impl Kit {
     fn hear(self: &Arc<Self>, frame: &Frame) {
         match self.place.read(frame) {
             Some(ToAgent::Ack(ack)) => self.place.acknowledge(&ack),
-            Some(ToAgent::Command(command)) => self.take(command),
+            Some(ToAgent::Command(command)) => self.take_if_keyed(command, frame),
             None => {}
+        }
+    }
+
+    /// Work under a wrong key would be answered to whoever asks for other work.
+    fn take_if_keyed(self: &Arc<Self>, command: Command, frame: &Frame) {
+        let (Frame::Line(line) | Frame::TooLong(line) | Frame::Torn(line)) = frame;
+        match protocol::check_key(line) {
+            Ok(()) => self.take(command),
+            Err(error) => self.place.refuse(line, &error),
         }
     }
 
@@ -508,7 +545,8 @@ impl Kit {
     fn work(&self, command: &Command) -> Event {
         let place = &self.place;
         let mut task = Task { command: command.clone(), desk: place.clone(), artifacts: vec![] };
-        let done = catch_unwind(AssertUnwindSafe(|| (self.work)(&mut task)));
+        let work = if command.action == CHECK_ACTION { &be_checked } else { &*self.work };
+        let done = catch_unwind(AssertUnwindSafe(|| work(&mut task)));
         let event = match done.unwrap_or_else(|_| Err(Failure::new("panic", "the agent's code panicked"))) {
             Err(failure) => place.failed(command, &failure),
             Ok(Answer { status, payload }) => {
@@ -712,5 +750,46 @@ mod tests {
         assert_eq!(bench.live(&[line("a")], large)[0].failure().unwrap().code, "too_large");
         let panics = |_: &mut Task| -> Result<Answer, Failure> { panic!("a bug") };
         assert_eq!(bench.live(&[ack(true), line("b")], panics)[0].failure().unwrap().code, "panic");
+    }
+
+    #[test]
+    fn a_key_that_is_not_that_of_the_content_is_refused_and_nothing_is_done() {
+        let bench = Bench::new();
+        let other = Command { task_id: "T-2".into(), ..command("c1") };
+        let events = bench.live(&[frame::line(&other).unwrap(), line("c2")], write_x);
+        let failure = events.iter().find(|event| event.correlation_id == "c1").unwrap().failure();
+        assert_eq!(failure.unwrap().code, "protocol");
+        assert_eq!(bench.worked(), 1, "the other one is done");
+        let outputs = r#"[{"path":"x","required":true,"unheard_of":1}]"#;
+        let key = command_key("work", "T-1", "snap-1", b"{}", outputs.as_bytes()).unwrap();
+        let newer = String::from_utf8(
+            frame::line(&Command { idempotency_key: key.to_string(), ..command("c3") }).unwrap(),
+        );
+        let newer =
+            newer.unwrap().replace(r#""expected_outputs":[]"#, &format!(r#""expected_outputs":{outputs}"#));
+        let events = bench.live(&[newer.into_bytes()], write_x);
+        assert!(!events[0].is_failed(), "fields that a newer engine knows are part of its key");
+    }
+
+    #[test]
+    fn the_action_of_the_check_is_the_kits_own() {
+        let bench = Bench::new();
+        let output = protocol::Output { path: "a/b".into(), description: None, required: true };
+        let inputs = Json::of(&CheckInputs { text: "x".into(), pause_ms: 0 }).unwrap();
+        let outputs = Json::of(&[&output]).unwrap();
+        let key = command_key(CHECK_ACTION, "T-1", "snap-1", inputs.as_bytes(), outputs.as_bytes()).unwrap();
+        let command = |id| Command {
+            action: CHECK_ACTION.into(),
+            inputs: inputs.clone(),
+            expected_outputs: vec![output.clone()],
+            idempotency_key: key.to_string(),
+            ..command(id)
+        };
+        let lines = ["c1", "c2"].map(|id| frame::line(&command(id)).unwrap());
+        let answers: Vec<Event> =
+            bench.live(&lines, write_x).into_iter().filter(Event::is_terminal).collect();
+        assert_eq!((answers.len(), bench.worked()), (2, 0), "the agent's own code isn't asked");
+        assert_eq!(answers[0].artifacts[0].path, "a/b");
+        assert_eq!(answers[0].payload, answers[1].payload, "one execution");
     }
 }

@@ -4,8 +4,13 @@
 //! digits; what a reader doesn't know it leaves out, and what it needs it demands.
 
 use super::Error;
-use hapax_core::{canonical, json::Json, key::Digest};
+use hapax_core::{
+    canonical,
+    json::Json,
+    key::{Digest, command_key},
+};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::value::RawValue;
 use std::borrow::Cow;
 
 /// Who sends or is meant.
@@ -421,6 +426,30 @@ pub fn read_command(line: &[u8]) -> Result<Command, Error> {
         ToAgent::Command(command) => Ok(command),
         ToAgent::Ack(_) => Err(protocol("an acknowledgement where a command was expected")),
     }
+}
+
+/// Refuses a command whose key isn't that of its content. The line is looked at: what it has beyond the fields that we know is
+/// content, too.
+pub(crate) fn check_key(line: &[u8]) -> Result<(), Error> {
+    #[derive(Deserialize)]
+    struct Content {
+        idempotency_key: String,
+        action: String,
+        task_id: String,
+        version: Version,
+        inputs: Box<RawValue>,
+        expected_outputs: Box<RawValue>,
+    }
+    let text = canonical_text(text_of(line)?)?;
+    let content: Content = message("command", &text)?;
+    let (inputs, outputs) = (content.inputs.get().as_bytes(), content.expected_outputs.get().as_bytes());
+    let snapshot_id = &content.version.snapshot_id;
+    let key =
+        command_key(&content.action, &content.task_id, snapshot_id, inputs, outputs).map_err(protocol)?;
+    if key.as_str() == content.idempotency_key {
+        return Ok(());
+    }
+    Err(protocol(format_args!("idempotency_key isn't the key of this command, which is {key}")))
 }
 
 /// The correlation id in a line that isn't a message, as far as it can be told: an agent's own words about a command

@@ -83,6 +83,26 @@ pub struct Snapshot {
     pub bytes: u64,
 }
 
+/// A file or symlink, as it counts for a snapshot.
+///
+/// ```
+/// # let folder = tempfile::tempdir()?;
+/// # use hapax::agent::Workspace;
+/// std::fs::write(folder.path().join("a.txt"), "once")?;
+/// let (snapshot, files) = Workspace::open(folder.path())?.listing()?;
+/// assert_eq!((snapshot.files, files[0].path.as_str(), files[0].size), (1, "a.txt", 4));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listed {
+    /// Relative to the workspace, with `/`.
+    pub path: String,
+    /// Of its content; of a symlink, of the word `symlink:` and its target.
+    pub sha256: Digest,
+    /// In bytes; of a symlink, of its target.
+    pub size: u64,
+}
+
 /// What stands under a path.
 struct Found {
     path: String,
@@ -142,25 +162,32 @@ impl Workspace {
 
     /// What the workspace holds now. Blocks while it reads what changed since the last time.
     pub fn snapshot(&self) -> Result<Snapshot, Error> {
+        Ok(self.listing()?.0)
+    }
+
+    /// The same, with each of the files, in the order of their paths.
+    pub fn listing(&self) -> Result<(Snapshot, Vec<Listed>), Error> {
         let mut found = vec![];
         self.walk(&self.root, "", &mut found)?;
         found.sort_by(|a, b| a.path.as_bytes().cmp(b.path.as_bytes()));
         let mut hash = Sha256::new_with_prefix(b"hapax.snapshot.v1");
         let mut known = HashMap::with_capacity(found.len());
-        let (files, mut bytes) = (found.len() as u64, 0);
+        let mut files = Vec::with_capacity(found.len());
         for file in found {
-            let (digest, size) = if file.is_link { self.link(&file)? } else { self.file(&file, &mut known)? };
+            let (sha256, size) = if file.is_link { self.link(&file)? } else { self.file(&file, &mut known)? };
             let length =
                 u32::try_from(file.path.len()).map_err(|_| Error::workspace(&file.path, "too long"))?;
             hash.update(length.to_be_bytes());
             hash.update(&file.path);
-            hash.update(digest.0);
+            hash.update(sha256.0);
             hash.update(size.to_be_bytes());
-            bytes += size;
+            files.push(Listed { path: file.path, sha256, size });
         }
         *lock(&self.known) = known;
-        let id = Digest(hash.finalize().into()).to_string();
-        Ok(Snapshot { id: format!("snap-{}", &id[..12]), files, bytes })
+        let (id, bytes) =
+            (Digest(hash.finalize().into()).to_string(), files.iter().map(|file| file.size).sum());
+        let snapshot = Snapshot { id: format!("snap-{}", &id[..12]), files: files.len() as u64, bytes };
+        Ok((snapshot, files))
     }
 
     /// Everything below a folder that counts.
