@@ -105,8 +105,8 @@ pub struct Asked<'a> {
 /// Tells whether two requests of one name ask for the same.
 ///
 /// A SHA-256 over method, path, query, content type and body, each preceded by its length. A body of a JSON type
-/// (`application/json`, or one that ends in `+json`) counts as its canonical JSON; what has no canonical form, and a body
-/// of any other type, as its bytes. A JSON type counts without its parameters, which say nothing; any other with them, as
+/// (`application/json`, or one that ends in `+json`) counts as its canonical JSON; what has no canonical form, or a number
+/// that this form would round, and a body of any other type, as its bytes. A JSON type counts without its parameters, which say nothing; any other with them, as
 /// they were sent. The case of a type's name never counts.
 ///
 /// ```
@@ -125,7 +125,7 @@ impl RequestHash {
         let (name, parameters) = asked.content_type.split_once(';').unwrap_or((asked.content_type, ""));
         let name = name.trim().to_ascii_lowercase();
         let is_json = name == "application/json" || name.ends_with("+json");
-        let canonical = is_json.then(|| canonical::from_slice(asked.body).ok()).flatten();
+        let canonical = is_json.then(|| canonical::exactly_from_slice(asked.body).ok()).flatten();
         let mut digest = DigestBuilder::new("hapax.request.v1");
         digest.text(asked.method).text(asked.path).text(asked.query);
         digest.text(&name).text(if is_json { "" } else { parameters.trim() });
@@ -445,6 +445,16 @@ mod tests {
         assert_ne!(of("application/json", twice), of("application/json", br#"{"a":1, "a":2}"#));
         assert_ne!(of("application/json", b"\xff"), of("application/json", b"\xfe"));
         assert_ne!(of("application/json", b""), of("application/json", b"null"));
+    }
+
+    #[test]
+    fn numbers_that_no_float_tells_apart_are_different_requests() {
+        let of = |body: &str| RequestHash::of(&Asked { body: body.as_bytes(), ..ASKED });
+        assert_ne!(of(r#"{"sum":90071992547409.93}"#), of(r#"{"sum":90071992547409.94}"#));
+        assert_ne!(of("[9007199254740993.0]"), of("[9007199254740992.0]"));
+        assert_ne!(of("[1e-400]"), of("[0]"));
+        assert_eq!(of(r#"{"sum":1.0,"to":[100]}"#), of(r#"{ "to": [1e2], "sum": 1 }"#));
+        assert_eq!(of("[0.10, -0.0, 12.5e-1]"), of("[1E-1,0,1.25]"));
     }
 
     #[test]
