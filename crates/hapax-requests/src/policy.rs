@@ -4,7 +4,7 @@
 
 use crate::{dialect::Dialect, key, problem::Refusal, stats::Counters};
 use hapax_core::{
-    id::Namespace,
+    id::{InvalidId, Namespace},
     limits::{HTTP_BODY_BYTES, REQUEST_EXPIRY, REQUEST_LEASE},
     request::{Outcome, RequestId},
 };
@@ -167,6 +167,39 @@ impl Policy {
         };
         let principal = (self.principal)(parts).ok_or(Refusal::NoPrincipal)?;
         let id = RequestId::new(self.namespace.clone(), principal, (self.method)(parts), key);
-        id.map(Some).map_err(|error| Refusal::BadName(format!("Its {} {}.", error.what, error.why)))
+        id.map(Some).map_err(|error| bad_name(&error))
+    }
+}
+
+/// What is wrong with a name. A verb counts with its route, which nobody sees from the route alone.
+fn bad_name(error: &InvalidId) -> Refusal {
+    let limit = match (error.why, error.what) {
+        ("is too long", "method") if error.shown.contains(' ') => {
+            ": verb, space and route together have at most 255 bytes"
+        }
+        ("is too long", _) => ": it has at most 255 bytes",
+        _ => "",
+    };
+    Refusal::BadName(format!("Its {} {}{limit}.", error.what, error.why))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_too_long_is_told_what_counts() {
+        let refused = |principal: &str, method: &str| {
+            let id = RequestId::new(Namespace::default(), principal, method, "k");
+            bad_name(&id.expect_err("it is no name")).detail()
+        };
+        let long = "x".repeat(252);
+        let route = refused("ada", &format!("POST /{long}"));
+        assert_eq!(route, "Its method is too long: verb, space and route together have at most 255 bytes.");
+        assert_eq!(
+            refused("ada", &format!("/{long}/Pay")),
+            "Its method is too long: it has at most 255 bytes."
+        );
+        assert_eq!(refused("", "POST /"), "Its principal is empty.");
     }
 }
