@@ -78,6 +78,7 @@ macro_rules! over {
             }
             keys {
                 another_payload_is_refused_in_flight_and_afterwards,
+                json_that_differs_in_a_digit_or_its_version_is_another_request,
                 a_key_that_is_missing_or_none_is_refused,
                 a_quoted_key_and_a_plain_one_are_the_same,
                 who_is_nobody_is_refused,
