@@ -113,6 +113,9 @@ pub(crate) fn path(parts: &Parts) -> String {
 /// Asks something of a request's head.
 pub(crate) type Hook<T> = Arc<dyn Fn(&Parts) -> T + Send + Sync>;
 
+/// How long a store may take to decide about a claim, by default.
+const STORE_PATIENCE: Duration = Duration::from_secs(10);
+
 /// All that a layer can be told, whatever its protocol.
 #[derive(Clone)]
 pub(crate) struct Policy {
@@ -125,6 +128,7 @@ pub(crate) struct Policy {
     pub(crate) method: Hook<String>,
     pub(crate) key_rule: Hook<KeyRule>,
     pub(crate) on_conflict: OnConflict,
+    pub(crate) store_patience: Duration,
     pub(crate) lease: Duration,
     pub(crate) expiry: Duration,
     pub(crate) max_request_bytes: usize,
@@ -147,6 +151,7 @@ impl Policy {
             method,
             key_rule: Arc::new(|parts| KeyRule::of_method(&parts.method)),
             on_conflict: OnConflict::default(),
+            store_patience: STORE_PATIENCE,
             lease: REQUEST_LEASE,
             expiry: REQUEST_EXPIRY,
             max_request_bytes: HTTP_BODY_BYTES,
