@@ -218,7 +218,7 @@ pub(crate) async fn open_store(
             let options = MySqlOptions::default().must_exist(must_exist).allow_read_only(only_reads);
             Ok(MySqlStore::open(&url, options).await?)
         }
-        _ => Err(Error::BadUrl { url }.into()),
+        _ => Err(not_built_in(url)),
     }
 }
 
@@ -252,8 +252,23 @@ pub(crate) async fn open_requests(
             let options = MySqlOptions::default().must_exist(true).allow_read_only(only_reads);
             Ok(MySqlRequests::open(&url, options).await.map_err(unopened)?)
         }
-        _ => Err(Error::BadUrl { url }.into()),
+        _ => Err(not_built_in(url)),
     }
+}
+
+/// The failure of an address that these commands can't open. The library may be built with more stores than they are, so
+/// the end of its message, which lists them, gives way to their own list.
+fn not_built_in(url: String) -> Failure {
+    let told = Error::BadUrl { url }.to_string();
+    let refused = told.rsplit_once("; it has ").map_or(&*told, |(refused, _)| refused);
+    let stores = [
+        (true, "`sqlite:path/to/file.db`"),
+        (ServerKind::Postgres.is_built_in(), "`postgres://user@host/database`"),
+        (ServerKind::MySql.is_built_in(), "`mysql://user@host/database`"),
+        (true, "`memory:`"),
+    ];
+    let stores: Vec<&str> = stores.into_iter().filter_map(|(has, address)| has.then_some(address)).collect();
+    Failure::coded(code::BAD_URL, format!("{refused}; it has {}", stores.join(", ")))
 }
 
 /// The usual cure speaks of runs.
@@ -264,5 +279,25 @@ fn unopened(error: StoreError) -> Failure {
             "do what the message says, or mend the address; the table of requests is made by the service that takes them",
         ),
         _ => failure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_refused_address_is_told_of_the_stores_that_these_commands_open() {
+        for url in ["orders.db", "redis://ada:s3cret@cache/0"] {
+            let refused = open_store(&url.into(), true, true).await.err().expect("it is none").message();
+            assert!(
+                refused.contains("is not the address of a store that is built in; it has `sqlite:"),
+                "{refused}"
+            );
+            assert!(!refused.contains("s3cret"), "{refused}");
+            for (server, scheme) in [(ServerKind::Postgres, "`postgres:"), (ServerKind::MySql, "`mysql:")] {
+                assert_eq!(refused.contains(scheme), server.is_built_in(), "{refused}");
+            }
+        }
     }
 }

@@ -113,7 +113,7 @@ pub(crate) fn cut(text: &str, width: usize) -> String {
 }
 
 /// Cuts a text in its middle: names often differ only at their ends.
-fn cut_within(text: &str, width: usize) -> String {
+pub(crate) fn cut_within(text: &str, width: usize) -> String {
     let room = width.saturating_sub(1);
     if text.width() <= width || room < 2 {
         return cut(text, width);

@@ -8,6 +8,7 @@
 //! demands) with one stricter rule: an integer is written with all its digits. RFC 8785 would round those beyond
 //! ±2^53 to a float, and two different orders would share an idempotency key.
 
+mod decimal;
 mod parse;
 mod serialize;
 mod text;
@@ -143,7 +144,18 @@ pub fn from_text(text: &str) -> Result<String, CanonicalError> {
 /// assert!(from_slice(b"\xff").is_err());
 /// ```
 pub fn from_slice(bytes: &[u8]) -> Result<String, CanonicalError> {
-    let text = std::str::from_utf8(bytes)
-        .map_err(|error| CanonicalError::Syntax { at: error.valid_up_to(), reason: "invalid UTF-8" })?;
-    from_text(text)
+    from_text(utf8(bytes)?)
+}
+
+/// [`from_slice`] where two numbers that differ must not share a form: one that would be rounded is an error.
+pub(crate) fn exactly_from_slice(bytes: &[u8]) -> Result<String, CanonicalError> {
+    let text = utf8(bytes)?;
+    let mut writer = Writer::with_capacity(text.len());
+    parse::canonicalize_exactly(text, &mut writer)?;
+    writer.finish()
+}
+
+fn utf8(bytes: &[u8]) -> Result<&str, CanonicalError> {
+    std::str::from_utf8(bytes)
+        .map_err(|error| CanonicalError::Syntax { at: error.valid_up_to(), reason: "invalid UTF-8" })
 }

@@ -105,9 +105,9 @@ pub struct Asked<'a> {
 /// Tells whether two requests of one name ask for the same.
 ///
 /// A SHA-256 over method, path, query, content type and body, each preceded by its length. A body of a JSON type
-/// (`application/json`, or one that ends in `+json`) counts as its canonical JSON; what has no canonical form, and a body
-/// of any other type, as its bytes. A JSON type counts without its parameters, which say nothing; any other with them, as
-/// they were sent. The case of a type's name never counts.
+/// (`application/json`, or one that ends in `+json`) counts as its canonical JSON; what has no canonical form, or a number
+/// that this form would round, and a body of any other type, as its bytes. A type counts with its parameters, as they
+/// were sent, but for the `charset=utf-8` of a JSON type, which says nothing. The case of a type's name never counts.
 ///
 /// ```
 /// use hapax_core::request::{Asked, RequestHash};
@@ -125,16 +125,23 @@ impl RequestHash {
         let (name, parameters) = asked.content_type.split_once(';').unwrap_or((asked.content_type, ""));
         let name = name.trim().to_ascii_lowercase();
         let is_json = name == "application/json" || name.ends_with("+json");
-        let canonical = is_json.then(|| canonical::from_slice(asked.body).ok()).flatten();
+        let canonical = is_json.then(|| canonical::exactly_from_slice(asked.body).ok()).flatten();
         let mut digest = DigestBuilder::new("hapax.request.v1");
         digest.text(asked.method).text(asked.path).text(asked.query);
-        digest.text(&name).text(if is_json { "" } else { parameters.trim() });
+        let parameters = parameters.trim();
+        digest.text(&name).text(if is_json && is_utf8(parameters) { "" } else { parameters });
         match &canonical {
             Some(text) => digest.text("json").text(text),
             None => digest.text("bytes").bytes(asked.body),
         };
         Self(digest.finish())
     }
+}
+
+/// Whether the parameters of a JSON type say what holds without them: all JSON is UTF-8.
+fn is_utf8(parameters: &str) -> bool {
+    let charsets = ["charset=utf-8", "charset=\"utf-8\""];
+    charsets.iter().any(|charset| parameters.eq_ignore_ascii_case(charset))
 }
 
 impl fmt::Display for RequestHash {
@@ -437,7 +444,10 @@ mod tests {
     fn json_counts_by_its_value_and_anything_else_by_its_bytes() {
         let of = |content_type, body: &[u8]| RequestHash::of(&Asked { content_type, body, ..ASKED });
         let problem = "application/problem+json";
-        assert_eq!(of(problem, b"{\"a\":1}"), of("APPLICATION/problem+JSON ; v=1", b"{ \"a\" : 1.0 }"));
+        assert_eq!(
+            of(problem, b"{\"a\":1}"),
+            of("APPLICATION/problem+JSON ; Charset=UTF-8", b"{ \"a\" : 1.0 }")
+        );
         assert_ne!(of("text/plain", b"1"), of("text/plain", b"1 "));
         assert_ne!(of("text/plain; charset=utf-8", b"1"), of("text/plain; charset=latin1", b"1"));
         let twice = br#"{"a":1,"a":2}"#;
@@ -445,6 +455,29 @@ mod tests {
         assert_ne!(of("application/json", twice), of("application/json", br#"{"a":1, "a":2}"#));
         assert_ne!(of("application/json", b"\xff"), of("application/json", b"\xfe"));
         assert_ne!(of("application/json", b""), of("application/json", b"null"));
+    }
+
+    #[test]
+    fn parameters_of_a_json_type_count_unless_they_say_what_holds_anyway() {
+        let of = |content_type| RequestHash::of(&Asked { content_type, ..ASKED });
+        assert_ne!(of("application/json; v=1"), of("application/json; v=2"));
+        assert_ne!(of("application/json; v=1"), of("application/json"));
+        assert_ne!(of("application/json; charset=latin1"), of("application/json"));
+        for same in
+            ["application/json; charset=utf-8", "Application/JSON;CHARSET=\"UTF-8\"", "application/json;"]
+        {
+            assert_eq!(of(same), of("application/json"), "{same}");
+        }
+    }
+
+    #[test]
+    fn numbers_that_no_float_tells_apart_are_different_requests() {
+        let of = |body: &str| RequestHash::of(&Asked { body: body.as_bytes(), ..ASKED });
+        assert_ne!(of(r#"{"sum":90071992547409.93}"#), of(r#"{"sum":90071992547409.94}"#));
+        assert_ne!(of("[9007199254740993.0]"), of("[9007199254740992.0]"));
+        assert_ne!(of("[1e-400]"), of("[0]"));
+        assert_eq!(of(r#"{"sum":1.0,"to":[100]}"#), of(r#"{ "to": [1e2], "sum": 1 }"#));
+        assert_eq!(of("[0.10, -0.0, 12.5e-1]"), of("[1E-1,0,1.25]"));
     }
 
     #[test]

@@ -53,7 +53,7 @@ where
         }
     };
     let span = info_span!("idempotent_request", method = id.method(), decision = Empty, attempt = Empty);
-    let claim = Claim { id, hash, lease: policy.lease, expiry: policy.expiry };
+    let claim = Arc::new(Claim { id, hash, lease: policy.lease, expiry: policy.expiry });
     let start = move |claimed| {
         parts.extensions.insert(claimed);
         call(Request::from_parts(parts, body))

@@ -23,7 +23,10 @@ use hapax_store::{
 use http::Response;
 use http_body::Body;
 use std::{future::Future, iter, sync::Arc, time::Duration};
-use tokio::{sync::oneshot, time::sleep};
+use tokio::{
+    sync::oneshot,
+    time::{sleep, timeout},
+};
 use tracing::{Instrument, Span, debug, warn};
 
 /// The first pause before a store is asked again; each is twice the one before.
@@ -38,7 +41,7 @@ struct Ended<E> {
 }
 
 /// Claims a request, executes it if that is ours to do, and says what its client gets.
-pub(crate) async fn answer<H, F, R, E>(policy: Arc<Policy>, claim: Claim, start: H) -> Result<Answer, E>
+pub(crate) async fn answer<H, F, R, E>(policy: Arc<Policy>, claim: Arc<Claim>, start: H) -> Result<Answer, E>
 where
     H: FnOnce(Claimed) -> F + Send + 'static,
     F: Future<Output = Result<Response<R>, E>> + Send + 'static,
@@ -68,13 +71,13 @@ where
 }
 
 /// The right to execute, or else what the client gets.
-async fn acquire(policy: &Policy, claim: &Claim) -> Result<Lease, Answer> {
+async fn acquire(policy: &Arc<Policy>, claim: &Arc<Claim>) -> Result<Lease, Answer> {
     let mut pauses = match policy.on_conflict {
         OnConflict::Refuse => pauses(Duration::ZERO),
         OnConflict::Wait(limit) => pauses(limit),
     };
     loop {
-        let left = match policy.store.reacquire(claim).await {
+        let left = match decide(policy, claim).await {
             Ok(Begun::Execute(lease)) => return Ok(executed(policy, lease)),
             Ok(Begun::Replay(record)) => match record.completion {
                 Some(completion) => return Err(replay(policy, completion)),
@@ -91,6 +94,20 @@ async fn acquire(policy: &Policy, claim: &Claim) -> Result<Lease, Answer> {
         };
         let Some(pause) = pauses.next() else { return Err(in_flight(policy, left)) };
         sleep(pause).await;
+    }
+}
+
+/// What the store says to a claim, if it says so in time. A call is never broken off: one that is given up goes on by
+/// itself, and what it may still be granted ends with its lease.
+async fn decide(policy: &Arc<Policy>, claim: &Arc<Claim>) -> Result<Begun, StoreError> {
+    let (store, claim) = (policy.store.clone(), claim.clone());
+    let mut call = Box::pin(async move { store.reacquire(&claim).await });
+    match timeout(policy.store_patience, call.as_mut()).await {
+        Ok(decided) => decided,
+        Err(_) => {
+            tokio::spawn(call);
+            Err(StoreError::Unknown("it didn't answer in time".into()))
+        }
     }
 }
 

@@ -53,6 +53,9 @@ fn quoted(rest: &[u8]) -> Result<String, &'static str> {
 /// Without quotes there is nothing that would end a key, so what could is refused.
 fn plain(value: &[u8]) -> Result<String, &'static str> {
     let is_plain = |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\' | b',' | b';');
+    if !value.iter().all(|byte| matches!(byte, b' '..=b'~')) {
+        return Err("has a character that is not printable ASCII");
+    }
     if value.iter().all(is_plain) {
         Ok(value.iter().map(|byte| char::from(*byte)).collect())
     } else {
@@ -118,6 +121,14 @@ mod tests {
             assert!(of(&[value.as_bytes()]).is_err(), "{value:?}");
         }
         assert_eq!(of(&[b"a", b"a"]), Err("is there more than once"));
+        for quotes_would_not_help in ["\u{e9}t\u{e9}", "\"\u{e9}\"", "t\tab"] {
+            let refused = of(&[quotes_would_not_help.as_bytes()]);
+            assert_eq!(
+                refused,
+                Err("has a character that is not printable ASCII"),
+                "{quotes_would_not_help}"
+            );
+        }
         assert!(of(&[b"\xff"]).is_err());
     }
 }

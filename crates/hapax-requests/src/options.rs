@@ -30,6 +30,13 @@ macro_rules! common_options {
             self.with(|policy| policy.on_conflict = on_conflict)
         }
 
+        /// How long the store may take to decide about a claim; 10 seconds by default. Then the client is refused as if the
+        /// store were down, and nothing is executed: a claim that is granted later all the same ends with its lease.
+        #[must_use]
+        pub fn store_patience(self, patience: std::time::Duration) -> Self {
+            self.with(|policy| policy.store_patience = patience)
+        }
+
         /// How long a crash keeps a key busy; 30 seconds by default, and at least 30 milliseconds. A handler may take
         /// longer: a heartbeat comes three times in it.
         #[must_use]

@@ -4,7 +4,7 @@
 
 use crate::{dialect::Dialect, key, problem::Refusal, stats::Counters};
 use hapax_core::{
-    id::Namespace,
+    id::{InvalidId, Namespace},
     limits::{HTTP_BODY_BYTES, REQUEST_EXPIRY, REQUEST_LEASE},
     request::{Outcome, RequestId},
 };
@@ -113,6 +113,9 @@ pub(crate) fn path(parts: &Parts) -> String {
 /// Asks something of a request's head.
 pub(crate) type Hook<T> = Arc<dyn Fn(&Parts) -> T + Send + Sync>;
 
+/// How long a store may take to decide about a claim, by default.
+const STORE_PATIENCE: Duration = Duration::from_secs(10);
+
 /// All that a layer can be told, whatever its protocol.
 #[derive(Clone)]
 pub(crate) struct Policy {
@@ -125,6 +128,7 @@ pub(crate) struct Policy {
     pub(crate) method: Hook<String>,
     pub(crate) key_rule: Hook<KeyRule>,
     pub(crate) on_conflict: OnConflict,
+    pub(crate) store_patience: Duration,
     pub(crate) lease: Duration,
     pub(crate) expiry: Duration,
     pub(crate) max_request_bytes: usize,
@@ -147,6 +151,7 @@ impl Policy {
             method,
             key_rule: Arc::new(|parts| KeyRule::of_method(&parts.method)),
             on_conflict: OnConflict::default(),
+            store_patience: STORE_PATIENCE,
             lease: REQUEST_LEASE,
             expiry: REQUEST_EXPIRY,
             max_request_bytes: HTTP_BODY_BYTES,
@@ -167,6 +172,39 @@ impl Policy {
         };
         let principal = (self.principal)(parts).ok_or(Refusal::NoPrincipal)?;
         let id = RequestId::new(self.namespace.clone(), principal, (self.method)(parts), key);
-        id.map(Some).map_err(|error| Refusal::BadName(format!("Its {} {}.", error.what, error.why)))
+        id.map(Some).map_err(|error| bad_name(&error))
+    }
+}
+
+/// What is wrong with a name. A verb counts with its route, which nobody sees from the route alone.
+fn bad_name(error: &InvalidId) -> Refusal {
+    let limit = match (error.why, error.what) {
+        ("is too long", "method") if error.shown.contains(' ') => {
+            ": verb, space and route together have at most 255 bytes"
+        }
+        ("is too long", _) => ": it has at most 255 bytes",
+        _ => "",
+    };
+    Refusal::BadName(format!("Its {} {}{limit}.", error.what, error.why))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_too_long_is_told_what_counts() {
+        let refused = |principal: &str, method: &str| {
+            let id = RequestId::new(Namespace::default(), principal, method, "k");
+            bad_name(&id.expect_err("it is no name")).detail()
+        };
+        let long = "x".repeat(252);
+        let route = refused("ada", &format!("POST /{long}"));
+        assert_eq!(route, "Its method is too long: verb, space and route together have at most 255 bytes.");
+        assert_eq!(
+            refused("ada", &format!("/{long}/Pay")),
+            "Its method is too long: it has at most 255 bytes."
+        );
+        assert_eq!(refused("", "POST /"), "Its principal is empty.");
     }
 }

@@ -67,6 +67,7 @@ pub type LayerBody<B> = Either<Full<Bytes>, B>;
 /// .kept_headers([header::CONTENT_TYPE, header::LOCATION])
 /// .on_conflict(OnConflict::Wait(Duration::from_secs(2)))
 /// .lease(Duration::from_secs(10))
+/// .store_patience(Duration::from_secs(3))
 /// .expiry(Duration::from_secs(7 * 24 * 3600))
 /// .max_request_bytes(64 * 1024);
 /// ```

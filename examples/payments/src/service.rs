@@ -1,6 +1,6 @@
 //! The service: a charge is authorised by the bank, then booked, and both happen once, whatever crashes in between.
 
-use crate::{Args, Result, bank::Bank, till::Till};
+use crate::{Args, Result, bank::Bank, till::Till, told};
 use axum::{
     Extension, Json, Router,
     body::Body,
@@ -23,11 +23,14 @@ use std::{
     time::Duration,
 };
 use tokio::net::TcpListener;
+use tracing::Level;
 
 /// How long a crash keeps a key busy.
 const LEASE: Duration = Duration::from_secs(2);
 /// How long a duplicate waits for the answer to the first.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// The largest charge, in cents.
+const MOST: i64 = 100_000_000;
 
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Order {
@@ -51,7 +54,11 @@ pub(crate) async fn serve(args: Args) -> Result<()> {
             process::exit(0);
         });
     }
-    let shop = Arc::new(Shop { till: Till::open(&database).await?, bank });
+    // The layer tells there why it answered 503.
+    tracing_subscriber::fmt().with_max_level(Level::WARN).with_writer(io::stderr).without_time().init();
+    let till = Till::open(&database).await?;
+    till.make_missing().await?;
+    let shop = Arc::new(Shop { till, bank });
     // Yours is what authentication says.
     let merchant = |parts: &Parts| Some(parts.headers.get("x-merchant")?.to_str().ok()?.to_owned());
     let once = IdempotencyLayer::new(shop.till.requests(), merchant)
@@ -69,18 +76,35 @@ async fn charge(
     Extension(claimed): Extension<Claimed>,
     Json(order): Json<Order>,
 ) -> Response {
-    match shop.charge(&claimed, order).await {
+    let charged = match shop.refusal(order).await {
+        // Any 4xx is final: whoever asks again is told the same.
+        Ok(Some(refusal)) => return refusal.into_response(),
+        Ok(None) => shop.charge(&claimed, order).await,
+        Err(error) => Err(error),
+    };
+    match charged {
         Ok(Some(receipt)) => receipt.map(Body::from),
         // Another has taken over; the layer answers with what that one has made of it.
         Ok(None) => StatusCode::SERVICE_UNAVAILABLE.into_response(),
         Err(error) => {
-            eprintln!("a charge failed, and may be tried again: {error}");
+            eprintln!("a charge failed, and may be tried again: {}", told(&*error));
             StatusCode::SERVICE_UNAVAILABLE.into_response()
         }
     }
 }
 
 impl Shop {
+    /// What is wrong with an order, before anything is done for it.
+    async fn refusal(&self, order: Order) -> Result<Option<(StatusCode, String)>> {
+        let Order { account, cents } = order;
+        if !(1..=MOST).contains(&cents) {
+            let why = format!("a charge has 1 to {MOST} cents\n");
+            return Ok(Some((StatusCode::UNPROCESSABLE_ENTITY, why)));
+        }
+        let is_known = self.till.has(account).await?;
+        Ok((!is_known).then(|| (StatusCode::NOT_FOUND, format!("there is no account {account}\n"))))
+    }
+
     /// Two phases, each of which takes effect once; `None`: it isn't ours to do any more.
     async fn charge(&self, claimed: &Claimed, order: Order) -> Result<Option<http::Response<Bytes>>> {
         let lease = claimed.lease();

@@ -25,6 +25,15 @@ use {
 pub(crate) const ACCOUNTS: i64 = 10;
 const CENTS: i64 = 100_000;
 
+const TABLES: [&str; 2] = [
+    "CREATE TABLE IF NOT EXISTS payments_accounts (id BIGINT PRIMARY KEY, cents BIGINT NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS payments_ledger (payment VARCHAR(255) NOT NULL, cents BIGINT NOT NULL)",
+];
+const FIND: &str = "SELECT id FROM payments_accounts WHERE id = ? AND id <> 0";
+const TAKE: &str = "UPDATE payments_accounts SET cents = cents - ? WHERE id = ?";
+const NOTE: &str = "INSERT INTO payments_ledger VALUES (?, ?)";
+const GIVE: &str = "UPDATE payments_accounts SET cents = cents + ? WHERE id = 0";
+
 pub(crate) enum Till {
     Sqlite {
         requests: Arc<SqliteRequests>,
@@ -80,9 +89,10 @@ impl Till {
         }
     }
 
-    /// Moves the money, notes it in the ledger and ends the request, in one transaction.
+    /// Moves the money, notes it in the ledger and ends the request, in one transaction. What a client has sent is bound, and
+    /// never a part of a statement. The shop's account comes last: whoever waits for it holds nothing that others need.
     pub(crate) async fn book(&self, order: Order, lease: &Lease, end: &Completion) -> Result<Finished> {
-        let statements = bookings(order, lease);
+        let Order { account, cents } = order;
         match self {
             Self::Sqlite { requests, file } => {
                 let (requests, file) = (requests.clone(), file.clone());
@@ -91,9 +101,9 @@ impl Till {
                 tokio::task::spawn_blocking(move || -> Result<Finished> {
                     let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
                     let tx = file.transaction_with_behavior(TransactionBehavior::Immediate)?;
-                    for statement in &statements {
-                        tx.execute(statement, [])?;
-                    }
+                    tx.execute(TAKE, (cents, account))?;
+                    tx.execute(NOTE, (lease.id.key(), cents))?;
+                    tx.execute(GIVE, (cents,))?;
                     Ok(requests.finish_in(tx, &lease, &end)?)
                 })
                 .await?
@@ -102,9 +112,9 @@ impl Till {
             Self::Postgres { requests, url, idle } => {
                 let mut client = session(url, idle).await?;
                 let tx = client.transaction().await?;
-                for statement in &statements {
-                    tx.execute(statement.as_str(), &[]).await?;
-                }
+                tx.execute(&numbered(TAKE), &[&cents, &account]).await?;
+                tx.execute(&numbered(NOTE), &[&lease.id.key(), &cents]).await?;
+                tx.execute(&numbered(GIVE), &[&cents]).await?;
                 let finished = requests.finish_in(tx, lease, end).await?;
                 idle.lock().unwrap_or_else(PoisonError::into_inner).push(client);
                 Ok(finished)
@@ -113,29 +123,70 @@ impl Till {
             Self::MySql { requests, pool } => {
                 let mut session = pool.get_conn().await?;
                 let mut tx = session.start_transaction(TxOpts::default()).await?;
-                for statement in &statements {
-                    tx.query_drop(statement.as_str()).await?;
-                }
+                tx.exec_drop(TAKE, (cents, account)).await?;
+                tx.exec_drop(NOTE, (lease.id.key(), cents)).await?;
+                tx.exec_drop(GIVE, (cents,)).await?;
                 Ok(requests.finish_in(tx, lease, end).await?)
+            }
+        }
+    }
+
+    /// Whether there is a customer's account of that number.
+    pub(crate) async fn has(&self, account: i64) -> Result<bool> {
+        match self {
+            Self::Sqlite { file, .. } => {
+                let file = file.clone();
+                tokio::task::spawn_blocking(move || -> Result<bool> {
+                    let file = file.lock().unwrap_or_else(PoisonError::into_inner);
+                    Ok(file.prepare(FIND)?.exists((account,))?)
+                })
+                .await?
+            }
+            #[cfg(feature = "postgres")]
+            Self::Postgres { url, idle, .. } => {
+                let client = session(url, idle).await?;
+                let found = client.query_opt(&numbered(FIND), &[&account]).await?;
+                idle.lock().unwrap_or_else(PoisonError::into_inner).push(client);
+                Ok(found.is_some())
+            }
+            #[cfg(feature = "mysql")]
+            Self::MySql { pool, .. } => {
+                Ok(pool.get_conn().await?.exec_first::<i64, _, _>(FIND, (account,)).await?.is_some())
             }
         }
     }
 
     /// Makes the tables anew.
     pub(crate) async fn make(&self) -> Result<()> {
-        for statement in tables() {
-            match self {
-                Self::Sqlite { file, .. } => {
-                    file.lock().unwrap_or_else(PoisonError::into_inner).execute(&statement, [])?;
-                }
-                #[cfg(feature = "postgres")]
-                Self::Postgres { url, idle, .. } => {
-                    let client = session(url, idle).await?;
-                    client.execute(statement.as_str(), &[]).await?;
-                }
-                #[cfg(feature = "mysql")]
-                Self::MySql { pool, .. } => pool.get_conn().await?.query_drop(statement.as_str()).await?,
+        self.execute("DROP TABLE IF EXISTS payments_accounts").await?;
+        self.execute("DROP TABLE IF EXISTS payments_ledger").await?;
+        self.make_missing().await
+    }
+
+    /// Makes the tables that aren't there, and the accounts if there are none. What is there stays as it is.
+    pub(crate) async fn make_missing(&self) -> Result<()> {
+        for table in TABLES {
+            self.execute(table).await?;
+        }
+        let ids = self.column("SELECT CAST(id AS CHAR(20)) FROM payments_accounts").await?;
+        if ids.is_empty() {
+            let accounts: Vec<_> = (0..ACCOUNTS).map(|id| format!("({id}, {CENTS})")).collect();
+            self.execute(&format!("INSERT INTO payments_accounts VALUES {}", accounts.join(", "))).await?;
+        }
+        Ok(())
+    }
+
+    async fn execute(&self, statement: &str) -> Result<()> {
+        match self {
+            Self::Sqlite { file, .. } => {
+                file.lock().unwrap_or_else(PoisonError::into_inner).execute(statement, [])?;
             }
+            #[cfg(feature = "postgres")]
+            Self::Postgres { url, idle, .. } => {
+                session(url, idle).await?.execute(statement, &[]).await?;
+            }
+            #[cfg(feature = "mysql")]
+            Self::MySql { pool, .. } => pool.get_conn().await?.query_drop(statement).await?,
         }
         Ok(())
     }
@@ -182,24 +233,10 @@ async fn session(url: &str, idle: &Mutex<Vec<Client>>) -> Result<Client> {
     Ok(client)
 }
 
-/// The shop's account comes last: whoever waits for it holds nothing that others need.
-fn bookings(order: Order, lease: &Lease) -> [String; 3] {
-    let (Order { account, cents }, key) = (order, lease.id.key());
-    // The key is one that the load has drawn: letters, digits and dashes. Values of clients are bound, in your service.
-    [
-        format!("UPDATE payments_accounts SET cents = cents - {cents} WHERE id = {account}"),
-        format!("INSERT INTO payments_ledger VALUES ('{key}', {cents})"),
-        format!("UPDATE payments_accounts SET cents = cents + {cents} WHERE id = 0"),
-    ]
-}
-
-fn tables() -> [String; 5] {
-    let accounts: Vec<_> = (0..ACCOUNTS).map(|id| format!("({id}, {CENTS})")).collect();
-    [
-        "DROP TABLE IF EXISTS payments_accounts".into(),
-        "DROP TABLE IF EXISTS payments_ledger".into(),
-        "CREATE TABLE payments_accounts (id INTEGER PRIMARY KEY, cents BIGINT NOT NULL)".into(),
-        format!("INSERT INTO payments_accounts VALUES {}", accounts.join(", ")),
-        "CREATE TABLE payments_ledger (payment VARCHAR(255) NOT NULL, cents BIGINT NOT NULL)".into(),
-    ]
+/// PostgreSQL's places for values have numbers.
+#[cfg(feature = "postgres")]
+fn numbered(statement: &str) -> String {
+    let mut parts = statement.split('?');
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.zip(1..).fold(first, |text, (part, number)| format!("{text}${number}{part}"))
 }

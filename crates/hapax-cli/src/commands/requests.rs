@@ -10,7 +10,7 @@ use crate::{
     output::{BAD, BUSY, GOOD, Output, WARN, clean},
     session,
     signals::EndRequests,
-    table::{Cell, Table},
+    table::{Cell, Table, cut_within},
     view::{age, ago, counted, parse_count, time},
 };
 use anstyle::Style;
@@ -37,7 +37,7 @@ Examples:
 
 const LIST_HELP: &str = "\
 LEASE is how long nobody else may execute the request, by the database's clock; once it is over, whoever asks next takes it \
-over.
+over. Keys and principals of more than 40 columns are cut; --json and `show` have them whole.
 
 Examples:
   hapax requests list
@@ -64,6 +64,9 @@ Examples:
 
 /// Deleted in one transaction; services wait for no longer than that takes.
 const BATCH: usize = 500;
+
+/// A longer key or principal is cut in its middle, so that lines stay readable; a UUID is whole.
+const WIDEST: usize = 40;
 
 /// Show the requests that take effect once by their key; release or sweep them
 #[derive(Debug, Args)]
@@ -92,7 +95,7 @@ struct List {
     #[arg(long, value_name = "METHOD")]
     method: Option<String>,
     /// Only those that stand there; any of them when given more than once
-    #[arg(long = "status", value_name = "STATUS", value_enum)]
+    #[arg(long = "status", value_name = "STATUS", value_enum, ignore_case = true)]
     statuses: Vec<StatusWord>,
     /// How many at the most
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = parse_count)]
@@ -137,12 +140,15 @@ impl Name {
     }
 }
 
-/// Where a request can stand.
+/// Where a request can stand; also in the words that `--json` has for it.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum StatusWord {
+    #[value(alias = "in_progress")]
     InProgress,
     Succeeded,
+    #[value(alias = "failed_final")]
     FailedFinal,
+    #[value(alias = "failed_retryable")]
     FailedRetryable,
 }
 
@@ -308,8 +314,8 @@ fn table(listed: &[Listed], now_us: i64, out: &Output) -> String {
             Some(left) => Cell::styled(age(left), GOOD),
         };
         table.row(vec![
-            Cell::new(one.id.key()),
-            Cell::new(one.id.principal()),
+            Cell::new(cut_within(one.id.key(), WIDEST)),
+            Cell::new(cut_within(one.id.principal(), WIDEST)),
             Cell::new(one.id.method()),
             Cell::styled(standing(one.status), style(one.status)),
             Cell::new(one.response_code.map(|code| code.to_string()).unwrap_or_default()),

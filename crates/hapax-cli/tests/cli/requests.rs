@@ -125,6 +125,10 @@ async fn requests_are_listed_by_what_is_asked_for() {
     assert_eq!(keys(&["--method", "POST /refunds"]), [""; 0]);
     assert_eq!(keys(&["--status", "in-progress"]), ["under way", "dead"]);
     assert_eq!(keys(&["--status", "failed-final", "--status", "failed-retryable"]), ["refused", "failed"]);
+    assert_eq!(
+        keys(&["--status", "IN_PROGRESS", "--status", "Failed_Final"]),
+        ["refused", "under way", "dead"]
+    );
     assert_eq!(keys(&["--namespace", "elsewhere"]), [""; 0]);
     let two = service.hapax(&["requests", "list", "--limit", "2", "--json"]).json();
     assert_eq!((two["requests"].as_array().unwrap().len(), &two["more"]), (2, &true.into()));
@@ -133,6 +137,18 @@ async fn requests_are_listed_by_what_is_asked_for() {
     assert_eq!((cut.code, cut.err.as_str()), (0, "--limit 2 is reached: there are more\n"));
     assert!(service.hapax(&["requests", "list", "--limit", "0"]).fails(2).starts_with("error[HX0060]"));
     assert!(service.hapax(&["requests", "list", "--status", "done"]).fails(2).contains("in-progress"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_very_long_key_is_cut_in_the_table_alone() {
+    let (service, long) = (Service::open().await, format!("first-{}-last", "k".repeat(240)));
+    service.begin(&claim_of(&long, &long)).await;
+    let table = service.hapax(&["requests", "list"]).ok();
+    assert!(table.lines().all(|line| line.len() < 200), "{table}");
+    assert_eq!((table.matches("first-k").count(), table.matches("k-last").count()), (2, 2), "{table}");
+    let json = service.hapax(&["requests", "list", "--json"]).json();
+    assert_eq!((&json["requests"][0]["key"], &json["requests"][0]["principal"]), (&*long, &*long));
+    assert!(service.hapax(&["requests", "show", &long, CHARGES, &long]).ok().contains(&long));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,13 +3,23 @@
 //! Invariant: whatever it accepts is JSON by RFC 8259 with one meaning; it never repairs.
 
 use super::CanonicalError;
+use super::decimal::same_value;
 use super::writer::{Writer, needs_escape};
 
 type Result<T = ()> = std::result::Result<T, CanonicalError>;
 
 /// Reads one value, the whole text, and writes its canonical form.
 pub(super) fn canonicalize(text: &str, writer: &mut Writer) -> Result {
-    let mut parser = Parser { text, at: 0, writer };
+    whole(Parser { text, at: 0, writer, exact: false })
+}
+
+/// The same, and refuses a number that would be rounded.
+pub(super) fn canonicalize_exactly(text: &str, writer: &mut Writer) -> Result {
+    whole(Parser { text, at: 0, writer, exact: true })
+}
+
+fn whole(mut parser: Parser<'_, '_>) -> Result {
+    let text = parser.text;
     if text.starts_with('\u{feff}') {
         return parser.fail("a byte order mark");
     }
@@ -23,6 +33,8 @@ struct Parser<'t, 'w> {
     text: &'t str,
     at: usize,
     writer: &'w mut Writer,
+    /// A number must be worth in its canonical form what it is worth in the text.
+    exact: bool,
 }
 
 impl<'t> Parser<'t, '_> {
@@ -250,10 +262,13 @@ impl<'t> Parser<'t, '_> {
 
     fn float(&mut self, literal: &'t str, start: usize) -> Result {
         let value: f64 = literal.parse().expect("JSON numbers are a part of Rust's");
-        if value.is_finite() {
-            self.writer.float(value)
-        } else {
-            Err(CanonicalError::Syntax { at: start, reason: "a number too large for a float" })
+        let refused = |reason| Err(CanonicalError::Syntax { at: start, reason });
+        if !value.is_finite() {
+            return refused("a number too large for a float");
         }
+        if self.exact && !same_value(literal, ryu_js::Buffer::new().format_finite(value)) {
+            return refused("a number that a float cannot hold");
+        }
+        self.writer.float(value)
     }
 }

@@ -25,6 +25,24 @@ pub(crate) async fn nothing_executes_while_the_store_is_down(store: Store) {
     assert_eq!(charge(&client.ask("Charge", "k").await), 1, "it is back");
 }
 
+pub(crate) async fn a_store_that_hangs_is_given_up_and_its_late_claim_ends_with_its_lease(store: Store) {
+    let short = Duration::from_millis(200);
+    let server = Server::with(store, |layer| layer.store_patience(short).lease(short)).await;
+    let client = server.client().await;
+    server.world.store.hang(true);
+    assert_eq!(refusal(&client.ask("Charge", "k").await), (Code::Unavailable, "STORE_DOWN".into()));
+    server.world.store.hang(false);
+    server.world.store.saw(|calls| calls.granted == 1).await;
+    assert_eq!((server.world.charges(), server.layer.stats().executed), (0, 0), "nobody uses the late claim");
+    let answered = loop {
+        match client.ask("Charge", "k").await {
+            Err(refused) if matches!(refused.code(), Code::Aborted | Code::Unavailable) => {}
+            answered => break answered,
+        }
+    };
+    assert_eq!((charge(&answered), server.world.charges()), (1, 1));
+}
+
 pub(crate) async fn a_store_that_stumbles_is_told_again_how_it_ended(store: Store) {
     let server = Server::over(store).await;
     let client = server.client().await;

@@ -90,6 +90,7 @@ macro_rules! over {
             }
             faults {
                 nothing_executes_while_the_store_is_down,
+                a_store_that_hangs_is_given_up_and_its_late_claim_ends_with_its_lease,
                 a_store_that_stumbles_is_told_again_how_it_ended,
                 what_the_store_never_heard_is_not_answered,
             }

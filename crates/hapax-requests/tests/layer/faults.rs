@@ -20,6 +20,25 @@ pub(crate) async fn nothing_executes_while_the_store_is_down(store: Store) {
     assert_eq!(server.ask("/charges", "k").await.status, 201, "it is back");
 }
 
+pub(crate) async fn a_store_that_hangs_is_given_up_and_its_late_claim_ends_with_its_lease(store: Store) {
+    let short = Duration::from_millis(200);
+    let server = Server::with(store, |layer| layer.store_patience(short).lease(short)).await;
+    server.world.store.hang(true);
+    let refused = server.ask("/charges", "k").await;
+    assert_eq!((refused.status, refused.refusal().as_str()), (503, "store-down"));
+    assert!(refused.header("retry-after").is_some());
+    server.world.store.hang(false);
+    server.world.store.saw(|calls| calls.granted == 1).await;
+    assert_eq!((server.world.charges(), server.layer.stats().executed), (0, 0), "nobody uses the late claim");
+    let answered = loop {
+        match server.ask("/charges", "k").await {
+            refused if matches!(refused.status, 409 | 503) => {}
+            answered => break answered,
+        }
+    };
+    assert_eq!((answered.status, server.world.charges()), (201, 1));
+}
+
 pub(crate) async fn a_store_that_stumbles_is_told_again_how_it_ended(store: Store) {
     let server = Server::over(store).await;
     server.world.store.trouble(|trouble| trouble.finishes = 3);

@@ -20,11 +20,23 @@ pub(crate) async fn another_payload_is_refused_in_flight_and_afterwards(store: S
     assert_eq!((first.status, other().await.status), (201, 422));
     assert_eq!(server.ask("/slow", "\"k\"").await.kept(), first.kept(), "the first one isn't harmed");
     assert_eq!(server.world.charges(), 1);
-    let json = |body: &'static str| {
-        send(server.post("/charges", "j").header("content-type", "application/json").body(body))
+}
+
+pub(crate) async fn json_that_differs_in_a_digit_or_its_version_is_another_request(store: Store) {
+    let server = Server::over(store).await;
+    let json = async |key, parameters, body: &'static str| {
+        let content_type = format!("application/json{parameters}");
+        send(server.post("/charges", key).header("content-type", content_type).body(body)).await
     };
-    let (written, otherwise) = (json(r#"{"a":1,"b":2}"#).await, json(r#"{ "b": 2.0, "a": 1 }"#).await);
+    let written = json("a", "", r#"{"a":1,"b":100}"#).await;
+    let otherwise = json("a", "; Charset=UTF-8", r#"{ "b": 1e2, "a": 1.0 }"#).await;
     assert_eq!((otherwise.kept(), otherwise.is_replayed()), (written.kept(), true), "it asks for the same");
+    assert_eq!(json("b", "", "90071992547409.93").await.status, 201);
+    assert_eq!(json("b", "", "90071992547409.94").await.refusal(), "other-request");
+    assert!(json("b", "", "90071992547409.93").await.is_replayed());
+    assert_eq!(json("c", "; v=1", "{}").await.status, 201);
+    assert_eq!(json("c", "; v=2", "{}").await.refusal(), "other-request");
+    assert_eq!(server.world.charges(), 3);
 }
 
 pub(crate) async fn a_key_that_is_missing_or_none_is_refused(store: Store) {

@@ -78,6 +78,7 @@ macro_rules! over {
             }
             keys {
                 another_payload_is_refused_in_flight_and_afterwards,
+                json_that_differs_in_a_digit_or_its_version_is_another_request,
                 a_key_that_is_missing_or_none_is_refused,
                 a_quoted_key_and_a_plain_one_are_the_same,
                 who_is_nobody_is_refused,
@@ -93,6 +94,7 @@ macro_rules! over {
             }
             faults {
                 nothing_executes_while_the_store_is_down,
+                a_store_that_hangs_is_given_up_and_its_late_claim_ends_with_its_lease,
                 a_store_that_stumbles_is_told_again_how_it_ended,
                 what_the_store_never_heard_is_not_answered,
                 a_request_that_an_operator_released_is_not_answered_by_its_old_execution,

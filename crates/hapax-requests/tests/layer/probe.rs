@@ -32,11 +32,19 @@ pub(crate) struct Probe {
     inner: Arc<dyn RequestStore>,
     pub(crate) trouble: Mutex<Trouble>,
     calls: watch::Sender<Calls>,
+    /// Claims hang for as long as it is true.
+    hangs: watch::Sender<bool>,
 }
 
 impl Probe {
     pub(crate) fn over(inner: Arc<dyn RequestStore>) -> Arc<Self> {
-        Arc::new(Self { inner, trouble: Mutex::default(), calls: watch::channel(Calls::default()).0 })
+        let (calls, hangs) = (watch::channel(Calls::default()).0, watch::channel(false).0);
+        Arc::new(Self { inner, trouble: Mutex::default(), calls, hangs })
+    }
+
+    /// From now on claims hang, or those that hang go on.
+    pub(crate) fn hang(&self, hangs: bool) {
+        self.hangs.send_replace(hangs);
     }
 
     pub(crate) fn trouble(&self, change: impl FnOnce(&mut Trouble)) {
@@ -65,6 +73,7 @@ impl Probe {
     }
 
     async fn claim(&self, claimed: Answer<'_, Begun>) -> Result<Begun, StoreError> {
+        let _ = self.hangs.subscribe().wait_for(|hangs| !hangs).await.expect("the probe is there");
         let begun = match self.fails(|trouble| &mut trouble.claims) {
             Ok(()) => claimed.await,
             Err(error) => Err(error),
