@@ -22,7 +22,7 @@ impl<F: FnMut(&Row) + Send> Exam<'_, F> {
         self.row(&rules::LONGEST, found);
         let found = self.pieces().await?;
         self.row(&rules::PIECES, found);
-        for (rule, line) in self.bad_lines() {
+        for (rule, line) in Self::bad_lines() {
             let found = self.refused(rule, line).await?;
             self.row(rule, found);
         }
@@ -67,7 +67,7 @@ impl<F: FnMut(&Row) + Send> Exam<'_, F> {
     }
 
     /// Lines that no agent can read, each with its newline.
-    fn bad_lines(&self) -> Vec<(&'static Rule, Vec<u8>)> {
+    fn bad_lines() -> Vec<(&'static Rule, Vec<u8>)> {
         let named = |rest: &str| format!("{{\"correlation_id\":\"{}\",{rest}\n", id_of(rest)).into_bytes();
         let mut invalid = named("\"kind\":\"command\",\"action\":\"?\"}");
         if let Some(at) = invalid.iter().position(|byte| *byte == b'?') {
