@@ -147,7 +147,8 @@ async fn a_very_long_key_is_cut_in_the_table_alone() {
     assert!(table.lines().all(|line| line.len() < 200), "{table}");
     assert_eq!((table.matches("first-k").count(), table.matches("k-last").count()), (2, 2), "{table}");
     let json = service.hapax(&["requests", "list", "--json"]).json();
-    assert_eq!((&json["requests"][0]["key"], &json["requests"][0]["principal"]), (&*long, &*long));
+    let one = &json["requests"][0];
+    assert_eq!((one["key"].as_str(), one["principal"].as_str()), (Some(&*long), Some(&*long)));
     assert!(service.hapax(&["requests", "show", &long, CHARGES, &long]).ok().contains(&long));
 }
 
