@@ -100,12 +100,15 @@ pub enum Step {
         /// The line; the key of the command is added.
         text: String,
     },
-    /// Makes a file, and lists it among the artifacts.
+    /// Makes a file, and lists it among the artifacts unless it isn't to.
     Write {
         /// Its path.
         path: String,
         /// Its content.
         text: String,
+        /// It isn't listed among the artifacts.
+        #[serde(default)]
+        unlisted: bool,
     },
     /// Lists an artifact, right or wrong, without making it.
     List {
@@ -279,7 +282,7 @@ impl<'a> Performance<'a> {
             Step::Exit { code } => std::process::exit(*code),
             Step::Once { name, steps } => self.once(name, steps),
             Step::Note { text } => self.note(text),
-            Step::Write { path, text } => self.write(path, text),
+            Step::Write { path, text, unlisted } => self.write(path, text, *unlisted),
             Step::List { path, text, sha256, size } => self.list(path, text, *sha256, *size),
             Step::Symlink { path, target } => self.link(path, target),
             Step::Progress { percent } => self.tell("progress", &serde_json::json!({"percent": percent})),
@@ -332,7 +335,7 @@ impl<'a> Performance<'a> {
         staging_of(&self.place.staging, key).join(path)
     }
 
-    fn write(&mut self, path: &str, text: &str) {
+    fn write(&mut self, path: &str, text: &str, unlisted: bool) {
         // Even a mock writes nothing outside: it only says that it did.
         if Inside::parse(path).is_ok() {
             let file = self.staged(path);
@@ -341,7 +344,9 @@ impl<'a> Performance<'a> {
                 self.place.out.log("error", &error.to_string());
             }
         }
-        self.list(path, text, None, None);
+        if !unlisted {
+            self.list(path, text, None, None);
+        }
     }
 
     fn list(&mut self, path: &str, text: &str, hash: Option<Digest>, size: Option<u64>) {

@@ -149,13 +149,15 @@ async fn an_artifact_behind_a_symlink_is_refused() {
 #[tokio::test]
 async fn an_artifact_that_is_not_what_it_is_said_to_be_is_refused_and_nothing_is_installed() {
     let wrong = sha256(b"something else").to_string();
-    for listed in [
-        json!({"do": "list", "path": "b", "text": "2"}),
-        json!({"do": "list", "path": "a", "text": "1", "sha256": wrong}),
-        json!({"do": "list", "path": "a", "text": "1", "size": 7}),
+    for (unlisted, listed) in [
+        (false, json!({"do": "list", "path": "b", "text": "2"})),
+        (false, json!({"do": "list", "path": "a", "text": "1"})),
+        (true, json!({"do": "list", "path": "a", "text": "1", "sha256": wrong})),
+        (true, json!({"do": "list", "path": "a", "text": "1", "size": 7})),
     ] {
         let site = Site::new();
-        let steps = json!([{"do": "write", "path": "a", "text": "1"}, listed, {"do": "answer"}]);
+        let write = json!({"do": "write", "path": "a", "text": "1", "unlisted": unlisted});
+        let steps = json!([write, listed, {"do": "answer"}]);
         let code = site.fails(&site.agent(&script(&steps)), command()).await.0;
         assert_eq!((code.as_str(), site.text("a")), ("HX0127", None), "{listed}");
         assert!(site.receipts().is_empty());
