@@ -288,8 +288,10 @@ impl Core {
 
     async fn stop(&self) {
         self.desk.stop();
-        self.desk.left().await;
-        self.let_go();
+        self.desk.stopped().await;
+        if !self.desk.is_wanted() {
+            self.let_go();
+        }
     }
 
     async fn disown(core: &Weak<Core>, engine: &Arc<Shared>) {

@@ -90,7 +90,13 @@ struct Papers {
     acks: VecDeque<Ack>,
     /// The engines that use the agent.
     engines: HashSet<usize>,
+}
+
+/// Whether somebody keeps the agent alive, and whether its process is to end.
+#[derive(Debug, Clone, Copy, Default)]
+struct Duty {
     is_supervised: bool,
+    is_stopping: bool,
 }
 
 /// What the agent's users and its supervisor share.
@@ -99,8 +105,7 @@ pub(crate) struct Desk {
     papers: Mutex<Papers>,
     /// Told when there is something to send.
     pub(crate) wake: Notify,
-    stop: watch::Sender<bool>,
-    supervised: watch::Sender<bool>,
+    duty: watch::Sender<Duty>,
     pub(crate) counters: Counters,
 }
 
@@ -129,10 +134,9 @@ impl Desk {
         let mut papers = lock(&self.papers);
         let open = Open { command, patience, sent_to: None, told, answer };
         papers.open.insert(correlation_id.clone(), open);
-        let is_first = !std::mem::replace(&mut papers.is_supervised, true);
+        let is_first = !self.duty.borrow().is_supervised;
         if is_first {
-            self.stop.send_replace(false);
-            self.supervised.send_replace(true);
+            self.duty.send_replace(Duty { is_supervised: true, is_stopping: false });
         }
         drop(papers);
         self.wake.notify_one();
@@ -223,15 +227,25 @@ impl Desk {
         answer_all(failed, error);
     }
 
-    /// Nobody supervises the agent any more: whoever still waits is told so, and the next command finds somebody new.
+    /// The process is over because it was to be: what it had isn't answered. `false`: there are commands that it never had,
+    /// and somebody must see to them.
+    pub(crate) fn leave(&self) -> bool {
+        let mut papers = lock(&self.papers);
+        let left = papers.open.extract_if(.., |_, open| open.sent_to.is_some()).collect();
+        let is_supervised = !papers.open.is_empty();
+        self.duty.send_replace(Duty { is_supervised, is_stopping: false });
+        drop(papers);
+        answer_all(left, &Error::Dead("it was stopped".into()));
+        !is_supervised
+    }
+
+    /// The supervisor is gone, whatever there is to do: the next command finds another one.
     pub(crate) fn desert(&self) {
-        let failed = {
-            let mut papers = lock(&self.papers);
-            papers.is_supervised = false;
-            self.supervised.send_replace(false);
-            std::mem::take(&mut papers.open)
-        };
-        answer_all(failed, &Error::Dead("it was stopped with its engine".into()));
+        let mut papers = lock(&self.papers);
+        self.duty.send_replace(Duty::default());
+        let left = std::mem::take(&mut papers.open);
+        drop(papers);
+        answer_all(left, &Error::Dead("nobody supervises it any more".into()));
     }
 
     /// An engine uses the agent: `true` the first time.
@@ -246,20 +260,24 @@ impl Desk {
         papers.engines.is_empty()
     }
 
-    /// Asks the supervisor to end the process.
+    /// Asks the supervisor to end the process, if there is one.
     pub(crate) fn stop(&self) {
-        self.stop.send_replace(true);
+        self.duty.send_if_modified(|duty| {
+            let asks = duty.is_supervised && !duty.is_stopping;
+            duty.is_stopping |= asks;
+            asks
+        });
     }
 
     /// Resolves when the process is to end.
     pub(crate) async fn stopping(&self) {
         // The sender is this very desk.
-        let _ = self.stop.subscribe().wait_for(|stop| *stop).await;
+        let _ = self.duty.subscribe().wait_for(|duty| duty.is_stopping).await;
     }
 
-    /// Resolves when nobody supervises it.
-    pub(crate) async fn left(&self) {
-        let _ = self.supervised.subscribe().wait_for(|supervised| !*supervised).await;
+    /// Resolves when the process that was to end has.
+    pub(crate) async fn stopped(&self) {
+        let _ = self.duty.subscribe().wait_for(|duty| !duty.is_stopping).await;
     }
 }
 

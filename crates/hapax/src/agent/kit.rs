@@ -327,26 +327,31 @@ impl Place {
         }))
     }
 
-    /// Says that it is alive, now and from time to time.
+    /// Says that it is alive: now, before anything else is said, and from time to time.
     pub(crate) fn beat(self: &Arc<Self>) {
         let (place, born) = (self.clone(), clock::since_boot());
+        self.say_alive(1, born);
         thread::spawn(move || {
-            for seq in 1.. {
-                let status = if place.busy.load(Ordering::Acquire) > 0 { "busy" } else { "idle" };
-                let heartbeat = Heartbeat {
-                    agent: place.agent.clone(),
-                    seq,
-                    status: status.into(),
-                    pid: std::process::id(),
-                    uptime_s: (clock::since_boot() - born).as_secs_f64(),
-                    last_activity_at: clock_text(now_us()),
-                    stats: None,
-                    task_id: None,
-                };
-                place.out.say_unless(&place.heart_stopped, &heartbeat);
+            for seq in 2.. {
                 thread::sleep(place.heartbeat);
+                place.say_alive(seq, born);
             }
         });
+    }
+
+    fn say_alive(&self, seq: u64, born: Duration) {
+        let status = if self.busy.load(Ordering::Acquire) > 0 { "busy" } else { "idle" };
+        let heartbeat = Heartbeat {
+            agent: self.agent.clone(),
+            seq,
+            status: status.into(),
+            pid: std::process::id(),
+            uptime_s: (clock::since_boot() - born).as_secs_f64(),
+            last_activity_at: clock_text(now_us()),
+            stats: None,
+            task_id: None,
+        };
+        self.out.say_unless(&self.heart_stopped, &heartbeat);
     }
 
     pub(crate) fn event(

@@ -35,22 +35,31 @@ enum Over {
 }
 
 /// The commands that nobody will answer are told so, whatever ends the supervisor: a panic, the end of its runtime.
-struct OnDuty(Arc<Core>);
+struct OnDuty {
+    core: Arc<Core>,
+    has_left: bool,
+}
 
 impl Drop for OnDuty {
     fn drop(&mut self) {
-        self.0.let_go();
-        self.0.desk.desert();
+        if !self.has_left {
+            self.core.let_go();
+            self.core.desk.desert();
+        }
     }
 }
 
 /// Runs the agent until nobody needs it.
 pub(crate) async fn supervise(core: Arc<Core>) {
-    let duty = OnDuty(core);
-    let core = &*duty.0;
-    match core.hold().await {
-        Err(error) => core.desk.fail_all(&error),
-        Ok(()) => Supervisor { core, deaths: 0 }.run().await,
+    let mut duty = OnDuty { core, has_left: false };
+    while !duty.has_left {
+        let core = &*duty.core;
+        match core.hold().await {
+            Err(error) => core.desk.fail_all(&error),
+            Ok(()) => Supervisor { core, deaths: 0 }.run().await,
+        }
+        core.let_go();
+        duty.has_left = core.desk.leave();
     }
 }
 

@@ -88,6 +88,8 @@ fn go_on(site: &Site, store: &Arc<dyn Store>, script: &Value) -> Board {
         let flow = engine.register(graph, ()).await.unwrap();
         let board = flow.start("run", Board::default()).await.unwrap().wait().await.unwrap();
         engine.shutdown(PATIENCE).await;
+        // The runtime of the process that crashed ends in its own time, and its agent with it.
+        site.until_no_process().await;
         board
     })
 }
@@ -112,7 +114,6 @@ fn an_engine_that_dies_before_any_write_has_the_work_done_once() {
         assert!(before.is_empty() || before == after, "a receipt is never overwritten");
         assert_eq!(after[0].snapshot_after, site.workspace.snapshot().unwrap().id);
         assert_eq!(site.staged(), 0, "write {fatal}");
-        assert_eq!(site.processes(), [0u32; 0]);
         if !died {
             assert!(fatal > 4, "an intent and a result each, and the step: {fatal}");
             return;
