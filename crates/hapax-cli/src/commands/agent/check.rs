@@ -4,7 +4,7 @@ use super::{super::payload, whole};
 use crate::{
     failure::Failure,
     output::{BAD, FAINT, GOOD, Output, WARN, clean},
-    table::folded,
+    table::{cut, folded},
     view::{counted, parse_age},
 };
 use anstyle::Style;
@@ -155,7 +155,9 @@ fn document(row: &Row) -> String {
 /// A row, and below it what is wrong.
 fn human(row: &Row, out: &Output) -> String {
     let (word, style) = look(row.verdict);
-    let mut text = format!("{}  {:<22}  {}\n", out.paint(style, word), row.id, row.title);
+    let title =
+        out.width().map_or_else(|| row.title.into(), |width| cut(row.title, width.saturating_sub(30)));
+    let mut text = format!("{}  {:<22}  {title}\n", out.paint(style, word), row.id);
     if matches!(row.verdict, Verdict::Pass | Verdict::Skip) {
         return text;
     }

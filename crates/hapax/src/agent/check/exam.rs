@@ -138,7 +138,7 @@ impl<'a, F: FnMut(&Row) + Send> Exam<'a, F> {
         match (came, &beats.odd) {
             (Ok(()), None) => Finding::Pass,
             (Ok(()), Some(odd)) => fail(&expected, odd),
-            (Err(instead), _) => fail(&expected, format!("{instead} after {} of them", beats.count)),
+            (Err(instead), _) => fail(&expected, format!("{} of them; the next: {instead}", beats.count)),
         }
     }
 

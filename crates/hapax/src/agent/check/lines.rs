@@ -22,7 +22,7 @@ impl<F: FnMut(&Row) + Send> Exam<'_, F> {
         self.row(&rules::LONGEST, found);
         let found = self.pieces().await?;
         self.row(&rules::PIECES, found);
-        for (rule, line) in Self::bad_lines() {
+        for (rule, line) in bad_lines() {
             let found = self.refused(rule, line).await?;
             self.row(rule, found);
         }
@@ -64,24 +64,6 @@ impl<F: FnMut(&Row) + Send> Exam<'_, F> {
             Ok(_) => Finding::Pass,
             Err(came) => fail(expected, came),
         })
-    }
-
-    /// Lines that no agent can read, each with its newline.
-    fn bad_lines() -> Vec<(&'static Rule, Vec<u8>)> {
-        let named = |rest: &str| format!("{{\"correlation_id\":\"{}\",{rest}\n", id_of(rest)).into_bytes();
-        let mut invalid = named("\"kind\":\"command\",\"action\":\"?\"}");
-        if let Some(at) = invalid.iter().position(|byte| *byte == b'?') {
-            invalid[at] = 0xff;
-        }
-        let oversize = padded(&named("\"kind\":\"command\"}"), AGENT_LINE_BYTES + 1);
-        vec![
-            (&rules::OVERSIZE, oversize),
-            (&rules::UTF8, invalid),
-            (&rules::GARBAGE, b"this is no message\n".to_vec()),
-            (&rules::BLANK, b"\n".to_vec()),
-            (&rules::KIND, named("\"kind\":\"poem\"}")),
-            (&rules::INCOMPLETE, named("\"kind\":\"command\",\"inputs\":{}}")),
-        ]
     }
 
     async fn refused(&mut self, rule: &Rule, bad: Vec<u8>) -> Result<Finding, Error> {
@@ -159,6 +141,24 @@ impl<F: FnMut(&Row) + Send> Exam<'_, F> {
             Err(came) => fail(expected, came),
         })
     }
+}
+
+/// Lines that no agent can read, each with its newline.
+fn bad_lines() -> Vec<(&'static Rule, Vec<u8>)> {
+    let named = |rest: &str| format!("{{\"correlation_id\":\"{}\",{rest}\n", id_of(rest)).into_bytes();
+    let mut invalid = named("\"kind\":\"command\",\"action\":\"?\"}");
+    if let Some(at) = invalid.iter().position(|byte| *byte == b'?') {
+        invalid[at] = 0xff;
+    }
+    let oversize = padded(&named("\"kind\":\"command\"}"), AGENT_LINE_BYTES + 1);
+    vec![
+        (&rules::OVERSIZE, oversize),
+        (&rules::UTF8, invalid),
+        (&rules::GARBAGE, b"this is no message\n".to_vec()),
+        (&rules::BLANK, b"\n".to_vec()),
+        (&rules::KIND, named("\"kind\":\"poem\"}")),
+        (&rules::INCOMPLETE, named("\"kind\":\"command\",\"inputs\":{}}")),
+    ]
 }
 
 /// Another id for each of them, and the same in each check.

@@ -170,7 +170,7 @@ impl<F: FnMut(&Row) + Send> Exam<'_, F> {
         let command = self.slow_command("check-killed-during")?;
         let line = self.talk.question(&command)?;
         self.talk.send(line);
-        self.until_it_works(&command).await;
+        self.at_work(&command).await;
         self.talk.kill().await;
         let expected = "after SIGKILL and a new start: an answer of success, with its files whole";
         Ok(match self.done(&again(&command)).await? {
@@ -197,7 +197,7 @@ impl<F: FnMut(&Row) + Send> Exam<'_, F> {
     }
 
     /// Waits until the agent says something about a command, or for a while: then it is at work, as far as one can tell.
-    async fn until_it_works(&mut self, command: &Command) {
+    async fn at_work(&mut self, command: &Command) {
         let wait = if self.check.is_kits_own() { self.check.patience } else { INTO_WORK };
         let id = &command.correlation_id;
         let begun = |heard: &mut super::talk::Heard| {
