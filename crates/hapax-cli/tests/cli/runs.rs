@@ -54,9 +54,13 @@ async fn what_is_not_there_is_said_with_its_cure() {
     let shop = Shop::with_history().await;
     insta::assert_snapshot!("unknown_run", shop.hapax(&["show", "nope"]).fails(1));
     insta::assert_snapshot!("unknown_step", shop.hapax(&["show", "order-1", "--step", "99"]).fails(1));
-    for args in
-        [&["retry", "nope"][..], &["cancel", "nope"], &["resume", "nope"], &["graph", "--run", "nope"]]
-    {
+    for args in [
+        &["retry", "nope"][..],
+        &["cancel", "nope"],
+        &["resume", "nope"],
+        &["resume", "--run", "nope"],
+        &["graph", "--run", "nope"],
+    ] {
         assert!(shop.hapax(args).fails(1).starts_with("error[HX0028]: there is no run `nope`\n"), "{args:?}");
     }
     assert!(shop.hapax(&["show", ""]).fails(2).starts_with("error[HX0001]"));
