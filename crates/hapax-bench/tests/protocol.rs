@@ -59,8 +59,6 @@ fn every_workload_reports_the_steps_it_was_asked_for() {
 
 #[test]
 fn commands_to_agents_and_snapshots_are_reported() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = &stores(folder.path())[2];
     for (workload, steps) in [
         ("agent-pipe 30", 30),
         ("agent-cached 30", 30),
@@ -69,7 +67,8 @@ fn commands_to_agents_and_snapshots_are_reported() {
         ("snapshot 120 cold", 10),
         ("snapshot 120 warm", 10),
     ] {
-        let report = report(&format!("{store} {workload}"));
+        let folder = tempfile::tempdir().unwrap();
+        let report = report(&format!("{} {workload}", stores(folder.path())[2]));
         assert_eq!((report.steps, report.executed), (steps, steps), "{workload}");
     }
 }

@@ -387,6 +387,7 @@ fn cure_of_agents(code: Code) -> &'static str {
             "mend how the agent stages and lists its files (`hapax agent check -- CMD`), then `retry`"
         }
         code::AGENT_OUTPUT_MISSING => "have the agent make and list it, or make it optional, then `retry`",
+        code::AGENT_ROUNDS => "read the findings, then start a run with a clearer goal or with more rounds",
         code::AGENT_LOCKED => "end the other engine, or give the agent an id or a workspace of its own",
         code::WORKSPACE => "mend what the message names, then `retry`",
         code::LEDGER => "check the path, its permissions and the room on the disk",

@@ -35,6 +35,7 @@ use std::{
     sync::{
         Arc, Condvar, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc,
     },
     thread,
     time::Duration,
@@ -242,18 +243,23 @@ where
     Kit::new(place, Box::new(work)).serve(io::stdin().lock())
 }
 
-/// Asked to end, it ends at once: what was begun is done again by the next process.
+/// Asked to end, it ends at once: what was begun is done again by the next process. It listens before its first heartbeat says
+/// that it is ready.
 fn end_on_sigterm() {
-    thread::spawn(|| {
+    let (listens, listening) = mpsc::channel();
+    thread::spawn(move || {
         let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
         runtime.block_on(async {
             let terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate());
+            drop(listens);
             if let Ok(mut terminate) = terminate {
                 terminate.recv().await;
                 std::process::exit(0);
             }
         });
     });
+    // Nothing is sent: the other end is dropped when it listens, or can't.
+    let _: Result<(), _> = listening.recv();
 }
 
 /// The pipe to the engine. One line at a time, whoever writes.
@@ -577,7 +583,6 @@ mod tests {
     use super::*;
     use crate::agent::protocol::{Attempt, FromAgent, read_from_agent};
     use hapax_core::key::command_key;
-    use std::sync::mpsc;
 
     /// What was written, line by line.
     #[derive(Clone, Default)]
