@@ -8,12 +8,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
 use super::Context;
-use super::cargo::tests_at_a_time;
 use crate::process::{Captured, Cmd, Failure};
 use crate::servers::Servers;
 
@@ -65,7 +65,12 @@ pub(super) fn run(context: &Context) -> Result<(), Failure> {
         }
         None => Verdict::Error(format!("{} has no test binary `{}`", test.package, test.binary)),
     };
-    check_all(&canaries, tests_at_a_time(), run).map_err(fail)
+    check_all(&canaries, at_a_time(), run).map_err(fail)
+}
+
+/// One for each core: a mistake between two threads shows where they really run side by side.
+fn at_a_time() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZero::get)
 }
 
 /// Where each test binary is: by its package and its name. Cargo itself would take a second for each test to find that out.

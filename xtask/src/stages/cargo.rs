@@ -59,7 +59,8 @@ pub(super) fn tests(context: &Context) -> Result<(), Failure> {
     let servers = Servers::start().map_err(fail)?;
     let nextest = context.cargo("nextest --version").succeeds();
     let runner = servers.shared_with(context.cargo(if nextest { "nextest run" } else { "test" }));
-    let runner = if nextest { runner.arg(format!("--test-threads={}", tests_at_a_time())) } else { runner };
+    let threads = TESTS_PER_CORE * std::thread::available_parallelism().map_or(1, NonZero::get);
+    let runner = if nextest { runner.arg(format!("--test-threads={threads}")) } else { runner };
     let all = runner.clone().args(WITH_SERVERS).args(if nextest { "" } else { "--lib --bins --tests" });
     if context.long {
         all.env("HAPAX_LONG", "1").run()?;
@@ -67,11 +68,6 @@ pub(super) fn tests(context: &Context) -> Result<(), Failure> {
         all.run()?;
     }
     runner.args(WITH_HTTP).args("--lib --test http --test bad_input --test stores").run()
-}
-
-/// How many tests run at the same time.
-pub(super) fn tests_at_a_time() -> usize {
-    TESTS_PER_CORE * std::thread::available_parallelism().map_or(1, NonZero::get)
 }
 
 pub(super) fn doctests(context: &Context) -> Result<(), Failure> {
