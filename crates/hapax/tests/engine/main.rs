@@ -9,6 +9,7 @@ mod children;
 mod composition;
 mod conflicts;
 mod contract;
+mod crdts;
 mod deadlocks;
 mod decisions;
 mod effects;

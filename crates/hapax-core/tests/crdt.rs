@@ -1,0 +1,228 @@
+//! The laws of the ready CRDTs, for whatever replicas can come to know; and what each means, held against a plain model.
+
+use hapax_core::crdt::{Crdt, CrdtMap, GCounter, GSet, Lww, Max, Min, OrSet, PnCounter, Replica};
+use proptest::{collection::vec, prelude::*};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Debug,
+};
+
+const REPLICAS: usize = 3;
+
+/// All of them, as a user would have them in one state.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+struct All {
+    grow: GCounter,
+    count: PnCounter,
+    last: Lww<u8>,
+    high: Max<u8>,
+    low: Min<u8>,
+    seen: GSet<u8>,
+    tags: OrSet<(u8, bool)>,
+    map: CrdtMap<String, PnCounter>,
+    sets: CrdtMap<String, OrSet<u8>>,
+}
+
+impl Crdt for All {
+    fn merge(&mut self, other: Self) {
+        self.grow.merge(other.grow);
+        self.count.merge(other.count);
+        self.last.merge(other.last);
+        self.high.merge(other.high);
+        self.low.merge(other.low);
+        self.seen.merge(other.seen);
+        self.tags.merge(other.tags);
+        self.map.merge(other.map);
+        self.sets.merge(other.sets);
+    }
+}
+
+/// What a replica does next.
+#[derive(Debug, Clone)]
+enum Act {
+    Add(u8),
+    Remove(u8),
+    /// Hears all that another knows.
+    Hear(usize),
+}
+
+fn acts() -> impl Strategy<Value = Vec<(usize, Act)>> {
+    let act = prop_oneof![
+        3 => (0..6u8).prop_map(Act::Add),
+        2 => (0..6u8).prop_map(Act::Remove),
+        2 => (0..REPLICAS).prop_map(Act::Hear),
+    ];
+    vec((0..REPLICAS, act), 0..40)
+}
+
+fn replica(number: usize) -> Replica {
+    Replica::from(["a", "b", "c"][number])
+}
+
+impl All {
+    fn add(&mut self, n: u8, by: &Replica) {
+        let key = (n % 2).to_string();
+        self.grow.merge(self.grow.added(by, n.into()));
+        self.count.merge(self.count.added(by, n.into()));
+        self.last.merge(self.last.set(n, by));
+        self.high.merge(Max::of(n));
+        self.low.merge(Min::of(n));
+        self.seen.merge(GSet::of(n));
+        self.tags.merge(self.tags.added((n, true), by));
+        self.map.merge(self.map.with(key.clone(), |count| count.added(by, n.into())));
+        self.sets.merge(self.sets.with(key, |set| set.added(n, by)));
+    }
+
+    fn remove(&mut self, n: u8, by: &Replica) {
+        let key = (n % 2).to_string();
+        self.count.merge(self.count.removed(by, n.into()));
+        self.tags.merge(self.tags.removed(&(n, true)));
+        self.map.merge(self.map.with(key.clone(), |count| count.removed(by, n.into())));
+        self.sets.merge(self.sets.with(key, |set| set.removed(&n)));
+    }
+}
+
+/// What each replica knows in the end.
+fn lives(acts: &[(usize, Act)]) -> [All; REPLICAS] {
+    let mut all: [All; REPLICAS] = Default::default();
+    for (who, act) in acts {
+        match act {
+            Act::Add(n) => all[*who].add(*n, &replica(*who)),
+            Act::Remove(n) => all[*who].remove(*n, &replica(*who)),
+            Act::Hear(from) => {
+                let heard = all[*from].clone();
+                all[*who].merge(heard);
+            }
+        }
+    }
+    all
+}
+
+fn merged<T: Crdt + Clone>(left: &T, right: &T) -> T {
+    let mut both = left.clone();
+    both.merge(right.clone());
+    both
+}
+
+fn read_back<T: Serialize + DeserializeOwned>(value: &T) -> T {
+    serde_json::from_str(&serde_json::to_string(value).unwrap()).unwrap()
+}
+
+/// Additions by their number, and the numbers that were taken out.
+type Known = (BTreeSet<(usize, u8)>, BTreeSet<usize>);
+
+proptest! {
+    #[test]
+    fn merging_is_commutative_associative_and_idempotent(acts in acts()) {
+        let [a, b, c] = lives(&acts);
+        prop_assert_eq!(merged(&a, &b), merged(&b, &a));
+        prop_assert_eq!(merged(&merged(&a, &b), &c), merged(&a, &merged(&b, &c)));
+        prop_assert_eq!(&merged(&a, &a), &a);
+        let both = merged(&a, &b);
+        prop_assert_eq!(merged(&both, &b), both);
+    }
+
+    #[test]
+    fn what_is_stored_is_what_is_read(acts in acts()) {
+        let [a, b, _] = lives(&acts);
+        prop_assert_eq!(read_back(&a), a.clone());
+        let (left, right) = (merged(&a, &b), merged(&b, &a));
+        prop_assert_eq!(serde_json::to_string(&left).unwrap(), serde_json::to_string(&right).unwrap());
+    }
+
+    /// Every addition has a number, which whoever hears of it knows; taking out takes what is known.
+    #[test]
+    fn a_set_holds_what_was_added_and_not_taken_out_by_somebody_who_knew(acts in acts()) {
+        let mut known: [Known; REPLICAS] = Default::default();
+        for (number, (who, act)) in acts.iter().enumerate() {
+            match act {
+                Act::Add(n) => {
+                    known[*who].0.insert((number, *n));
+                }
+                Act::Remove(n) => {
+                    let gone: Vec<_> = known[*who].0.iter().filter(|added| added.1 == *n).map(|added| added.0).collect();
+                    known[*who].1.extend(gone);
+                }
+                Act::Hear(from) => {
+                    let (added, gone) = known[*from].clone();
+                    known[*who].0.extend(added);
+                    known[*who].1.extend(gone);
+                }
+            }
+        }
+        for (life, (added, gone)) in lives(&acts).iter().zip(&known) {
+            let expected: BTreeSet<u8> =
+                added.iter().filter(|(number, _)| !gone.contains(number)).map(|(_, n)| *n).collect();
+            prop_assert_eq!(life.tags.iter().map(|(n, _)| *n).collect::<BTreeSet<_>>(), expected.clone());
+            let in_map = life.sets.iter().flat_map(|(_, set)| set.iter().copied()).collect::<BTreeSet<_>>();
+            prop_assert_eq!(in_map, expected);
+        }
+    }
+
+    #[test]
+    fn counters_and_registers_know_of_every_write(acts in acts()) {
+        let [a, b, c] = lives(&acts);
+        let all = merged(&merged(&a, &b), &c);
+        let written = |wanted: fn(&Act) -> Option<u8>| acts.iter().filter_map(move |(_, act)| wanted(act));
+        let added = || written(|act| if let Act::Add(n) = act { Some(*n) } else { None });
+        let removed = || written(|act| if let Act::Remove(n) = act { Some(*n) } else { None });
+        let (up, down) = (added().map(u64::from).sum::<u64>(), removed().map(u64::from).sum::<u64>());
+        prop_assert_eq!(all.grow.value(), up);
+        prop_assert_eq!(all.count.value(), i128::from(up) - i128::from(down));
+        prop_assert_eq!(all.map.iter().map(|(_, count)| count.value()).sum::<i128>(), all.count.value());
+        prop_assert_eq!(all.high.get().copied(), added().max());
+        prop_assert_eq!(all.low.get().copied(), added().min());
+        prop_assert_eq!(all.seen.iter().copied().collect::<BTreeSet<_>>(), added().collect::<BTreeSet<_>>());
+        prop_assert_eq!(all.last.get().is_some(), added().next().is_some());
+    }
+
+    /// Whoever has heard of a write and writes again is later than it.
+    #[test]
+    fn a_write_replaces_what_its_writer_has_seen(acts in acts(), n in 0..6u8) {
+        let [mut a, b, c] = lives(&acts);
+        a.merge(b.clone());
+        a.merge(c.clone());
+        a.last.merge(a.last.set(n, &replica(0)));
+        let all = merged(&merged(&a, &b), &c);
+        prop_assert_eq!(all.last.get(), Some(&n));
+    }
+}
+
+#[test]
+fn a_set_forgets_what_is_gone() {
+    let (mut tags, ann) = (OrSet::default(), Replica::from("ann"));
+    for _ in 0..1000 {
+        tags.merge(tags.added("red", &ann));
+        tags.merge(tags.removed(&"red"));
+    }
+    assert_eq!(serde_json::to_string(&tags).unwrap(), r#"{"clock":{"ann":1000},"added":[]}"#);
+}
+
+#[test]
+fn counts_do_not_overflow() {
+    let (ann, bob) = (Replica::from("ann"), Replica::from("bob"));
+    let mut count = GCounter::default();
+    count.merge(count.added(&ann, u64::MAX));
+    count.merge(count.added(&ann, 1));
+    count.merge(count.added(&bob, 1));
+    assert_eq!(count.value(), u64::MAX);
+    let mut stock = PnCounter::default();
+    stock.merge(stock.removed(&ann, u64::MAX));
+    assert_eq!(stock.value(), -i128::from(u64::MAX));
+}
+
+#[test]
+fn forms_are_stable() {
+    let ann = Replica::from("ann");
+    let mut all = All::default();
+    all.add(1, &ann);
+    let stored: BTreeMap<String, serde_json::Value> =
+        serde_json::from_value(serde_json::to_value(&all).unwrap()).unwrap();
+    let form = |field: &str| stored[field].to_string();
+    assert_eq!(form("grow"), r#"{"ann":1}"#);
+    assert_eq!(form("count"), r#"{"down":{},"up":{"ann":1}}"#);
+    assert_eq!(form("last"), r#"{"at":1,"by":"ann","value":1}"#);
+    assert_eq!((form("high"), form("low"), form("seen")), ("1".into(), "1".into(), "[1]".into()));
+    assert_eq!(form("tags"), r#"{"added":[[[1,true],{"ann":1}]],"clock":{"ann":1}}"#);
+}
