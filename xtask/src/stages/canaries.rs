@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use super::Context;
+use super::{Context, cargo::TESTED};
 use crate::process::{Captured, Cmd, Failure};
 use crate::servers::Servers;
 
@@ -52,15 +52,14 @@ pub(super) fn run(context: &Context) -> Result<(), Failure> {
     let list = fs::read_to_string(&context.canaries)
         .map_err(|e| fail(format!("the list of canaries {path} is unreadable: {e}")))?;
     let canaries = parse(&list).map_err(|e| fail(format!("{path}:{e}")))?;
-    let packages: BTreeSet<&str> = canaries.iter().map(|canary| canary.test.package.as_str()).collect();
     let binaries: BTreeSet<&str> = canaries.iter().map(|canary| canary.test.binary.as_str()).collect();
-    let programs = build(&binaries.into_iter().fold(with_canaries(context, &packages), target))?;
+    let programs = build(&binaries.into_iter().fold(tested(context), target))?;
     let servers = Servers::start().map_err(fail)?;
     let run = |test: &Test, canary: Option<&str>| match programs
         .get(&(test.package.clone(), test.binary.clone()))
     {
         Some(program) => {
-            let shown = reproduce(context, &packages, test, canary);
+            let shown = reproduce(context, test, canary);
             run_test(&servers.shared_with(command(context, program, test, canary)), &shown, canary)
         }
         None => Verdict::Error(format!("{} has no test binary `{}`", test.package, test.binary)),
@@ -102,13 +101,9 @@ fn program(line: &str) -> Option<((String, String), PathBuf)> {
     Some(((package.to_owned(), binary.to_owned()), PathBuf::from(executable)))
 }
 
-/// All packages in every call: cargo would build those that they share anew for each selection of them.
-fn with_canaries(context: &Context, packages: &BTreeSet<&str>) -> Cmd {
-    // The stores on servers aren't among the default features of their package.
-    let servers =
-        if packages.contains("hapax-store") { ",hapax-store/postgres,hapax-store/mysql" } else { "" };
-    let test = context.cargo("test --features").arg(format!("canary{servers}"));
-    packages.iter().fold(test, |command, package| command.arg("-p").arg(*package))
+/// As the stage `tests` builds them, so that nothing is built anew.
+fn tested(context: &Context) -> Cmd {
+    context.cargo("test").args(TESTED)
 }
 
 fn target(command: Cmd, binary: &str) -> Cmd {
@@ -234,8 +229,8 @@ fn command(context: &Context, program: &Path, test: &Test, canary: Option<&str>)
 }
 
 /// The line for a person, who has cargo find the binary.
-fn reproduce(context: &Context, packages: &BTreeSet<&str>, test: &Test, canary: Option<&str>) -> Cmd {
-    let command = target(with_canaries(context, packages), &test.binary);
+fn reproduce(context: &Context, test: &Test, canary: Option<&str>) -> Cmd {
+    let command = target(tested(context), &test.binary);
     awake(command.args("-- --exact").arg(&test.name), canary)
 }
 
@@ -357,10 +352,10 @@ mod tests {
     #[test]
     fn the_command_wakes_one_canary_for_one_test() {
         let context = Context { root: PathBuf::from("/hapax"), long: false, canaries: PathBuf::new() };
-        let (mut canary, packages) = (canary("a", "t"), BTreeSet::from(["hapax", "other"]));
+        let mut canary = canary("a", "t");
         assert_eq!(
-            reproduce(&context, &packages, &canary.test, Some("a")).to_string(),
-            "HAPAX_CANARY=a cargo test --features canary -p hapax -p other --test steps -- --exact t"
+            reproduce(&context, &canary.test, Some("a")).to_string(),
+            format!("HAPAX_CANARY=a cargo test {TESTED} --test steps -- --exact t")
         );
         assert_eq!(
             command(&context, Path::new("/deps/steps-1"), &canary.test, Some("a")).to_string(),
@@ -368,8 +363,8 @@ mod tests {
         );
         canary.test.binary = "lib".into();
         assert_eq!(
-            reproduce(&context, &packages, &canary.test, None).to_string(),
-            "cargo test --features canary -p hapax -p other --lib -- --exact t"
+            reproduce(&context, &canary.test, None).to_string(),
+            format!("cargo test {TESTED} --lib -- --exact t")
         );
     }
 

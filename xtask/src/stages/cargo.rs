@@ -14,11 +14,10 @@ const PUBLISHED: &[&str] = &["hapax-core", "hapax-store", "hapax-requests", "hap
 /// What services may add to their requests; each must compile without the others.
 const REQUESTS_FEATURES: &[&str] = &["axum", "engine", "redis", "tonic"];
 
-/// The HTTP effect isn't on by default. It is tested apart: the tests of the compiler's messages build all that their crate
-/// is given anew, and TLS would double their time.
-const WITH_HTTP: &str = "-p hapax --features full,test-tls";
-/// Nor are the stores in servers, whose tests need them; others of the workspace ask for them anyway, so nothing is built twice.
-const WITH_SERVERS: &str = "--workspace --features hapax-store/postgres,hapax-store/mysql";
+/// How all tests are built, those of the canaries too: with one set of features nothing is built twice. Mutants that sleep
+/// change nothing; what is built without them is checked by the stages `features` and `examples`.
+pub(super) const TESTED: &str =
+    "--workspace --features canary,hapax/test-tls,hapax-store/postgres,hapax-store/mysql";
 /// Tests wait for disks, servers and processes more than they compute.
 const TESTS_PER_CORE: usize = 2;
 
@@ -61,18 +60,13 @@ pub(super) fn tests(context: &Context) -> Result<(), Failure> {
     let runner = servers.shared_with(context.cargo(if nextest { "nextest run" } else { "test" }));
     let threads = TESTS_PER_CORE * std::thread::available_parallelism().map_or(1, NonZero::get);
     let runner = if nextest { runner.arg(format!("--test-threads={threads}")) } else { runner };
-    let all = runner.clone().args(WITH_SERVERS).args(if nextest { "" } else { "--lib --bins --tests" });
-    if context.long {
-        all.env("HAPAX_LONG", "1").run()?;
-    } else {
-        all.run()?;
-    }
-    runner.args(WITH_HTTP).args("--lib --test http --test bad_input --test stores").run()
+    let all = runner.args(TESTED).args(if nextest { "" } else { "--lib --bins --tests" });
+    let all = if context.long { all.env("HAPAX_LONG", "1") } else { all };
+    all.without_env("HAPAX_CANARY").run()
 }
 
 pub(super) fn doctests(context: &Context) -> Result<(), Failure> {
-    context.cargo("test --doc").args(WITH_SERVERS).run()?;
-    context.cargo("test --doc").args(WITH_HTTP).run()
+    context.cargo("test --doc").args(TESTED).run()
 }
 
 /// Whether the standard library of a target is installed. Asks rustc, not rustup: a toolchain from

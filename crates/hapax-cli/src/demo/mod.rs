@@ -141,13 +141,18 @@ impl Place {
     }
 }
 
+/// A demo that shall break something on purpose, and can't, would prove the wrong thing.
+fn holds_canary(built_in: bool, picked: bool) -> Result<(), Failure> {
+    if built_in || !picked {
+        return Ok(());
+    }
+    let why = "HAPAX_CANARY is set, but this build holds no canary: nothing would be broken on purpose";
+    Err(Failure::usage(why).cured_by("unset it, or build with `--features canary`"))
+}
+
 impl Demo {
     pub(crate) fn run(&self, global: &Global, out: &Output) -> Result<(), Failure> {
-        if !cfg!(feature = "canary") && env::var_os("HAPAX_CANARY").is_some() {
-            let why =
-                "HAPAX_CANARY is set, but this build holds no canary: nothing would be broken on purpose";
-            return Err(Failure::usage(why).cured_by("unset it, or build with `--features canary`"));
-        }
+        holds_canary(cfg!(feature = "canary"), env::var_os("HAPAX_CANARY").is_some())?;
         let cannot = |error: io::Error| Failure::io("cannot run the demo", &error);
         let folder = tempfile::Builder::new().prefix("hapax-demo-").tempdir().map_err(cannot)?;
         let setup = Setup {
@@ -212,4 +217,15 @@ fn runs(setup: &Setup) -> Result<Runs, Failure> {
         }
     }
     Ok(runs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_canary_that_is_not_built_in_is_refused() {
+        assert!(holds_canary(false, true).is_err());
+        assert!(holds_canary(true, true).is_ok() && holds_canary(false, false).is_ok());
+    }
 }
