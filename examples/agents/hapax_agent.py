@@ -25,6 +25,7 @@ import contextlib
 import datetime
 import decimal
 import fcntl
+import functools
 import hashlib
 import itertools
 import json
@@ -58,6 +59,10 @@ ANSWER_ROOM = 2_048
 """Bytes that a recorded answer leaves free: it may be sent again under a longer correlation id."""
 
 MAX_TEXT_CHARS = 4_000
+MAX_PATH_CHARS = 4_096
+MAX_NAME_BYTES = 255
+"""Bytes of a file's or folder's name: hardly any file system takes more."""
+
 TOKEN_CHARS = 32_768
 """Characters of a token's piece; a character takes at most six bytes on the wire."""
 
@@ -65,6 +70,14 @@ KEY = re.compile(r"ik:[0-9a-f]{64}")
 ACTION = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 LEVELS = ("debug", "info", "warn", "error")
 STATUS = re.compile(r"[a-z][a-z0-9_]*")
+NOT_IN_PATHS = re.compile(r"[\x00-\x1f\x7f-\x9f\\\ud800-\udfff]")
+"""Control characters, the backslash, and what UTF-8 can't hold."""
+
+NOT_FOR_AGENTS = (".git", ".hapax")
+"""Names at the top of a workspace that no snapshot counts, and below which the engine installs nothing."""
+
+CHECK_ACTION = "hapax.check"
+"""What `hapax agent check` asks for; every agent of a kit knows it by itself."""
 
 
 # ---- errors
@@ -75,7 +88,14 @@ class CanonicalError(ValueError):
 
 
 class ProtocolError(ValueError):
-    """A line that can't be read as a message. It is answered, and the next line is read."""
+    """A line that can't be read as a message. It is answered, and the next line is read.
+
+    `line` is what is known of it where it never became whole.
+    """
+
+    def __init__(self, reason, line=b""):
+        super().__init__(reason)
+        self.line = line
 
 
 class SnapshotError(ValueError):
@@ -86,7 +106,8 @@ class Failed(Exception):
     """Raised by a handler to say why the work failed.
 
     A failure that is retryable isn't kept: the next command with this key is worked on again. One that isn't is an
-    answer like any other, and every command with this key gets it.
+    answer like any other, and every command with this key gets it until the engine acknowledges it: whoever sends the
+    command after that wants it tried again.
     """
 
     def __init__(self, code, message, retryable=False):
@@ -243,10 +264,10 @@ def _es6(number):
 # ---- snapshots
 
 
-def snapshot_id(folder, ignore=(".git", ".hapax")):
+def snapshot_id(folder, ignore=NOT_FOR_AGENTS):
     """The id of a folder's content: the same files give the same id, whatever their times, owners and modes.
 
-    `ignore` names folders at the top that don't count.
+    `ignore` names what doesn't count at the top, be it a folder or a file: in a worktree of git, `.git` is a file.
     """
     digest = hashlib.sha256(b"hapax.snapshot.v1")
     for path, content, size in sorted(_entries(os.fsencode(folder), {os.fsencode(name) for name in ignore})):
@@ -262,27 +283,29 @@ def _entries(root, ignore):
         with os.scandir(os.path.join(root, inside)) as entries:
             for entry in entries:
                 path = inside + entry.name
-                _check_utf8(path)
+                _check_utf8("path", path)
+                if not inside and entry.name in ignore:
+                    continue
                 if entry.is_symlink():
                     yield (path, *_link(root, path))
                 elif entry.is_dir(follow_symlinks=False):
-                    if inside or entry.name not in ignore:
-                        folders.append(path + b"/")
+                    folders.append(path + b"/")
                 elif entry.is_file(follow_symlinks=False):
                     with open(os.path.join(root, path), "rb") as file:
                         yield (path, *_hash(file))
 
 
-def _check_utf8(path):
+def _check_utf8(what, name):
     try:
-        path.decode("utf-8")
+        name.decode("utf-8")
     except UnicodeDecodeError:
-        raise SnapshotError(f"the path {path!r} is not UTF-8") from None
+        raise SnapshotError(f"the {what} {name!r} is not UTF-8") from None
 
 
 def _link(root, path):
     """A link counts by its target's name. One that leads out would pass off as content what isn't in the folder."""
     target = os.readlink(os.path.join(root, path))
+    _check_utf8("link's target", target)
     by_name = os.path.normpath(os.path.join(os.path.dirname(path), target))
     climbs = os.path.isabs(target) or by_name == b".." or by_name.startswith(b"../")
     if climbs or not _is_inside(os.path.join(root, path), root):
@@ -370,11 +393,11 @@ class Lines:
                 end = held.find(b"\n")
             if len(held) == self._limit and not skipping:
                 skipping = True
-                yield ProtocolError(f"the line is longer than {self._limit} bytes")
+                yield ProtocolError(f"the line is longer than {self._limit} bytes", bytes(held))
             if skipping:
                 held.clear()
         if held:
-            yield ProtocolError("the input ended within a line")
+            yield ProtocolError("the input ended within a line", bytes(held))
 
 
 class Wire:
@@ -468,12 +491,15 @@ def check_command(command):
     if len(command["correlation_id"]) > MAX_CORRELATION_CHARS:
         raise ProtocolError(f"correlation_id has more than {MAX_CORRELATION_CHARS} characters")
     _field(_field(command, "to", dict), "agent_type", str, "to.")
+    _check_optional(command["to"], ("agent_id",), "to.")
     _field(_field(command, "version", dict), "snapshot_id", str, "version.")
+    _check_optional(command["version"], ("specs_hash", "code_hash"), "version.")
     _check_retry(_field(command, "retry", dict))
     _field(command, "inputs", dict)
     for output in _field(command, "expected_outputs", list):
         _field(output, "path", str, "expected_outputs[].")
         _field(output, "required", bool, "expected_outputs[].")
+        _check_optional(output, ("description",), "expected_outputs[].")
     try:
         _parse_time(command["deadline"])
     except ValueError as error:
@@ -499,8 +525,16 @@ def _check_key(command):
         raise ProtocolError(f"idempotency_key is not the key of this command, which is {key}")
 
 
+def _check_optional(message, names, inside):
+    for name in names:
+        if not isinstance(message.get(name), (str, type(None))):
+            raise ProtocolError(f"{inside}{name} is no text")
+
+
 def _field(message, name, kind, inside=""):
     value = message.get(name) if isinstance(message, dict) else None
+    if kind is int and isinstance(value, float) and value.is_integer():
+        return int(value)  # JSON has one kind of number: 1.0 is an integer.
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)) or value == "":
         raise ProtocolError(f"{inside}{name} is missing or no {_KINDS[kind]}")
     return value
@@ -515,7 +549,8 @@ _KINDS = {str: "text", dict: "object", list: "array", int: "integer", bool: "boo
 class Cache:
     """What was begun and what came of it, one file for each key, so that it outlives the agent.
 
-    An entry that is acknowledged may be dropped when there are more than `bound`, the oldest first; others never.
+    An entry that is acknowledged may be dropped when there are more than `bound`, the oldest first; others never. An
+    acknowledged failure is dropped at once.
     """
 
     def __init__(self, folder, bound, warn, on_drop):
@@ -536,13 +571,11 @@ class Cache:
             time.sleep(0.02)
         self._load()
 
-    def answer(self, key):
-        """The recorded answer, or nothing where the work is still to be done."""
+    def recall(self, key):
+        """The recorded answer and whether it is acknowledged, or nothing where the work is still to be done."""
         with self._lock:
-            if key not in self._acked and self._open.get(key) != "done":
-                return None
-            entry = self._read(key)
-            return entry["event"] if entry and entry["state"] == "done" else None
+            entry = self._read(key) if self._is_done(key) else None
+            return (entry["event"], entry["acked"]) if entry and entry["state"] == "done" else None
 
     def start(self, key):
         """Notes that the work begins, and says whether it had begun before and was cut off."""
@@ -557,15 +590,27 @@ class Cache:
         with self._lock:
             self._write(key, "done", False, event)
 
-    def ack(self, key):
-        """The engine has the result for good. What was only begun is of no use any more then."""
+    def ack(self, key, forget):
+        """The engine has the answer for good.
+
+        A failure goes at once, and so does whatever is to be forgotten: if the command comes again, it is to be tried
+        again. Where there is no answer, the acknowledgement is about an earlier one; that work was begun stays known.
+        """
         with self._lock:
-            entry = self._read(key) if key in self._open else None
-            if entry and entry["state"] == "done":
-                self._write(key, "done", True, entry["event"])
-                self._shrink()
-            elif entry:
+            if forget and self._is_done(key):
                 self.forget(key)
+            elif self._open.get(key) == "done":
+                self._mark(key)
+
+    def _mark(self, key):
+        entry = self._read(key)
+        if entry is None or entry["state"] != "done":
+            return
+        if _is_failure(entry["event"]):
+            self.forget(key)
+        else:
+            self._write(key, "done", True, entry["event"])
+            self._shrink()
 
     def forget(self, key):
         """Drops an entry, and its files only then: an answer that is still there must not name files that are gone."""
@@ -579,6 +624,9 @@ class Cache:
                 self._warn("an entry of the result cache could not be dropped", reason=_clean(error))
                 return
             self._on_drop(key)
+
+    def _is_done(self, key):
+        return "done" in (self._open.get(key), self._acked.get(key))
 
     def _path(self, key):
         return self._folder / f"{key[3:]}.json"
@@ -646,6 +694,10 @@ def _is_entry(entry, key):
     return entry.get("state") == "started" or (entry.get("state") == "done" and isinstance(entry.get("event"), dict))
 
 
+def _is_failure(event):
+    return event.get("event") == "error" or event.get("status") == "failed"
+
+
 def _try_flock(file):
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -671,8 +723,8 @@ class Task:
         self.action, self.task_id = command["action"], command["task_id"]
         self.inputs, self.expected_outputs = command["inputs"], command["expected_outputs"]
         self.snapshot_id = command["version"]["snapshot_id"]
-        self.attempt, self.max_attempts = command["retry"]["attempt"], command["retry"]["max_attempts"]
-        self.priority, self.deadline = command.get("priority", 5), _parse_time(command["deadline"])
+        self.attempt, self.max_attempts = (int(command["retry"][name]) for name in ("attempt", "max_attempts"))
+        self.priority, self.deadline = int(command.get("priority", 5)), _parse_time(command["deadline"])
         self.workspace, self.staging = agent.workspace, staging
 
     @property
@@ -726,12 +778,17 @@ class Task:
         self._is_open = False
 
     def _staged(self, path):
-        parts = path.split("/")
-        if {"", ".", ".."} & set(parts) or re.search(r"[\x00-\x1f\\]", path):
+        """Where a path lies in the staging folder. What the engine would refuse later is refused here, by its name."""
+        names = path.split("/")
+        if {"", ".", ".."} & set(names) or NOT_IN_PATHS.search(path):
             raise Failed("path", f"{_clean(path)!r} is no relative path with / between names")
-        target = self.staging.joinpath(*parts)
-        if not _is_inside(target.parent, self.staging):
-            raise Failed("path", f"{_clean(path)!r} leads out of the staging folder")
+        if len(path) > MAX_PATH_CHARS or any(len(_utf8(name)) > MAX_NAME_BYTES for name in names):
+            raise Failed("path", f"{_clean(path)!r} or a name in it is too long")
+        if names[0] in NOT_FOR_AGENTS:
+            raise Failed("path", f"{_clean(path)!r} lies where agents don't write")
+        target = self.staging.joinpath(*names)
+        if any(self.staging.joinpath(*names[:count]).is_symlink() for count in range(1, len(names))):
+            raise Failed("path", f"a link stands on the way to {_clean(path)!r}")
         return target
 
 
@@ -742,15 +799,41 @@ def _open_itself(path, flags):
 
 def _seal(path, staging):
     """Makes a staged file durable, with every folder above it, and describes it."""
+    if not stat.S_ISREG(os.lstat(path).st_mode):
+        raise Failed("path", f"{_clean(path.name)!r} is no regular file")
     with open(path, "rb", opener=_open_itself) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise Failed("path", f"{path.name!r} is no regular file")
         os.fsync(file.fileno())
         digest, size = _hash(file)
     for folder in itertools.takewhile(lambda folder: folder != staging.parent, path.parents):
         sync_folder(folder)
     sync_folder(staging.parent)
     return {"sha256": digest.hex(), "size": size}
+
+
+def _is_there(artifact, staging, workspace):
+    """Whether a file is staged as it was described or, where none is staged, stands so in the workspace."""
+    for folder in (staging, workspace):
+        try:
+            with open(folder / artifact["path"], "rb", opener=_open_itself) as file:
+                digest, size = _hash(file)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return False
+        return (digest.hex(), size) == (artifact["sha256"], artifact["size"])
+    return False
+
+
+def _be_checked(task):
+    """Does what a check asks for. Each execution says something else, so that an answer from the cache is seen."""
+    text, pause_ms = task.inputs.get("text", ""), task.inputs.get("pause_ms", 0)
+    if not isinstance(text, str) or not isinstance(pause_ms, int) or pause_ms < 0:
+        raise Failed("inputs", "text is a text, and pause_ms a number of milliseconds")
+    task.progress(0, "begun")
+    time.sleep(pause_ms / 1_000)
+    for output in task.expected_outputs:
+        task.artifact(output["path"], text)
+    return {"execution": str(uuid.uuid4())}
 
 
 # ---- the agent
@@ -781,7 +864,7 @@ class Agent:
         self.staging = Path(environment("HAPAX_STAGING") or own / "staging").absolute()
         self.state = Path(environment("HAPAX_AGENT_STATE") or own / "agents" / name).absolute()
         self.stopping = False
-        self._handlers, self._check_snapshot = {}, check_snapshot
+        self._handlers, self._check_snapshot = {CHECK_ACTION: _be_checked}, check_snapshot
         self._concurrency, self._queue_bound = concurrency, queue_bound
         self._lock_timeout_s, self._grace_s = lock_timeout_s, grace_s
         self._cache = Cache(self.state, cache_bound, self._warn, self._drop_staging)
@@ -850,7 +933,7 @@ class Agent:
                 raise line
             self._dispatch(decode(line))
         except ProtocolError as error:
-            self._refuse(line, Failed("protocol", str(error)))
+            self._refuse(error.line or line, Failed("protocol", str(error)))
         except Failed as error:
             self._refuse(line, error)
         except OSError as error:
@@ -872,11 +955,12 @@ class Agent:
         key = _field(message, "idempotency_key", str)
         if not KEY.fullmatch(key):
             raise ProtocolError("idempotency_key is no key")
+        forget = "forget" in message and _field(message, "forget", bool)
         with self._idle:
             if key in self._flights:
                 return  # It is about an earlier answer; this work isn't known to the engine yet.
         try:
-            self._cache.ack(key)
+            self._cache.ack(key, forget)
         except OSError as error:
             self._warn("an acknowledgement could not be written down", reason=_clean(error))
 
@@ -899,12 +983,24 @@ class Agent:
             if flight:
                 flight.correlations.append(command["correlation_id"])
                 return
-            event = self._cache.answer(key)
-            if event is None:
+        event = self._recall(key)
+        if event is None:
+            with self._idle:  # Nobody has begun it meanwhile: only the thread that reads lines does.
                 self._enqueue(Flight(command, key))
-                return
+            return
         self._stats["from_cache"] += 1
         self._send_answer(event, command["correlation_id"])
+
+    def _recall(self, key):
+        """The answer that is kept, unless it names files that are gone.
+
+        The engine removes staged files when it has installed and acknowledged them. Where they aren't in the workspace
+        any more either, somebody undid the work, and asks for it anew.
+        """
+        event, is_acked = self._cache.recall(key) or (None, False)
+        named = event.get("artifacts", []) if is_acked else []
+        staging = self._staging_of(key)
+        return event if all(_is_there(artifact, staging, self.workspace) for artifact in named) else None
 
     def _enqueue(self, flight):
         action = flight.command["action"]
@@ -1029,7 +1125,8 @@ class Agent:
         return event
 
     def _failure(self, command, error, observed=None):
-        payload = {"code": _clean(error.code), "message": _clean(error.message), "retryable": bool(error.retryable)}
+        code, message = _clean(error.code) or "failed", _clean(error.message)
+        payload = {"code": code, "message": message, "retryable": bool(error.retryable)}
         return self._event(command, "error", payload, "failed", observed)
 
     def _heartbeat(self):
@@ -1107,16 +1204,23 @@ def _heartbeat_ms():
 
 
 def _names_in(line):
-    """Whom to answer: the ids in a line that may be no good message, as far as they can be read."""
+    """Whom to answer: the ids in a line that may be no good message, as far as they can be made out."""
     try:
-        message = json.loads(line, parse_int=str, parse_float=str)
-        return {name: _name(message.get(name)) for name in ("correlation_id", "task_id")}
-    except (ValueError, TypeError, AttributeError, RecursionError):
-        return {"correlation_id": "", "task_id": ""}
+        find = json.loads(line, parse_int=float).get  # An integer may have more digits than Python converts.
+    except (ValueError, AttributeError, RecursionError):
+        find = functools.partial(_find_text, line)
+    limits = {"correlation_id": MAX_CORRELATION_CHARS, "task_id": MAX_TEXT_CHARS}
+    return {name: _name(find(name), limit) for name, limit in limits.items()}
 
 
-def _name(value):
-    is_name = isinstance(value, str) and len(value) <= MAX_CORRELATION_CHARS and value == _clean(value)
+def _find_text(line, name):
+    """The first field of that name in a line that is no JSON, because it is cut off or broken somewhere."""
+    found = re.search(rb'"%s"\s*:\s*"([^"\\]*)"' % name.encode(), line)
+    return found and found.group(1).decode("utf-8", "surrogateescape")
+
+
+def _name(value, limit):
+    is_name = isinstance(value, str) and len(value) <= limit and value == _clean(value) and "\n" not in value
     return value if is_name else ""
 
 
@@ -1148,9 +1252,9 @@ def _result(returned):
     if status == "failed":
         raise Failed(payload["code"], payload["message"], payload.get("retryable", False))
     questions = payload.get("questions")
-    is_asked = isinstance(questions, list) and all(isinstance(question, str) for question in questions)
+    is_asked = isinstance(questions, list) and questions and all(isinstance(question, str) for question in questions)
     if status == "clarification" and not is_asked:
-        raise TypeError("a clarification has `questions`, a list of texts")
+        raise TypeError("a clarification has `questions`, a list of at least one text")
     return status, payload
 
 

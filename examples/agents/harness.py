@@ -133,8 +133,8 @@ class Process:
     def ask(self, message):
         return self.answer_to(self.send(message))
 
-    def ack(self, message):
-        self.send({"kind": "ack", "idempotency_key": message["idempotency_key"]})
+    def ack(self, message, **more):
+        self.send({"kind": "ack", "idempotency_key": message["idempotency_key"], **more})
 
     def close_input(self):
         self._process.stdin.close()

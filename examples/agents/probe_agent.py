@@ -131,21 +131,27 @@ def fill_disk(task):
 
 @agent.on("escape")
 def escape(task):
+    """Says which of the paths are refused by the kit itself. Those that the probe has put there already are `made`."""
     os.symlink("/", task.staging / "link")
+    os.symlink(".", task.staging / "inner")
     (task.staging / "real.txt").write_text("real", "utf-8")
     os.symlink("real.txt", task.staging / "leaf")
-    refused = []
+    made, refused = ("leaf", "inner"), []
     for path in task.inputs["paths"]:
         try:
-            task.artifact(path, None if path == "leaf" else "x")
-        except (Failed, OSError):
-            refused.append(path)
+            task.artifact(path, None if path in made else "x")
+        except Failed as failed:
+            refused.append(path if failed.code == "path" else failed.code)
+    try:
+        task.artifact(os.fsdecode(b"\xff"), "x")
+    except Failed as failed:
+        refused.append(failed.code)
     return {"refused": refused, "taken": task.artifact("real.txt")}
 
 
 @agent.on("ask")
 def ask(task):
-    return "clarification", {"questions": ["Which one?"]}
+    return "clarification", {"questions": task.inputs.get("questions", ["Which one?"])}
 
 
 @agent.on("echo")

@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 import signal
 import stat
 import struct
@@ -126,6 +127,12 @@ class Snapshots(unittest.TestCase):
         self.assertNotEqual(snapshot_id(self.folder), before)
         self.assertEqual(snapshot_id(self.folder, ignore=("src", ".git", ".hapax")), snapshot_id(self.folder / "empty"))
 
+    def test_what_is_left_out_may_be_a_file_or_a_link_too(self):
+        empty = snapshot_id(self.folder)
+        self.write(".git", b"gitdir: /somewhere/else")  # As in a worktree of git.
+        os.symlink("/somewhere/else", self.folder / ".hapax")
+        self.assertEqual(snapshot_id(self.folder), empty)
+
     def test_a_link_that_leads_out_is_refused(self):
         (self.folder / "a" / "b").mkdir(parents=True)
         os.symlink("../..", self.folder / "a" / "b" / "up")  # Inside, but a way out for the last one.
@@ -139,6 +146,11 @@ class Snapshots(unittest.TestCase):
 
     def test_a_path_that_is_not_utf8_is_refused(self):
         os.close(os.open(os.fsencode(self.folder) + b"/\xff", os.O_CREAT))
+        with self.assertRaises(SnapshotError):
+            snapshot_id(self.folder)
+
+    def test_a_link_whose_target_is_not_utf8_is_refused(self):
+        os.symlink(b"\xff", os.fsencode(self.folder) + b"/link")
         with self.assertRaises(SnapshotError):
             snapshot_id(self.folder)
 
@@ -485,23 +497,39 @@ class Leaving(AgentTest):
 
 
 class BadLines(AgentTest):
-    def assert_refused(self, agent, correlation=""):
+    def assert_refused(self, agent, correlation="", task=None):
         event = agent.read_event()
         self.assert_failed(event, "protocol", False)
         self.assertEqual(event["correlation_id"], correlation)
+        self.assertIn(event["task_id"], ("", "T-0001") if task is None else (task,))
         return event["payload"]["message"]
 
     def test_a_line_that_cannot_be_read_is_answered_and_the_next_is_read(self):
         agent = self.ready()
         good = canonical_json(command("work")).encode()
         for line in [
-            b"garbage", b"", b"\xff\xfe", b'"text"', b"[]", b"{", good[:-1], good + good, b"{}", b'{"kind":"other"}',
-            b"[" * 100_000, b'{"kind":"ack"}', b'{"kind":"ack","idempotency_key":"../../etc"}', b'{"a":1,"a":2}',
+            b"garbage", b"", b"\xff\xfe", b'"text"', b"[]", b"{", b"{}", b'{"kind":"other"}', b"[" * 100_000,
+            b'{"kind":"ack"}', b'{"kind":"ack","idempotency_key":"../../etc"}', b'{"a":1,"a":2}',
+            b'{"kind":"ack","idempotency_key":"ik:%s","forget":"yes"}' % (b"0" * 64),
+            b'{"correlation_id":"corr-%s"}' % (b"x" * 251), b'{"correlation_id":"corr-\xff"', b'{"correlation_id":7}',
         ]:
             with self.subTest(line[:40]):
                 agent.send_bytes(line + b"\n")
                 self.assert_refused(agent)
         self.assertEqual(agent.ask(command("work", {"what": "a"}))["status"], "success")
+
+    def test_a_broken_line_is_refused_under_the_ids_that_can_be_made_out(self):
+        agent, message = self.ready(), command("work")
+        good = canonical_json(message).encode()
+        spaced = json.dumps(message).encode()
+        for line in (good[:-1], spaced[:-1], good + good, good.replace(b"work", b"w\xff"), good[:-1] + b"]"):
+            with self.subTest(line[-40:]):
+                agent.send_bytes(line + b"\n")
+                self.assert_refused(agent, message["correlation_id"], message["task_id"])
+        for line in (b'{"correlation_id":"corr-1","task_id":"T-' + b"x" * 300_000, b'{"correlation_id":"corr-1'):
+            agent.send_bytes(line + b"\n")
+            self.assert_refused(agent, "corr-1" if b"," in line else "")
+        self.assertEqual(agent.ask(message)["status"], "success")
 
     def padded(self, size):
         """A command whose line has exactly this many bytes, its newline included."""
@@ -514,8 +542,8 @@ class BadLines(AgentTest):
         agent = self.ready()
         answer = agent.ask(self.padded(262_144))
         self.assert_failed(answer, "too_large", False)  # It was read: its echo doesn't fit into an answer.
-        agent.send(self.padded(262_145))
-        self.assertIn("262144", self.assert_refused(agent))
+        longer = agent.send(self.padded(262_145))
+        self.assertIn("262144", self.assert_refused(agent, longer["correlation_id"]))
         agent.send_bytes(b"x" * 5_000_000 + b"\n")
         self.assert_refused(agent)
         self.assertEqual(agent.ask(command("work"))["status"], "success")
@@ -524,7 +552,7 @@ class BadLines(AgentTest):
         agent, message = self.ready(), command("work", {"what": "a"})
         agent.send_bytes(canonical_json(message).encode())
         agent.close_input()
-        self.assert_refused(agent)
+        self.assert_refused(agent, message["correlation_id"])
         self.assertEqual(agent.wait(), 0)
         self.assertEqual(self.folders.executions(message), 0)
 
@@ -538,6 +566,9 @@ class BadLines(AgentTest):
         for wrong in [
             {"inputs": []}, {"expected_outputs": [{"path": "a"}]}, {"retry": {"attempt": 0, "max_attempts": 1}},
             {"deadline": "tomorrow"}, {"priority": "high"}, {"to": {}}, {"version": {}}, {"task_id": "T\n1"},
+            {"to": {**message["to"], "agent_id": 7}}, {"version": {**message["version"], "specs_hash": 7}},
+            {"expected_outputs": [{"path": "a", "required": True, "description": 7}]},
+            {"retry": {"attempt": 1.5, "max_attempts": 2}},
         ]:
             with self.subTest(wrong):
                 agent.send({**message, **wrong})
@@ -551,6 +582,13 @@ class BadLines(AgentTest):
         message["version"]["later"] = True
         payload = agent.ask(message)["payload"]
         self.assertEqual(payload, {"inputs": {"n": 10**30}, "attempt": 1, "priority": 5, "year": 2999})
+
+    def test_an_integer_may_be_written_as_a_float(self):
+        agent, message = self.ready(), command("echo")
+        text = canonical_json(message).replace('"attempt":1,', '"attempt":1.0,')
+        agent.send_bytes(text.replace('"priority":5', '"priority":5e0').encode() + b"\n")
+        payload = agent.answer_to(message)["payload"]
+        self.assertEqual([repr(payload[name]) for name in ("attempt", "priority")], ["1", "5"])
 
     def test_an_unknown_action_is_refused_and_not_remembered(self):
         agent, message = self.ready(), command("fly")
@@ -612,6 +650,9 @@ class Handlers(AgentTest):
         event = self.ready().ask(command("ask"))
         self.assertEqual((event["status"], event["payload"]), ("clarification", {"questions": ["Which one?"]}))
 
+    def test_a_question_without_words_is_none(self):
+        self.assert_failed(self.ready().ask(command("ask", {"questions": []})), "exception", True)
+
     def test_artifacts_are_staged_and_described(self):
         agent, message = self.ready(), command("work", {"what": "a"})
         event = agent.ask(message)
@@ -625,10 +666,25 @@ class Handlers(AgentTest):
     def test_no_artifact_leads_out_of_the_staging_folder(self):
         outside = str(self.folders.root / "outside")
         paths = ["../x", outside, "a/../../x", "", "a//b", "./a", "a/", "link" + outside, "leaf", "a\nb", "a\\b"]
+        paths += ["a\x7fb", "a\x85b", "inner", "inner/x", "x" * 256, "é" * 128, "a/" * 2_048 + "a"]
+        paths += [".git", ".git/hooks/pre-commit", ".hapax/lock"]
         event = self.ready().ask(command("escape", {"paths": paths}))
-        self.assertEqual(event["payload"]["refused"], paths)
+        self.assertEqual(event["payload"]["refused"], [*paths, "path"])
         self.assertEqual([artifact["path"] for artifact in event["artifacts"]], ["real.txt"])
         self.assertFalse(Path(outside).exists())
+
+    def test_every_agent_knows_what_a_check_asks_for(self):
+        agent, outputs = self.ready(), [{"path": "a/b.txt", "required": True}]
+        message = command("hapax.check", {"text": "made", "pause_ms": 0, "unheard_of": 1}, outputs=outputs)
+        agent.send(message)
+        self.assertEqual(agent.read_event()["event"], "progress")
+        first, second = agent.answer_to(message), agent.ask(again(message))
+        self.assert_same_answer(first, second)
+        self.assertEqual((self.folders.staged(message) / "a/b.txt").read_text(), "made")
+        other = agent.ask(command("hapax.check", {"text": "made"}, outputs=outputs))
+        self.assertNotEqual(first["payload"], other["payload"], "each execution says something else")
+        for inputs in ({"text": 7}, {"pause_ms": "long"}, {"pause_ms": -1}):
+            self.assert_failed(agent.ask(command("hapax.check", inputs)), "inputs", False)
 
     def test_work_on_another_snapshot_is_refused_where_that_is_checked(self):
         agent = self.ready("check_snapshot=1")
@@ -680,18 +736,77 @@ class Bound(AgentTest):
         agent.ask(command("work", {"what": "new"}))
         self.assertEqual([self.folders.entry(message).exists() for message in (first, second)], [False, True])
 
-    def test_an_acknowledgement_of_work_that_was_cut_off_ends_it(self):
+
+
+class Acknowledged(AgentTest):
+    def test_a_failure_that_is_to_be_forgotten_is_worked_on_again(self):
+        agent, message = self.ready(), command("fail", {"retryable": False})
+        for count in (1, 2):
+            self.assertEqual(agent.ask(again(message))["payload"]["message"], f"failed {count} times")
+            self.assertEqual(agent.ask(again(message))["payload"]["message"], f"failed {count} times")
+            agent.ack(message, forget=True)
+        agent.ask(command("unknown"))  # Lines are read in order: the acknowledgement is heeded by now.
+        agent.kill()
+        answer = self.ready().ask(again(message))
+        self.assertEqual(answer["payload"]["message"], "failed 3 times", "after a restart too")
+
+    def test_a_failure_that_the_engine_has_is_not_kept_even_if_it_does_not_say_so(self):
+        agent, message = self.ready(), command("fail", {"retryable": False})
+        agent.ask(message)
+        agent.ack(message)
+        self.assertEqual(agent.ask(again(message))["payload"]["message"], "failed 2 times")
+
+    def test_an_answer_that_the_engine_could_not_use_is_made_anew(self):
+        for acks in ([{"forget": True}], [{}, {"forget": True}]):
+            with self.subTest(acks):
+                agent, message = self.ready(), command("work", {"what": len(acks)})
+                agent.ask(message)
+                for ack in acks:
+                    agent.ack(message, **ack)
+                self.assertEqual(agent.ask(again(message))["payload"]["count"], 2)
+                agent.kill()
+
+    def test_what_is_not_to_be_forgotten_is_kept(self):
+        agent, message = self.ready(), command("work", {"what": "a"})
+        agent.ask(message)
+        for _ in range(2):
+            agent.ack(message, forget=False)
+            self.assertEqual(agent.ask(again(message))["payload"]["count"], 1)
+
+    def test_an_answer_whose_files_are_installed_is_given_and_one_whose_files_are_gone_is_not(self):
+        agent, message = self.ready(), command("work", {"what": "a"})
+        event = agent.ask(message)
+        self.folders.install(message, event)
+        agent.ack(message)
+        shutil.rmtree(self.folders.staged(message))  # As the engine does when it has installed them.
+        self.assert_same_answer(event, agent.ask(again(message)))
+        (self.folders.workspace / "out/made.txt").write_text("somebody undid it")
+        self.assertEqual(agent.ask(again(message))["payload"]["count"], 2)
+        self.assertTrue((self.folders.staged(message) / "out/made.txt").exists())
+        shutil.rmtree(self.folders.staged(message))
+        self.assertEqual(agent.ask(again(message))["payload"]["count"], 2, "nobody has acknowledged this one")
+
+    def test_an_answer_whose_staged_files_were_changed_after_the_engine_had_it_is_made_anew(self):
+        agent, message = self.ready(), command("work", {"what": "a"})
+        agent.ask(message)
+        agent.ack(message)
+        (self.folders.staged(message) / "out/made.txt").write_text("something else")
+        self.assertEqual(agent.ask(again(message))["payload"]["count"], 2)
+
+    def test_work_that_was_cut_off_stays_known_whatever_is_acknowledged(self):
         agent = self.ready()
         message = self.hold(agent)
-        agent.ack(message)  # While it runs this can only be about an earlier answer.
-        agent.ask(command("unknown"))
-        self.assertTrue(self.folders.entry(message).exists())
-        agent.kill()
-        agent = self.ready()
-        agent.ack(message)
-        agent.ack(command("work", {"what": "never seen"}))
-        agent.ask(command("unknown"))
-        self.assertFalse(self.folders.entry(message).exists() or self.folders.staged(message).exists())
+        for more in ({}, {"forget": True}):
+            agent.ack(message, **more)  # Without an answer, this can only be about an earlier one.
+            agent.ask(command("unknown"))
+            agent.kill()
+            agent = self.ready()
+            agent.ack(message, **more)
+            agent.ack(command("work", {"what": "never seen"}), **more)
+            message = agent.send(again(message))
+            self.assertEqual(agent.read_event()["event"], "progress")
+        self.release(message)
+        self.assertEqual(agent.answer_to(message)["payload"], {"count": 3, "was_cut_off": True})
 
 
 @unittest.skipIf("HAPAX_CANARY" in os.environ, "this is the run in which a canary is awake")

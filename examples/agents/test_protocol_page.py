@@ -14,6 +14,7 @@ from harness import HERE, Folders, Process, again, command
 
 PAGE = (HERE.parents[1] / "docs" / "protocol.md").read_text("utf-8")
 SCHEMAS = HERE.parents[1] / "docs" / "schemas"
+LONG_AGO = 1_000_000_000
 
 
 def blocks(language):
@@ -93,15 +94,25 @@ class Programs(unittest.TestCase):
             answers = [agent.ask(message), agent.ask(again(message))]
             made = folders.staged(message) / "hello.txt"
             self.assertEqual(made.read_text(), "Hello, Ann!\n")
-            made.write_text("not made anew")
+            os.utime(made, (LONG_AGO, LONG_AGO))
             agent.kill()
             agent = start()
             agent.ack(message)
             answers.append(agent.ask(again(message)))
-            self.assertEqual(made.read_text(), "not made anew")
+            self.assertEqual(made.stat().st_mtime, LONG_AGO, "it isn't made anew")
             content = [(event["status"], event["payload"], event["artifacts"]) for event in answers]
             self.assertEqual(content, [content[0]] * 3)
             self.assertEqual(os.listdir(folders.workspace), [])
+
+    def test_an_answer_that_is_to_be_forgotten_is_made_anew(self):
+        for folders, start in self.each():
+            agent, message = start(), command("greet", {"name": "Ann"})
+            agent.ask(message)
+            made = folders.staged(message) / "hello.txt"
+            made.write_text("what the engine couldn't use")
+            agent.ack(message, forget=True)
+            self.assertEqual(agent.ask(again(message))["status"], "success")
+            self.assertEqual(made.read_text(), "Hello, Ann!\n")
 
     def test_what_was_begun_is_done_again_from_an_empty_folder(self):
         for folders, start in self.each():

@@ -127,7 +127,10 @@ async fn what_engine_and_rust_agents_say_is_as_the_schemas_say() {
     recording.review_loop(&[env!("CARGO_BIN_EXE_hapax-hand")], crafts::work(2)).await;
     let [to_agents, from_agents] = recording.said();
     holds(&to_agents, &["command", "ack"]);
-    holds(&from_agents, &["heartbeat", "event progress", "event implement.done", "event update_spec.done"]);
+    holds(
+        &from_agents,
+        &["heartbeat", "event progress", "event implement.completed", "event update_spec.completed"],
+    );
 }
 
 #[tokio::test]

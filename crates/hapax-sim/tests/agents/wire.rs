@@ -1,5 +1,6 @@
 //! Agents of both kits without an engine: what they do in which order, seen at the pipe.
 
+use super::site::PATIENCE;
 use hapax::{
     agent::{
         frame,
@@ -7,12 +8,15 @@ use hapax::{
     },
     core::{canonical::to_vec, json::Json, key::command_key},
 };
+use hapax_sim::kills::Waits;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use std::{
     fs,
     io::{Read, Write},
     path::Path,
-    process::{Child, Stdio},
+    process::{Child, ExitStatus, Stdio},
+    sync::Arc,
 };
 
 const KIT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/agents");
@@ -23,7 +27,7 @@ const LARGE: usize = 200_000;
 /// An agent by itself.
 struct Lone {
     child: Child,
-    folder: tempfile::TempDir,
+    folder: Arc<tempfile::TempDir>,
 }
 
 impl Drop for Lone {
@@ -36,12 +40,15 @@ impl Drop for Lone {
 
 impl Lone {
     fn start(program: &str, args: &[&str]) -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
+        Self::start_in(Arc::new(tempfile::tempdir().expect("a folder")), program, args)
+    }
+
+    fn start_in(folder: Arc<tempfile::TempDir>, program: &str, args: &[&str]) -> Self {
         let mut command = std::process::Command::new(program);
         for (name, place) in
             [("HAPAX_WORKSPACE", "work"), ("HAPAX_STAGING", "staging"), ("HAPAX_AGENT_STATE", "state")]
         {
-            fs::create_dir(folder.path().join(place)).expect("a folder");
+            fs::create_dir_all(folder.path().join(place)).expect("a folder");
             command.env(name, folder.path().join(place));
         }
         command.env("PYTHONDONTWRITEBYTECODE", "1").args(args).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -78,6 +85,25 @@ impl Lone {
                 return begun;
             }
             self.rest_of_line();
+        }
+    }
+
+    /// Whether it has a handler for SIGTERM.
+    fn listens(&self) -> bool {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        let caught = caught.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
+        caught.is_some_and(|mask| mask >> (Signal::TERM.as_raw() - 1) & 1 == 1)
+    }
+
+    /// How it ended, once it has.
+    fn ended(&mut self) -> ExitStatus {
+        let waits = Waits::begin(PATIENCE);
+        loop {
+            match self.child.try_wait().expect("it is ours") {
+                Some(status) => return status,
+                None => waits.check("the agent stays"),
+            }
         }
     }
 
@@ -131,4 +157,35 @@ fn an_answer_is_on_the_agents_disk_before_it_is_sent() {
 fn an_answer_is_on_the_python_agents_disk_before_it_is_sent() {
     let probe = Path::new(KIT).join("probe_agent.py");
     answers_from_disk(Lone::start("python3", &[&probe.display().to_string()]));
+}
+
+#[test]
+fn an_agent_of_the_kit_to_which_nobody_listens_leaves() {
+    let mut agent = Lone::start(env!("CARGO_BIN_EXE_hapax-hand"), &[]);
+    agent.rest_of_line();
+    drop(agent.child.stdout.take());
+    // Its input stays open: what ends it is that its answer arrives nowhere.
+    let command = echo("x");
+    agent.send(&command);
+    assert!(agent.ended().success());
+    assert_eq!(
+        agent.remembered(&command.idempotency_key)["state"],
+        "done",
+        "the answer waits for the next one"
+    );
+}
+
+#[test]
+fn an_agent_of_the_kit_ends_when_it_is_asked_to_also_while_another_has_its_memory() {
+    let mut first = Lone::start(env!("CARGO_BIN_EXE_hapax-hand"), &[]);
+    first.rest_of_line();
+    let mut second = Lone::start_in(first.folder.clone(), env!("CARGO_BIN_EXE_hapax-hand"), &[]);
+    let waits = Waits::begin(PATIENCE);
+    while !second.listens() && second.child.try_wait().expect("it is ours").is_none() {
+        waits.check("the second one never listens");
+    }
+    let pid = Pid::from_raw(i32::try_from(second.child.id()).expect("a number")).expect("a process");
+    // It may be gone, because it waited for the other one in vain.
+    let _ = kill_process(pid, Signal::TERM);
+    assert!(second.ended().success());
 }

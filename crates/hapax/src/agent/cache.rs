@@ -3,7 +3,7 @@
 //! Invariant: that a command was begun is durable before its work, its answer before it is sent. An answer that the engine
 //! hasn't acknowledged is never forgotten.
 
-use super::{Error, protocol::Event};
+use super::{Error, install::staging_of, protocol::Event};
 use crate::gate::lock;
 use hapax_core::{canary, limits::AGENT_CACHE_ENTRIES};
 use serde::{Deserialize, Serialize};
@@ -19,6 +19,9 @@ use std::{
 /// How long another process of the same agent is waited for: it may be about to end.
 const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(50);
+
+/// Of the form of an entry.
+const VERSION: u32 = 1;
 
 /// An agent's memory, in a folder that is its own. One process has it at a time.
 ///
@@ -42,6 +45,7 @@ const LOOK: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub struct Cache {
     folder: PathBuf,
+    staging: Option<PathBuf>,
     bound: usize,
     entries: Mutex<Entries>,
     /// Locked for as long as this process lives.
@@ -79,7 +83,7 @@ struct Entry {
     key: String,
     state: State,
     acked: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     event: Option<Event>,
 }
 
@@ -97,6 +101,13 @@ struct Entries {
     acked: VecDeque<String>,
 }
 
+impl Entries {
+    fn lose(&mut self, key: &str) {
+        self.states.remove(key);
+        self.acked.retain(|acked| acked != key);
+    }
+}
+
 impl Cache {
     /// Opens the memory in a folder, with the usual bound.
     pub fn open(folder: impl AsRef<Path>) -> Result<Self, Error> {
@@ -109,31 +120,54 @@ impl Cache {
         fs::create_dir_all(&folder).map_err(|error| Error::ledger(&folder, error))?;
         let lock = take_lock(&folder.join("lock"))?;
         let entries = Mutex::new(load(&folder)?);
-        Ok(Self { folder, bound, entries, _lock: lock })
+        Ok(Self { folder, staging: None, bound, entries, _lock: lock })
+    }
+
+    /// What is forgotten goes with its staging folder, which is in this one.
+    pub(crate) fn staging(mut self, folder: &Path) -> Self {
+        self.staging = Some(folder.into());
+        self
     }
 
     /// Looks a command up; one that has no answer is begun now.
     pub fn begin(&self, key: &str) -> Result<Cached, Error> {
+        match self.answer(key)? {
+            Some((event, acked)) => Ok(Cached::Done { event, acked }),
+            None if self.start(key)? => Ok(Cached::CutOff),
+            None => Ok(Cached::New),
+        }
+    }
+
+    /// The answer, and whether the engine has it for good.
+    pub(crate) fn answer(&self, key: &str) -> Result<Option<(Event, bool)>, Error> {
         let known = lock(&self.entries).states.get(key).copied();
         match known {
             Some((State::Done, acked)) if !canary::on("agent_forgets") => {
-                let entry = read(&self.file(key)?)?;
-                let event =
-                    entry.event.ok_or_else(|| Error::ledger(&self.folder, "an answer without its event"))?;
-                Ok(Cached::Done { event, acked })
+                Ok(self.done(key)?.map(|event| (event, acked)))
             }
-            Some(_) => Ok(Cached::CutOff),
-            None => {
-                self.write(key, State::Started, false, None)?;
-                Ok(Cached::New)
-            }
+            _ => Ok(None),
         }
+    }
+
+    /// Notes that the work begins. `true`: it was begun before, and cut off.
+    pub(crate) fn start(&self, key: &str) -> Result<bool, Error> {
+        self.file(key)?;
+        let before = {
+            let mut entries = lock(&self.entries);
+            entries.acked.retain(|acked| acked != key);
+            // From here on nobody makes room at its cost.
+            entries.states.insert(key.into(), (State::Started, false))
+        };
+        let written = self.write(key, State::Started, false, None);
+        if written.is_err() && before.is_none() {
+            lock(&self.entries).lose(key);
+        }
+        written.map(|()| matches!(before, Some((State::Started, _))))
     }
 
     /// An answer that is known is no use any more: the command is done again.
     pub fn begin_anew(&self, key: &str) -> Result<(), Error> {
-        lock(&self.entries).acked.retain(|acked| acked != key);
-        self.write(key, State::Started, false, None)
+        self.start(key).map(drop)
     }
 
     /// The command's answer, to be sent once this returns.
@@ -144,25 +178,40 @@ impl Cache {
 
     /// The command has no answer that is worth remembering.
     pub fn forget(&self, key: &str) -> Result<(), Error> {
-        let mut entries = lock(&self.entries);
-        entries.states.remove(key);
-        entries.acked.retain(|acked| acked != key);
-        remove(&self.file(key)?)
+        self.drop_from(&mut lock(&self.entries), key)
+    }
+
+    /// The entry goes first: an answer that is still there must not name files that are gone.
+    fn drop_from(&self, entries: &mut Entries, key: &str) -> Result<(), Error> {
+        entries.lose(key);
+        remove(&self.file(key)?)?;
+        let Some(staging) = self.staging.as_ref().map(|folder| staging_of(folder, key)) else {
+            return Ok(());
+        };
+        if let Err(error) = fs::remove_dir_all(&staging)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            eprintln!("`{}` can't be removed: {error}", staging.display());
+        }
+        Ok(())
     }
 
     /// The engine has the answer for good: it may go when the room is needed. A failure, or one that the engine can't use,
     /// goes at once, so that the command is done again if it comes again.
     pub fn ack(&self, key: &str, forget: bool) -> Result<(), Error> {
         let known = lock(&self.entries).states.get(key).copied();
-        let Some((State::Done, false)) = known else {
-            let is_dropped = forget && matches!(known, Some((State::Done, true)));
-            return if is_dropped { self.forget(key) } else { Ok(()) };
-        };
-        let entry = read(&self.file(key)?)?;
-        if forget || entry.event.as_ref().is_some_and(Event::is_failed) {
+        let Some((State::Done, is_acked)) = known else { return Ok(()) };
+        if forget {
             return self.forget(key);
         }
-        self.write(key, State::Done, true, entry.event)?;
+        if is_acked {
+            return Ok(());
+        }
+        let Some(event) = self.done(key)? else { return Ok(()) };
+        if event.is_failed() {
+            return self.forget(key);
+        }
+        self.write(key, State::Done, true, Some(event))?;
         lock(&self.entries).acked.push_back(key.into());
         self.make_room()
     }
@@ -178,40 +227,45 @@ impl Cache {
     }
 
     fn make_room(&self) -> Result<(), Error> {
-        loop {
-            let oldest = {
-                let mut entries = lock(&self.entries);
-                if entries.states.len() <= self.bound {
-                    return Ok(());
-                }
-                entries.acked.pop_front()
-            };
-            let Some(oldest) = oldest else {
-                eprintln!(
-                    "more than {} answers wait for their acknowledgement: none is forgotten",
-                    self.bound
-                );
+        let mut entries = lock(&self.entries);
+        while entries.states.len() > self.bound {
+            let Some(oldest) = entries.acked.pop_front() else {
+                let bound = self.bound;
+                eprintln!("more than {bound} answers wait for their acknowledgement: none is forgotten");
                 return Ok(());
             };
-            self.forget(&oldest)?;
+            self.drop_from(&mut entries, &oldest)?;
         }
+        Ok(())
+    }
+
+    /// The event of an entry that should have one. A corrupt entry counts as absent.
+    fn done(&self, key: &str) -> Result<Option<Event>, Error> {
+        let event = read(&self.file(key)?, key)?.and_then(|entry| entry.event);
+        if event.is_none() {
+            lock(&self.entries).lose(key);
+        }
+        Ok(event)
     }
 
     fn file(&self, key: &str) -> Result<PathBuf, Error> {
-        let hex = key.strip_prefix("ik:").unwrap_or_default();
-        if hex.is_empty() || !hex.bytes().all(|byte| byte.is_ascii_hexdigit()) || hex.len() > 128 {
-            return Err(Error::Protocol(format!("`{key}` isn't the key of a command")));
+        match key.strip_prefix("ik:") {
+            Some(hex) if is_hex(hex) => Ok(self.folder.join(format!("{hex}.json"))),
+            _ => Err(Error::Protocol(format!("`{key}` isn't the key of a command"))),
         }
-        Ok(self.folder.join(format!("{hex}.json")))
     }
 
     fn write(&self, key: &str, state: State, acked: bool, event: Option<Event>) -> Result<(), Error> {
         let path = self.file(key)?;
-        let entry = Entry { v: 1, key: key.into(), state, acked, event };
+        let entry = Entry { v: VERSION, key: key.into(), state, acked, event };
         write_atomically(&path, &entry).map_err(|error| Error::ledger(&path, error))?;
         lock(&self.entries).states.insert(key.into(), (state, acked));
         Ok(())
     }
+}
+
+fn is_hex(text: &str) -> bool {
+    (1..=128).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 fn take_lock(path: &Path) -> Result<File, Error> {
@@ -227,37 +281,52 @@ fn take_lock(path: &Path) -> Result<File, Error> {
     Err(failed(io::Error::other("another process of this agent has it")))
 }
 
-/// What is in the folder. Files that were never finished go; so does one that can't be read: its command is done again.
+/// What is in the folder. Files that were never finished go.
 fn load(folder: &Path) -> Result<Entries, Error> {
     let failed = |error| Error::ledger(folder, error);
     let (mut states, mut acked) = (HashMap::new(), vec![]);
     for file in fs::read_dir(folder).map_err(failed)? {
         let path = file.map_err(failed)?.path();
-        match path.extension().and_then(|extension| extension.to_str()) {
-            Some("tmp") => remove(&path)?,
-            Some("json") => match read(&path) {
-                Ok(entry) => {
-                    if entry.acked {
-                        let at = fs::metadata(&path).and_then(|meta| meta.modified()).map_err(failed)?;
-                        acked.push((at, entry.key.clone()));
-                    }
-                    states.insert(entry.key, (entry.state, entry.acked));
-                }
-                Err(error) => {
-                    eprintln!("{error}: it is forgotten");
-                    remove(&path)?;
-                }
-            },
-            _ => {}
+        if path.extension().is_some_and(|extension| extension == "tmp") {
+            remove(&path)?;
+            continue;
+        }
+        let name =
+            path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_suffix(".json"));
+        let Some(key) = name.filter(|name| is_hex(name)).map(|hex| format!("ik:{hex}")) else { continue };
+        if let Some(entry) = read(&path, &key)? {
+            if entry.acked {
+                let at = fs::metadata(&path).and_then(|meta| meta.modified()).map_err(failed)?;
+                acked.push((at, key.clone()));
+            }
+            states.insert(key, (entry.state, entry.acked));
         }
     }
     acked.sort();
     Ok(Entries { states, acked: acked.into_iter().map(|(_, key)| key).collect() })
 }
 
-fn read(path: &Path) -> Result<Entry, Error> {
-    let text = fs::read(path).map_err(|error| Error::ledger(path, error))?;
-    serde_json::from_slice(&text).map_err(|error| Error::ledger(path, error))
+/// An entry; `None`: it is gone, or can't be understood. Then it is moved aside, for a person to look at.
+fn read(path: &Path, key: &str) -> Result<Option<Entry>, Error> {
+    let failed = |error| Error::ledger(path, error);
+    let text = match fs::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        text => text.map_err(failed)?,
+    };
+    let reason = match serde_json::from_slice::<Entry>(&text) {
+        Ok(entry) if entry.is_of(key) => return Ok(Some(entry)),
+        Ok(_) => "it is no entry for this key".into(),
+        Err(error) => error.to_string(),
+    };
+    eprintln!("`{}` counts as absent: {reason}", path.display());
+    fs::rename(path, path.with_extension("json.corrupt")).map_err(failed)?;
+    Ok(None)
+}
+
+impl Entry {
+    fn is_of(&self, key: &str) -> bool {
+        self.v == VERSION && self.key == key && (self.state == State::Started || self.event.is_some())
+    }
 }
 
 fn remove(path: &Path) -> Result<(), Error> {
@@ -343,7 +412,51 @@ mod tests {
         fs::write(folder.path().join("02.tmp"), b"{").unwrap();
         let cache = Cache::open(folder.path()).unwrap();
         assert_eq!(cache.begin("ik:01").unwrap(), Cached::New);
+        assert!(folder.path().join("01.json.corrupt").exists(), "somebody may want to look at it");
         assert!(!folder.path().join("02.tmp").exists());
         assert!(cache.begin("../../etc").is_err() && cache.begin("ik:../x").is_err());
+    }
+
+    #[test]
+    fn a_corrupt_entry_counts_as_absent_and_is_moved_aside_also_while_the_agent_lives() {
+        let corrupt = [
+            r#"{"v":1,"key":"ik:01","sta"#,
+            r#"{"v":2,"key":"ik:01","state":"started","acked":false,"event":null}"#,
+            r#"{"v":1,"key":"ik:02","state":"started","acked":false,"event":null}"#,
+            r#"{"v":1,"key":"ik:01","state":"done","acked":false,"event":null}"#,
+        ];
+        for text in corrupt {
+            let folder = tempfile::tempdir().unwrap();
+            let (file, aside) = (folder.path().join("01.json"), folder.path().join("01.json.corrupt"));
+            fs::write(&file, text).unwrap();
+            let cache = Cache::open(folder.path()).unwrap();
+            assert!(cache.is_empty() && aside.exists() && !file.exists(), "{text}");
+            cache.begin("ik:01").unwrap();
+            cache.finish("ik:01", &event("success")).unwrap();
+            fs::remove_file(&aside).unwrap();
+            fs::write(&file, text).unwrap();
+            cache.ack("ik:01", false).unwrap();
+            assert_eq!(cache.begin("ik:01").unwrap(), Cached::New, "{text}");
+            cache.finish("ik:01", &event("success")).unwrap();
+            fs::write(&file, text).unwrap();
+            assert_eq!(cache.begin("ik:01").unwrap(), Cached::New, "{text}");
+            assert!(aside.exists());
+        }
+    }
+
+    #[test]
+    fn what_is_forgotten_goes_with_its_staging_folder() {
+        let (folder, staging) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let cache = Cache::with_bound(folder.path(), 1).unwrap().staging(staging.path());
+        for key in ["01", "02", "03"] {
+            fs::create_dir(staging.path().join(key)).unwrap();
+            cache.begin(&format!("ik:{key}")).unwrap();
+            cache.finish(&format!("ik:{key}"), &event("success")).unwrap();
+        }
+        let is_staged = |key: &str| staging.path().join(key).exists();
+        cache.ack("ik:01", false).unwrap();
+        assert!(!is_staged("01") && is_staged("02"), "it went for the others' room");
+        cache.ack("ik:02", true).unwrap();
+        assert!(!is_staged("02") && is_staged("03"));
     }
 }

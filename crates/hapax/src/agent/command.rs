@@ -17,12 +17,12 @@ use super::{
     receipt::Receipt,
     workspace::Snapshot,
 };
-use crate::{Call, Ctx, EffectError, NodeError, clock};
+use crate::{Call, Ctx, EffectError, NodeError, clock, gate::lock};
 use hapax_core::{
     canary,
     canonical::CanonicalError,
     error::{Coded, code},
-    journal::EffectKind,
+    journal::{EffectKind, EffectOutcome},
     json::Json,
     key::command_key,
     limits,
@@ -311,6 +311,9 @@ impl<S: State, A: Send + Sync + 'static> Ctx<S, A> {
         };
         if let Some(live) = self.live() {
             agent.adopt(&live.shared);
+            if self.has_failed_for_good(&key) {
+                agent.core().ack(&key, true);
+            }
         }
         let anew = canary::on("command_key_anew").then(|| format!("ik:{}", uuid::Uuid::now_v7().simple()));
         let patience = (command.timeout, command.timeout.min(clock::left_until(until)));
@@ -320,6 +323,18 @@ impl<S: State, A: Send + Sync + 'static> Ctx<S, A> {
             ask(agent, sent, patience, &call).await.map_err(Error::into_node_error)
         };
         self.effect_as(&command.action, EffectKind::Write, Some(&key), &request, send).await
+    }
+
+    /// Whether an earlier attempt recorded an answer to the next call that is no use for good. Then somebody has it tried
+    /// again, and the agent must not give that answer once more. That it was told so already is in no record: the engine
+    /// or the agent may have died before the word arrived.
+    fn has_failed_for_good(&mut self, key: &str) -> bool {
+        let (attempt, scope, calls) = self.site();
+        let recorded = lock(&attempt.item.recorded);
+        recorded.call(scope, *calls).is_some_and(|call| match &call.outcome {
+            Some(EffectOutcome::Err { code, retryable: false, .. }) => *call.key == *key && is_answer(code),
+            _ => false,
+        })
     }
 
     /// The third call: what came of it. Answers with the snapshot after.
@@ -390,15 +405,12 @@ impl<S: State, A: Send + Sync + 'static> Ctx<S, A> {
 
     /// An answer that is no use for good: if an operator has it tried again, it is to be done again.
     async fn forget(&self, agent: &Agent, key: &str, error: &EffectError, delivery: Delivery) {
-        let answered = [
-            code::AGENT_FAILED,
-            code::AGENT_PROTOCOL,
-            code::AGENT_VERSION,
-            code::AGENT_ARTIFACT,
-            code::AGENT_OUTPUT_MISSING,
-        ];
-        if self.live().is_some() && !error.retryable && answered.contains(&error.code.as_str()) {
-            agent.core().ack(key, true);
+        if self.live().is_none() || error.retryable || !is_answer(&error.code) {
+            return;
+        }
+        agent.core().ack(key, true);
+        // A line that is no message may come amid the work: its files are still being made.
+        if error.code != code::AGENT_PROTOCOL {
             clear(delivery).await;
         }
     }
@@ -418,6 +430,18 @@ impl<S: State, A: Send + Sync + 'static> Ctx<S, A> {
             );
         }
     }
+}
+
+/// Whether an error with this code is about what the agent said, and not about whether it could be asked.
+fn is_answer(code: &str) -> bool {
+    let about_answers = [
+        code::AGENT_FAILED,
+        code::AGENT_PROTOCOL,
+        code::AGENT_VERSION,
+        code::AGENT_ARTIFACT,
+        code::AGENT_OUTPUT_MISSING,
+    ];
+    about_answers.contains(&code)
 }
 
 async fn clear(delivery: Delivery) {

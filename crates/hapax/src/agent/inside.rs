@@ -19,6 +19,9 @@ use std::{
 /// What a name may have on every file system.
 const LONGEST_NAME: usize = 255;
 
+/// The characters of a path.
+const LONGEST_PATH: usize = 4096;
+
 /// A relative path of plain names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Inside<'a> {
@@ -27,8 +30,22 @@ pub(crate) struct Inside<'a> {
 }
 
 impl<'a> Inside<'a> {
-    /// Takes a path apart, or says what is wrong with it.
+    /// Takes apart a path that an agent or a caller gave, or says what is wrong with it.
     pub(crate) fn parse(path: &'a str) -> Result<Self, &'static str> {
+        if path.contains(char::is_control) {
+            return Err("the path has a control character");
+        }
+        if path.contains('\\') {
+            return Err("the path has a backslash, which is a separator elsewhere");
+        }
+        if path.split('/').any(|name| name.len() > LONGEST_NAME) || path.chars().count() > LONGEST_PATH {
+            return Err("the path, or a name in it, is too long");
+        }
+        Self::found(path)
+    }
+
+    /// Takes apart a path that was found in a folder. What stands there has a right to its name, however odd.
+    pub(crate) fn found(path: &'a str) -> Result<Self, &'static str> {
         if path.starts_with('/') {
             return Err("the path is absolute");
         }
@@ -37,8 +54,6 @@ impl<'a> Inside<'a> {
             match *name {
                 "" => return Err("the path has an empty name"),
                 "." | ".." => return Err("the path leads out of the workspace or in circles"),
-                name if name.chars().any(char::is_control) => return Err("the path has a control character"),
-                name if name.len() > LONGEST_NAME => return Err("the path has a name that is too long"),
                 _ => {}
             }
         }
@@ -181,9 +196,12 @@ mod tests {
             assert!(Inside::parse(path).is_ok(), "{path}");
         }
         let long = "x".repeat(256);
-        for path in ["", "/", "/a", "../a", "a/../b", "a/..", ".", "./a", "a//b", "a/", "a\0b", "a\n", &long]
-        {
-            assert!(Inside::parse(path).is_err(), "{path:?}");
+        for path in ["", "/", "/a", "../a", "a/../b", "a/..", ".", "./a", "a//b", "a/"] {
+            assert!(Inside::parse(path).is_err() && Inside::found(path).is_err(), "{path:?}");
+        }
+        let deep = "x/".repeat(2100) + "x";
+        for path in ["a\0b", "a\n", "a\u{7f}", "a\u{9f}", "a\\b", "..\\a", &long, &deep] {
+            assert!(Inside::parse(path).is_err() && Inside::found(path).is_ok(), "{path:?}");
         }
     }
 }

@@ -8,7 +8,7 @@ use super::{
     frame::LineReader,
     inside::Inside,
     install::staging_of,
-    kit::Place,
+    kit::{Place, Recalled, Told},
     protocol::{Artifact, Command, Event, Failure, ToAgent, Version},
 };
 use hapax_core::{
@@ -217,7 +217,7 @@ pub struct Answer {
 /// assert!(run(Script::default()).is_err(), "no engine has started it");
 /// ```
 pub fn run(script: Script) -> Result<(), Error> {
-    let mock = Arc::new(Mock { place: Place::from_environment()?, script });
+    let mock = Arc::new(Mock { place: Told::from_environment()?.enter()?, script });
     let mut begun = Performance::new(&mock.place, None);
     mock.script.start.iter().for_each(|step| begun.perform(step));
     mock.place.beat();
@@ -247,7 +247,7 @@ impl Mock {
     fn play(&self, command: &Command) {
         let mut performance = Performance::new(&self.place, Some(command));
         match self.place.recall(command) {
-            Ok(Some(event)) if !self.script.forgetful => {
+            Ok(Recalled::Answer(event)) if !self.script.forgetful => {
                 self.place.out.say(&Place::again(&event, command));
             }
             Ok(_) => match self.script.actions.get(&command.action) {

@@ -92,6 +92,12 @@ pub struct Attempt {
     pub max_attempts: u32,
 }
 
+/// The characters of a correlation id.
+const MOST_CORRELATION_CHARS: usize = 255;
+
+/// The characters of a task's id that is given back though its line can't be read.
+const MOST_TASK_CHARS: usize = 4000;
+
 fn default_priority() -> i64 {
     5
 }
@@ -179,7 +185,7 @@ pub struct Artifact {
 /// ```
 /// use hapax::agent::protocol::{Event, FromAgent, read_from_agent};
 /// let line = br#"{"kind":"event","message_id":"msg-1","correlation_id":"corr-1","task_id":"T-1",
-///     "from":{"agent_type":"builder"},"event":"review.done","status":"changes_requested","payload":{},
+///     "from":{"agent_type":"builder"},"event":"review.completed","status":"changes_requested","payload":{},
 ///     "artifacts":[],"occurred_at":"2026-01-01T00:00:00.000Z"}"#;
 /// let Ok(FromAgent::Event(event)) = read_from_agent(line) else { panic!("it is an event") };
 /// assert!(event.is_terminal() && !event.is_failed());
@@ -408,6 +414,10 @@ pub fn read_to_agent(line: &[u8]) -> Result<ToAgent, Error> {
         "command" => {
             let command: Command = message("command", &text)?;
             is_object("the inputs of a command", &command.inputs)?;
+            if command.correlation_id.chars().count() > MOST_CORRELATION_CHARS {
+                let most = MOST_CORRELATION_CHARS;
+                return Err(protocol(format_args!("correlation_id has more than {most} characters")));
+            }
             Ok(ToAgent::Command(command))
         }
         "ack" => Ok(ToAgent::Ack(message("ack", &text)?)),
@@ -455,11 +465,29 @@ pub(crate) fn check_key(line: &[u8]) -> Result<(), Error> {
 /// The correlation id in a line that isn't a message, as far as it can be told: an agent's own words about a command
 /// fail that command and no other.
 pub(crate) fn correlation_in(line: &[u8]) -> Option<String> {
-    const FIELD: &[u8] = b"\"correlation_id\"";
-    let at = line.windows(FIELD.len()).position(|part| part == FIELD)? + FIELD.len();
+    text_in(line, "correlation_id").filter(|id| id.chars().count() <= MOST_CORRELATION_CHARS)
+}
+
+/// The task's id in such a line.
+pub(crate) fn task_in(line: &[u8]) -> Option<String> {
+    text_in(line, "task_id").filter(|id| id.chars().count() <= MOST_TASK_CHARS)
+}
+
+/// A field of a line: its own if it is an object, else the first of that name, since the line may be cut off.
+fn text_in(line: &[u8], name: &str) -> Option<String> {
+    let text = match serde_json::from_slice::<serde_json::Value>(line) {
+        Ok(message) => message.get(name)?.as_str()?.to_owned(),
+        Err(_) => first_text_in(line, name)?,
+    };
+    Some(text).filter(|text| !text.is_empty() && !text.contains('\n'))
+}
+
+fn first_text_in(line: &[u8], name: &str) -> Option<String> {
+    let field = format!("\"{name}\"").into_bytes();
+    let at = line.windows(field.len()).position(|part| part == field)? + field.len();
     let value = line[at..].trim_ascii_start().strip_prefix(b":")?.trim_ascii_start().strip_prefix(b"\"")?;
-    let id = &value[..value.iter().position(|byte| *byte == b'"')?];
-    std::str::from_utf8(id).ok().filter(|id| !id.is_empty() && !id.contains('\\')).map(str::to_owned)
+    let text = &value[..value.iter().position(|byte| *byte == b'"')?];
+    std::str::from_utf8(text).ok().filter(|text| !text.contains('\\')).map(str::to_owned)
 }
 
 #[cfg(test)]
@@ -485,7 +513,7 @@ mod tests {
         let failed = [
             r#""event":"error","payload":{"code":"x","message":"y","retryable":true}"#,
             r#""event":"error","status":"success","payload":{}"#,
-            r#""event":"build.done","status":"failed","payload":{"retryable":"what"}"#,
+            r#""event":"build.completed","status":"failed","payload":{"retryable":"what"}"#,
         ];
         for more in failed {
             let event = read(more);
@@ -530,5 +558,23 @@ mod tests {
         assert_eq!(correlation_in(br#"{"correlation_id" : "corr-7", "payl"#).as_deref(), Some("corr-7"));
         assert_eq!(correlation_in(br#"{"correlation_id":""#), None);
         assert_eq!(correlation_in(b"Loading..."), None);
+        let nested = br#"{"inputs":{"task_id":"inner"},"task_id":"T-\u0031","kind":"what"}"#;
+        assert_eq!(task_in(nested).as_deref(), Some("T-1"), "its own, without escapes");
+        let long = format!(r#"{{"correlation_id":"{}"}}"#, "c".repeat(256));
+        assert_eq!(correlation_in(long.as_bytes()), None, "nobody has sent it");
+    }
+
+    #[test]
+    fn a_correlation_id_has_255_characters_at_most() {
+        let line = |length: usize| {
+            format!(
+                r#"{{"kind":"command","message_id":"m","correlation_id":"{}","task_id":"t","idempotency_key":"ik:00",
+                "to":{{"agent_type":"a"}},"action":"a","inputs":{{}},"expected_outputs":[],"version":{{"snapshot_id":"s"}},
+                "deadline":"2026-01-01T00:00:00Z","retry":{{"attempt":1,"max_attempts":1}}}}"#,
+                "é".repeat(length)
+            )
+        };
+        assert!(read_to_agent(line(255).as_bytes()).is_ok());
+        assert!(read_to_agent(line(256).as_bytes()).is_err());
     }
 }

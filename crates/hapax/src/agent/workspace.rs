@@ -23,6 +23,9 @@ use std::{
 /// The folder in a workspace that is the engine's own.
 pub(crate) const OWN: &str = ".hapax";
 
+/// A path of more symlinks leads in circles: nobody can follow it.
+const MOST_LINKS: u32 = 40;
+
 /// A file that changed as lately may change again without its times telling so.
 const SETTLED_US: i64 = 1_000_000;
 
@@ -215,14 +218,36 @@ impl Workspace {
     fn link(&self, link: &Found) -> Result<(Digest, u64), Error> {
         let path = self.root.join(&link.path);
         let target = fs::read_link(&path).map_err(|error| Error::workspace(&link.path, error))?;
-        let real = path.canonicalize();
-        let leads_out =
-            real.is_ok_and(|real| !real.starts_with(&self.root)) || climbs_out(&link.path, &target);
-        if leads_out {
+        if climbs_out(&link.path, &target) || self.leads_out(&link.path, &target) {
             return Err(Error::workspace(&link.path, "the symlink leads out of the workspace"));
         }
         let text = target.to_str().ok_or_else(|| Error::workspace(&link.path, "its target isn't UTF-8"))?;
         Ok((sha256(format!("symlink:{text}").as_bytes()), text.len() as u64))
+    }
+
+    /// Whether a target leads out by way of other symlinks. It is followed name by name, since there may be nothing at its end.
+    fn leads_out(&self, link: &str, target: &Path) -> bool {
+        let mut at: PathBuf = Path::new(link).parent().unwrap_or(Path::new("")).into();
+        let mut ahead: Vec<PathBuf> = parts(target);
+        let mut links = 0;
+        while let Some(part) = ahead.pop() {
+            match part.components().next() {
+                Some(Component::Normal(name)) => {
+                    at.push(name);
+                    let Ok(target) = fs::read_link(self.root.join(&at)) else { continue };
+                    links += 1;
+                    if links > MOST_LINKS {
+                        return false;
+                    }
+                    at.pop();
+                    ahead.extend(parts(&target));
+                }
+                Some(Component::CurDir) => {}
+                Some(Component::ParentDir) if at.pop() => {}
+                _ => return true,
+            }
+        }
+        false
     }
 
     fn file(&self, file: &Found, known: &mut HashMap<Seen, Digest>) -> Result<(Digest, u64), Error> {
@@ -241,7 +266,7 @@ impl Workspace {
     /// Reads a file; and says whether that can be remembered: it can't if the file may change and look the same.
     fn hash(&self, path: &str) -> Result<(Digest, u64, Option<Seen>), Error> {
         let failed = |error: std::io::Error| Error::workspace(path, error);
-        let name = inside::Inside::parse(path).map_err(|reason| Error::workspace(path, reason))?;
+        let name = inside::Inside::found(path).map_err(|reason| Error::workspace(path, reason))?;
         let root = inside::open_folder(&self.root).map_err(failed)?;
         let opened =
             name.open(std::os::fd::AsFd::as_fd(&root)).map_err(|reason| Error::workspace(path, reason))?;
@@ -285,6 +310,11 @@ impl Seen {
         let settled = i128::from(now_us() - SETTLED_US) * 1000;
         self.changed.iter().all(|changed| *changed < settled)
     }
+}
+
+/// The parts of a path, the last one first.
+fn parts(path: &Path) -> Vec<PathBuf> {
+    path.components().rev().map(|part| PathBuf::from(part.as_os_str())).collect()
 }
 
 /// Whether a target, read where the link stands, climbs above the top on its way.
@@ -387,6 +417,27 @@ mod tests {
         assert!(workspace.snapshot().is_ok(), "it leads to the top, no further");
         symlink("up/..", workspace.root().join("deep/out")).unwrap();
         assert!(workspace.snapshot().is_err(), "one that leads out by way of another");
+        fs::remove_file(workspace.root().join("deep/out")).unwrap();
+        symlink("up/../no-such-file", workspace.root().join("deep/out")).unwrap();
+        assert!(workspace.snapshot().is_err(), "the same, with nothing at its end");
+    }
+
+    #[test]
+    fn a_symlink_that_leads_nowhere_or_in_circles_counts() {
+        let (_folder, workspace) = workspace();
+        for (link, target) in [("a", "b"), ("b", "a"), ("dangling", "no/such/file"), ("self", "self/..")] {
+            symlink(target, workspace.root().join(link)).unwrap();
+        }
+        assert_eq!(workspace.snapshot().unwrap().files, 4);
+    }
+
+    #[test]
+    fn a_file_counts_whatever_its_name_has() {
+        let (_folder, workspace) = workspace();
+        for name in ["a\\b", "a\nb", "a\u{7f}"] {
+            put(&workspace, name, "1");
+        }
+        assert_eq!(workspace.snapshot().unwrap().files, 3);
     }
 
     #[test]

@@ -228,6 +228,30 @@ async fn a_final_failure_is_not_tried_again_until_a_person_asks_for_it() {
 }
 
 #[tokio::test]
+async fn a_final_failure_is_forgotten_before_it_is_tried_again_though_the_agent_was_never_told() {
+    let (site, store) = (Site::new(), memory());
+    let no = json!({"do": "answer", "failure": {"code": "no_model", "message": "which model?", "retryable": false}});
+    let steps = json!([
+        {"do": "note", "text": "work"},
+        // Gone right behind its answer, it hears no acknowledgement; and that is all that its engine has in memory.
+        {"do": "once", "name": "no", "steps": [no, {"do": "crash"}]},
+        {"do": "answer"}
+    ]);
+    let script = json!({"actions": {"work": steps}});
+    let command = Command::new("work", "T-1");
+    let first = Engine::builder().options(options()).with_store(store.clone());
+    let flow = first.register(one(&site.agent(&script), &command).0, ()).await.unwrap();
+    let error = flow.start("run", Board::default()).await.unwrap().wait().await.unwrap_err();
+    assert_eq!(failure(&error).code, "HX0122");
+    first.shutdown(PATIENCE).await;
+    let second = Engine::builder().options(options()).with_store(store);
+    second.register(one(&site.agent(&script), &command).0, ()).await.unwrap();
+    second.retry("run").await.unwrap();
+    assert_eq!(second.wait("run").await.unwrap().word(), "succeeded", "it isn't the old failure once more");
+    assert_eq!(site.notes().len(), 2);
+}
+
+#[tokio::test]
 async fn the_journal_has_an_intent_and_a_result_under_the_commands_own_key() {
     let (site, store) = (Site::new(), memory());
     let agent = site.agent(&json!({"actions": {"work": working()}}));

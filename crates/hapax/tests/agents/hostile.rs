@@ -36,6 +36,18 @@ async fn a_line_that_is_no_message_is_a_typed_error() {
 }
 
 #[tokio::test]
+async fn a_broken_line_amid_the_work_takes_no_file_away_from_it() {
+    let site = Site::new();
+    let steps = json!([
+        {"do": "write", "path": "x", "text": "1"},
+        {"do": "raw", "line": "Loading the model..."},
+        {"do": "hang"}
+    ]);
+    assert_eq!(site.fails(&site.agent(&script(&steps)), command()).await.0, "HX0125");
+    assert_eq!(site.staged(), 1, "the work goes on");
+}
+
+#[tokio::test]
 async fn after_an_oversize_line_the_next_one_is_read() {
     let site = Site::new();
     let agent = site
@@ -120,8 +132,8 @@ async fn a_second_answer_to_a_finished_command_is_counted_and_nothing_else() {
 
 #[tokio::test]
 async fn an_artifact_that_leads_out_of_the_workspace_is_refused() {
-    for path in ["../evil", "a/../../evil", "/tmp/evil", ".git/hooks/pre-commit", ".hapax/evil", "a//b", "."]
-    {
+    let hooks = [".git/hooks/pre-commit", ".hapax/evil"];
+    for path in ["../evil", "a/../../evil", "/tmp/evil", "a//b", ".", "a\\b"].into_iter().chain(hooks) {
         let steps = json!([{"do": "write", "path": path, "text": "evil"}, {"do": "answer"}]);
         assert_eq!(code_of(steps).await, "HX0127", "{path}");
     }

@@ -14,7 +14,7 @@ use hapax::{
             Address, Attempt, Command, Event, FromAgent, ToAgent, Version, read_from_agent, read_to_agent,
         },
     },
-    core::json::Json,
+    core::{json::Json, key::command_key},
 };
 use std::{
     fs,
@@ -56,7 +56,12 @@ impl Lone {
         loop {
             let Some(Frame::Line(line)) = self.from.next()? else { return Err("the agent is gone".into()) };
             match read_from_agent(&line)? {
-                FromAgent::Event(event) if event.correlation_id == command.correlation_id => return Ok(()),
+                FromAgent::Event(event) if event.correlation_id == command.correlation_id => {
+                    return match event.failure() {
+                        None => Ok(()),
+                        Some(failure) => Err(failure.message.into()),
+                    };
+                }
                 _ => {}
             }
         }
@@ -71,15 +76,18 @@ impl Drop for Lone {
     }
 }
 
-fn command(key: u64, number: u64) -> Result<Command> {
+/// The n-th message; its work is the same where `work` is.
+fn command(work: u64, number: u64) -> Result<Command> {
+    let inputs = Json::of(&serde_json::json!({"goal": "roman numerals", "round": work}))?;
+    let key = command_key("work", "T-1", SNAPSHOT, inputs.as_bytes(), b"[]")?;
     Ok(Command {
         message_id: format!("msg-{number}"),
         correlation_id: format!("corr-{number}"),
         task_id: "T-1".into(),
-        idempotency_key: format!("ik:{key:064x}"),
+        idempotency_key: key.to_string(),
         to: Address { agent_type: "bench".into(), agent_id: None },
         action: "work".into(),
-        inputs: Json::from_text(r#"{"goal":"roman numerals"}"#)?,
+        inputs,
         expected_outputs: vec![],
         version: Version::of(SNAPSHOT),
         deadline: NOW.into(),
@@ -91,14 +99,14 @@ fn command(key: u64, number: u64) -> Result<Command> {
 /// Asks and waits, so many times.
 pub(super) fn run(count: u64, cached: bool, folder: &TempDir) -> Result<()> {
     let (mut agent, tally) = (Lone::start(cached, folder.path())?, Tally::new(count));
-    let key = |number: u64| if cached { 0 } else { number };
+    let work = |number: u64| if cached { 0 } else { number };
     for number in 0..WARM {
-        agent.ask(&command(key(number), number)?)?;
+        agent.ask(&command(work(number), number)?)?;
     }
     let meter = Meter::begin(tally.clone());
     for number in WARM..WARM + count {
         let start = clock::now();
-        agent.ask(&command(key(number), number)?)?;
+        agent.ask(&command(work(number), number)?)?;
         tally.count();
         tally.record(start);
     }

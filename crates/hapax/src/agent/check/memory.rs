@@ -44,6 +44,8 @@ impl<F: FnMut(&Row) + Send> Exam<'_, F> {
         self.row(&rules::IN_FLIGHT, found);
         let found = self.acked().await?;
         self.row(&rules::ACKED, found);
+        let found = self.forgotten().await?;
+        self.row(&rules::FORGOTTEN, found);
         let found = self.killed_after().await?;
         self.row(&rules::KILLED_AFTER, found);
         let found = self.killed_during().await?;
@@ -141,6 +143,29 @@ impl<F: FnMut(&Row) + Send> Exam<'_, F> {
             }
             Finding::Fail { came, .. } => fail(expected, came),
             found => found,
+        })
+    }
+
+    async fn forgotten(&mut self) -> Result<Finding, Error> {
+        let command = self.command("check-forgotten")?;
+        let expected = "a new answer, of work that is done again: the engine has no use for the first one";
+        let first = match self.done(&command).await? {
+            Ok(first) => first,
+            Err(came) => return Ok(fail("an answer", came)),
+        };
+        let staged = self.age(&command, &first);
+        self.talk.say(&Ack { idempotency_key: command.idempotency_key.clone(), forget: true })?;
+        let second = match self.done(&again(&command)).await? {
+            Ok(second) => second,
+            Err(came) => return Ok(fail(expected, came)),
+        };
+        let is_anew = difference(&first, &second).is_some() || is_rewritten(&staged).is_some();
+        Ok(match is_anew {
+            true => self.artifacts(&command, &second),
+            false if staged.is_empty() && !self.check.is_kits_own() => {
+                Finding::Skip("nobody can tell whether this action was done again: it makes no file")
+            }
+            false => fail(expected, "the answer that it was told to forget"),
         })
     }
 

@@ -39,6 +39,7 @@ rules! {
     DUPLICATE = "memory.duplicate", CACHE, "a duplicate gets the same answer, and nothing is done again";
     IN_FLIGHT = "memory.in_flight", CACHE, "a duplicate that comes meanwhile waits: one execution";
     ACKED = "memory.acked", ACK, "after an acknowledgement a late duplicate is answered";
+    FORGOTTEN = "memory.forgotten", ACK, "told to forget its answer, it does the work again";
     KILLED_AFTER = "memory.killed_after", CACHE, "killed behind its answer, it remembers it";
     KILLED_DURING = "memory.killed_during", CACHE, "killed while it works, it does the work again";
     SECOND = "memory.second_process", CACHE, "a second process waits as long as the first one lives";
