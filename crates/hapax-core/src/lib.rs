@@ -9,6 +9,7 @@
 //! | [`checkpoint`], [`journal`], [`commit`], [`outbox`], [`stream`] | the plain data of a step, and of what is written |
 //! | [`request`] | requests that take effect once: names, hashes, records |
 //! | [`canonical`], [`json`], [`key`] | canonical JSON; step, effect and command keys; digests |
+//! | [`trace`] | the ids of a run's trace |
 //! | [`id`], [`limits`], [`error`], [`failure`] | names, limits, error codes |
 //!
 //! Nothing in this crate awaits, sleeps, reads a clock or touches a file.
@@ -36,6 +37,7 @@ pub mod rng;
 pub mod route;
 pub mod state;
 pub mod stream;
+pub mod trace;
 
 #[doc(hidden)]
 #[path = "private.rs"]
