@@ -45,6 +45,10 @@ struct Answer {
 
 impl Snapshot {
     pub(super) fn run(self, out: &Output) -> Result<(), Failure> {
+        if let Some(odd) = self.ignore.iter().find(|name| name.is_empty() || name.contains('/')) {
+            let why = format!("--ignore `{odd}`: only what stands at the top can be left out, by its name");
+            return Err(Failure::usage(why));
+        }
         let (snapshot, listed) = Workspace::open(&self.folder)?.ignore(self.ignore).listing()?;
         let answer = Answer {
             snapshot_id: snapshot.id,
@@ -63,6 +67,25 @@ impl Snapshot {
 /// The files as `sha256sum` lists them, and the id.
 fn human(answer: &Answer) -> String {
     let files = answer.listing.iter().flatten();
-    let files: String = files.map(|file| format!("{}  {}\n", file.sha256, clean(&file.path))).collect();
+    let files: String = files.map(|file| listed(&file.sha256.to_string(), &file.path)).collect();
     format!("{files}{}\n", answer.snapshot_id)
+}
+
+/// A name that holds a backslash or a line end is escaped, which a backslash at the front tells.
+fn listed(sha256: &str, path: &str) -> String {
+    let escaped = path.replace('\\', "\\\\").replace('\n', "\\n").replace('\r', "\\r");
+    let mark = if escaped == path { "" } else { "\\" };
+    format!("{mark}{sha256}  {}\n", clean(&escaped))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_escaped_as_sha256sum_does() {
+        assert_eq!(listed("ab", "a b"), "ab  a b\n");
+        assert_eq!(listed("ab", "a\nb"), "\\ab  a\\nb\n");
+        assert_eq!(listed("ab", "a\\nb"), "\\ab  a\\\\nb\n");
+    }
 }

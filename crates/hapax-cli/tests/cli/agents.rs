@@ -117,6 +117,63 @@ fn an_agent_that_does_not_end_is_told_so_and_ended() {
     }
 }
 
+#[test]
+fn lies_that_no_answer_shows_are_found() {
+    let kit = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/agents");
+    let liar = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/liar.py");
+    let mut command = stock(&["agent", "check", "--json", "--", "python3", liar]);
+    command.env("PYTHONPATH", kit).env("PYTHONDONTWRITEBYTECODE", "1");
+    let said = said(command);
+    assert_eq!(said.code, 1, "{said:?}");
+    let lies = [
+        ("memory.acked", "fail", "`error`"),
+        ("memory.killed_during", "fail", "what was left in it"),
+        ("memory.second_process", "fail", "a heartbeat of the second one"),
+        ("command.wrong_key", "warn", "the code `sorry`"),
+        ("end.input", "fail", "it was done"),
+        ("command.workspace", "fail", "the snapshot was"),
+        ("line.only_messages", "fail", "`yesterday`"),
+        ("command.one_answer", "fail", "`progress`"),
+    ];
+    for (id, verdict, came) in lies {
+        let row = row(&said, id);
+        assert_eq!(row["verdict"], verdict, "{row}");
+        assert!(row["came"].as_str().unwrap().contains(came), "{row}");
+    }
+    let found = verdicts(&said).iter().filter(|row| !row.ends_with(" pass")).count();
+    assert_eq!(found, lies.len(), "{said:?}");
+}
+
+#[test]
+fn an_agent_that_never_stops_talking_is_not_waited_for() {
+    let said = check(&["--patience", "1s"], &["sh", "-c", "yes ''"]);
+    assert_eq!(row(&said, "heartbeat.first")["verdict"], "fail", "{said:?}");
+}
+
+#[test]
+fn whether_an_action_without_files_is_done_again_is_not_claimed() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = script(&folder, &json!({"forgetful": true, "actions": {"mail": [{"do": "answer"}]}}));
+    let said = check(&["--action", "mail"], &[HAPAX, "agent", "mock", "--script", &script]);
+    for id in ["duplicate", "acked", "forgotten", "killed_after"] {
+        let row = row(&said, &format!("memory.{id}"));
+        assert_eq!(row["verdict"], "skip", "{row}");
+        assert!(row["came"].as_str().unwrap().contains("nobody can tell"), "{row}");
+    }
+}
+
+#[test]
+fn a_workspace_is_checked_on_a_copy() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("src")).unwrap();
+    fs::write(folder.path().join("src/a.txt"), "a").unwrap();
+    let vandal = "touch \"$HAPAX_WORKSPACE/junk\"; test -f \"$HAPAX_WORKSPACE/src/a.txt\" && exit 7";
+    let flags = ["--workspace", folder.path().to_str().unwrap()];
+    let said = check(&flags, &["sh", "-c", vandal]);
+    assert!(row(&said, "heartbeat.first")["came"].as_str().unwrap().contains("exit status: 7"), "{said:?}");
+    assert!(!folder.path().join("junk").exists());
+}
+
 /// As many a first attempt at an agent: it prints, it answers whatever comes, and it knows nothing of keys.
 const FIRST_ATTEMPT: &str = r#"
 echo "agent ready"
@@ -167,15 +224,15 @@ fn an_action_that_the_agent_does_not_know_is_blamed_on_the_flag() {
 }
 
 /// The mock, talked to in a folder of its own.
-fn talk(folder: &Path, flags: &[&str], lines: &str) -> Said {
+fn talk(folder: &Path, flags: &[&str], lines: impl AsRef<[u8]>) -> Said {
     talk_to(folder, flags, lines, &[HAPAX, "agent", "mock"])
 }
 
-fn talk_to(folder: &Path, flags: &[&str], lines: &str, agent: &[&str]) -> Said {
+fn talk_to(folder: &Path, flags: &[&str], lines: impl AsRef<[u8]>, agent: &[&str]) -> Said {
     let mut command = stock(&[&["agent", "run"], flags, &["--"], agent].concat());
     command.current_dir(folder).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+    child.stdin.take().unwrap().write_all(lines.as_ref()).unwrap();
     let output = child.wait_with_output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     Said { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
@@ -267,7 +324,26 @@ fn a_line_that_is_no_command_is_told_and_the_next_is_read() {
     assert_eq!(said.code, 1, "the last one failed");
     assert!(said.out.contains("HX0060: the inputs aren't JSON"), "{said:?}");
     assert_eq!(talk(folder.path(), &[], "echo {\necho T-1\n").code, 0);
+    assert_eq!(talk(folder.path(), &[], b"echo \xff\necho T-1\n").code, 0, "nor what isn't UTF-8");
+    let deep = format!("echo T-1 {{\"n\":{}{}}}\necho T-1\n", "[".repeat(126), "]".repeat(126));
+    assert_eq!(talk(folder.path(), &[], deep).code, 0, "nor what can't be stored");
     assert!(talk(folder.path(), &["--command", "{}"], "").fails(2).contains("missing field `action`"));
+}
+
+#[test]
+fn what_cannot_be_asked_by_hand_is_refused_as_a_mistake_of_the_call() {
+    let folder = tempfile::tempdir().unwrap();
+    let mistakes: [(&[&str], &str); 5] = [
+        (&["--action", ""], "there is no action"),
+        (&["--action", "echo", "--inputs", "[]"], "an object"),
+        (&["--action", "echo", "--timeout", "0s"], "no time to answer in"),
+        (&["--command", "echo", "--output", "n.json"], "cannot be used with"),
+        (&["--command", "echo", "--task", "T-2"], "cannot be used with"),
+    ];
+    for (flags, why) in mistakes {
+        let error = talk(folder.path(), flags, "").fails(2);
+        assert!(error.contains(why), "{flags:?}: {error}");
+    }
 }
 
 #[test]
@@ -296,6 +372,9 @@ fn a_snapshot_is_of_contents_alone() {
     let answer = said(stock(&["snapshot", dir, "--files", "--json"])).json();
     assert_eq!((&answer["files"], &answer["bytes"]), (&json!(3), &json!(9)));
     assert_eq!(answer["listing"][1]["path"], "src/a.txt");
+    for odd in ["", "src/a.txt"] {
+        assert!(said(stock(&["snapshot", dir, "--ignore", odd])).fails(2).contains("by its name"));
+    }
     let missing = said(stock(&["snapshot", "/no/such/folder"])).fails(1);
     assert!(missing.starts_with("error[HX0130]: workspace: `/no/such/folder`: "), "{missing}");
 }

@@ -92,6 +92,9 @@ struct Papers {
     engines: HashSet<usize>,
 }
 
+/// News of a command, and the one who has no room for it yet.
+pub(crate) type Waits = (mpsc::Sender<Event>, Event);
+
 /// Whether somebody keeps the agent alive, and whether its process is to end.
 #[derive(Debug, Clone, Copy, Default)]
 struct Duty {
@@ -180,33 +183,26 @@ impl Desk {
         lines
     }
 
-    /// Hands an event to whoever waits for it. `Some`: there is no room for it yet.
-    pub(crate) fn hand_over(&self, event: Event) -> Option<(mpsc::Sender<Event>, Event)> {
+    /// Hands an event to whoever waits for it. `Some`: there is no room for it yet. An error: nobody waits for it.
+    pub(crate) fn hand_over(&self, event: Event) -> Result<Option<Waits>, Box<Event>> {
         let mut papers = lock(&self.papers);
-        if !papers.open.contains_key(&event.correlation_id) {
-            drop(papers);
+        let Some(open) = papers.open.get(&event.correlation_id) else {
             count(&self.counters.unknown_events);
-            tracing::warn!(
-                target: "hapax::agent",
-                correlation_id = event.correlation_id,
-                event = event.event,
-                "an event for no command that waits for one"
-            );
-            return None;
+            return Err(Box::new(event));
+        };
+        if !event.is_terminal() {
+            let told = open.told.clone();
+            return Ok(match told.try_send(event) {
+                Err(mpsc::error::TrySendError::Full(event)) => Some((told, event)),
+                _ => None,
+            });
         }
-        if event.is_terminal() {
-            count(&self.counters.answers);
-            if let Some(open) = papers.open.remove(&event.correlation_id) {
-                // Nobody waits any more: then it is as if it hadn't come.
-                let _ = open.answer.send(Ok(event));
-            }
-            return None;
+        count(&self.counters.answers);
+        if let Some(open) = papers.open.remove(&event.correlation_id) {
+            // Nobody waits any more: then it is as if it hadn't come.
+            let _ = open.answer.send(Ok(event));
         }
-        let told = papers.open.get(&event.correlation_id)?.told.clone();
-        match told.try_send(event) {
-            Err(mpsc::error::TrySendError::Full(event)) => Some((told.clone(), event)),
-            _ => None,
-        }
+        Ok(None)
     }
 
     /// A line that isn't a message fails the command that it is about; if that can't be told, all that the agent has.

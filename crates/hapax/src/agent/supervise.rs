@@ -254,7 +254,11 @@ impl<'a> Life<'a> {
 
     /// Progress that nobody takes holds the agent up for a while, but not the others that use it for ever.
     async fn tell(&mut self, event: protocol::Event) {
-        let Some((told, event)) = self.core.desk.hand_over(event) else { return };
+        let (told, event) = match self.core.desk.hand_over(event) {
+            Ok(Some(waits)) => waits,
+            Ok(None) => return,
+            Err(event) => return self.unasked(&event),
+        };
         let waited = clock::instant();
         if told.send_timeout(event, self.core.spec.heartbeat).await.is_err() {
             count(&self.core.desk.counters.dropped_progress);
@@ -263,24 +267,43 @@ impl<'a> Life<'a> {
         self.due += clock::since(waited);
     }
 
+    fn unasked(&mut self, event: &protocol::Event) {
+        if self.is_heard() {
+            tracing::warn!(
+                target: "hapax::agent",
+                correlation_id = event.correlation_id,
+                event = event.event,
+                "an event for no command that waits for one"
+            );
+        }
+    }
+
     fn broken(&mut self, line: &[u8], error: &Error) {
         count(&self.core.desk.counters.broken_lines);
-        let (agent, start) = (&self.core.spec.id, String::from_utf8_lossy(&line[..line.len().min(200)]));
-        tracing::warn!(target: "hapax::agent", agent, %error, line = %start, "an agent wrote what is no message");
+        if self.is_heard() {
+            let (agent, start) = (&self.core.spec.id, String::from_utf8_lossy(&line[..line.len().min(200)]));
+            tracing::warn!(target: "hapax::agent", agent, %error, line = %start, "an agent wrote what is no message");
+        }
         self.core.desk.fail_about(protocol::correlation_in(line).as_deref(), self.number, error);
     }
 
-    fn log(&mut self, log: &Log) {
+    /// Whether there is room for one more line about this agent: whoever floods us isn't written down word by word.
+    fn is_heard(&mut self) -> bool {
         let second = clock::since(self.begun).as_secs();
         let (is_shown, missed) = self.flood.admits(second, AGENT_LOG_LINES);
-        let agent = &self.core.spec.id;
         if missed > 0 {
+            let agent = &self.core.spec.id;
             tracing::warn!(target: "hapax::agent", agent, missed, "an agent logs more than anyone reads");
         }
-        if !is_shown {
+        is_shown
+    }
+
+    fn log(&mut self, log: &Log) {
+        if !self.is_heard() {
             count(&self.core.desk.counters.dropped_logs);
             return;
         }
+        let agent = &self.core.spec.id;
         let (message, fields) =
             (&log.message, log.fields.as_ref().map(ToString::to_string).unwrap_or_default());
         match log.level.as_str() {

@@ -23,6 +23,9 @@ use std::{
 /// The folder in a workspace that is the engine's own.
 pub(crate) const OWN: &str = ".hapax";
 
+/// A file that changed each time it was read is given up.
+const MOST_READS: u32 = 5;
+
 /// A path of more symlinks leads in circles: nobody can follow it.
 const MOST_LINKS: u32 = 40;
 
@@ -263,8 +266,19 @@ impl Workspace {
         Ok((digest, size))
     }
 
-    /// Reads a file; and says whether that can be remembered: it can't if the file may change and look the same.
+    /// Reads a file; and says whether that can be remembered: it can't if the file may change and look the same. What is
+    /// read of a file that changes meanwhile was never its content.
     fn hash(&self, path: &str) -> Result<(Digest, u64, Option<Seen>), Error> {
+        for _ in 0..MOST_READS {
+            if let Some(read) = self.read(path)? {
+                return Ok(read);
+            }
+        }
+        Err(Error::workspace(path, "it changes while it is read"))
+    }
+
+    /// `None`: it changed meanwhile.
+    fn read(&self, path: &str) -> Result<Option<(Digest, u64, Option<Seen>)>, Error> {
         let failed = |error: std::io::Error| Error::workspace(path, error);
         let name = inside::Inside::found(path).map_err(|reason| Error::workspace(path, reason))?;
         let root = inside::open_folder(&self.root).map_err(failed)?;
@@ -274,8 +288,10 @@ impl Workspace {
         let before = Seen::of(path, &file.metadata().map_err(failed)?);
         let (digest, size) = drain(&mut file, |_| Ok(())).map_err(failed)?;
         let after = Seen::of(path, &file.metadata().map_err(failed)?);
-        let is_settled = before == after && size == after.size && after.is_settled();
-        Ok((digest, size, is_settled.then_some(after)))
+        if before != after || size != after.size {
+            return Ok(None);
+        }
+        Ok(Some((digest, size, after.is_settled().then_some(after))))
     }
 
     /// A handle of the folder.

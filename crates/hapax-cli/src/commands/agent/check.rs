@@ -14,7 +14,13 @@ use hapax::agent::{
     check::{Check as Checked, Row, Verdict},
 };
 use serde::Serialize;
-use std::{ffi::OsString, fs, path::PathBuf, time::Duration};
+use std::{
+    ffi::OsString,
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 const AFTER_HELP: &str = "\
 The agent is started in a folder of its own, asked, interrupted, killed and started again, in a few seconds. An agent that is built on \
@@ -49,7 +55,7 @@ pub(super) struct Check {
     /// A file that must come of that action; may be repeated
     #[arg(long = "output", value_name = "PATH", requires = "action")]
     outputs: Vec<String>,
-    /// A folder with files that the action needs; nothing in it is changed. Default: one that is made for the check
+    /// A folder with files that the action needs: the agent gets a copy of it. Default: one that is made for the check
     #[arg(long, value_name = "DIR")]
     workspace: Option<PathBuf>,
     /// How long the agent may take for whatever is asked of it: a number with s, m, h, d or w
@@ -94,15 +100,15 @@ impl Check {
         if answer.failed > 0 { Err(Failure::Told) } else { Ok(()) }
     }
 
-    fn prepared(&self, folder: &std::path::Path) -> Result<Checked, Failure> {
+    fn prepared(&self, folder: &Path) -> Result<Checked, Failure> {
         let own = folder.join("workspace");
         let cannot = |error| Failure::io("cannot make a workspace", &error);
-        if self.workspace.is_none() {
-            fs::create_dir(&own).map_err(cannot)?;
-            fs::write(own.join(SAMPLE.0), SAMPLE.1).map_err(cannot)?;
+        fs::create_dir(&own).map_err(cannot)?;
+        match &self.workspace {
+            None => fs::write(own.join(SAMPLE.0), SAMPLE.1).map_err(cannot)?,
+            Some(given) => copy(&Workspace::open(given)?, given, &own)?,
         }
-        let root = self.workspace.as_ref().unwrap_or(&own);
-        let workspace = Workspace::open(root)?.state(folder.join("state"));
+        let workspace = Workspace::open(&own)?.state(folder.join("state"));
         let (program, args) = whole(&self.words)?;
         let check = Checked::new(&workspace, program).args(args).patience(self.patience);
         let Some(action) = &self.action else { return Ok(check) };
@@ -110,6 +116,20 @@ impl Check {
         let given = check.work(action, &payload(&self.inputs)?, &outputs);
         given.map_err(|error| Failure::usage(error.to_string()))
     }
+}
+
+/// Copies what counts in a workspace: an agent that writes where it may not writes to the copy.
+fn copy(workspace: &Workspace, from: &Path, to: &Path) -> Result<(), Failure> {
+    for file in workspace.listing()?.1 {
+        let (from, to) = (from.join(&file.path), to.join(&file.path));
+        let copied =
+            fs::create_dir_all(to.parent().unwrap_or(&to)).and_then(|()| match fs::read_link(&from) {
+                Ok(target) => symlink(target, &to),
+                Err(_) => fs::copy(&from, &to).map(drop),
+            });
+        copied.map_err(|error| Failure::io(&format!("cannot copy `{}`", from.display()), &error))?;
+    }
+    Ok(())
 }
 
 impl<'a> Answer<'a> {
@@ -158,11 +178,15 @@ fn human(row: &Row, out: &Output) -> String {
     let title =
         out.width().map_or_else(|| row.title.into(), |width| cut(row.title, width.saturating_sub(30)));
     let mut text = format!("{}  {:<22}  {title}\n", out.paint(style, word), row.id);
-    if matches!(row.verdict, Verdict::Pass | Verdict::Skip) {
-        return text;
-    }
     let place = document(row);
-    for (name, said) in [("expected", &row.expected), ("came", &row.came), ("written", &place)] {
+    let told: &[(&str, &str)] = match row.verdict {
+        Verdict::Pass => &[],
+        Verdict::Skip => &[("because", &row.came)],
+        Verdict::Warn | Verdict::Fail => {
+            &[("expected", &row.expected), ("came", &row.came), ("written", &place)]
+        }
+    };
+    for (name, said) in told.iter().copied() {
         // An address is of use only in one piece.
         let width = out.width().filter(|_| name != "written");
         let room = width.map_or(usize::MAX, |width| width.saturating_sub(16).max(20));

@@ -56,13 +56,13 @@ pub(super) struct Run {
     #[arg(long, value_name = "NAME")]
     action: Option<String>,
     /// What that is part of
-    #[arg(long, value_name = "ID", default_value = "T-1", requires = "action")]
+    #[arg(long, value_name = "ID", default_value = "T-1", requires = "action", conflicts_with = "command")]
     task: String,
     /// Its inputs, a JSON object
-    #[arg(long, value_name = "JSON", default_value = "{}", requires = "action")]
+    #[arg(long, value_name = "JSON", default_value = "{}", requires = "action", conflicts_with = "command")]
     inputs: String,
     /// A file that must come of it; may be repeated
-    #[arg(long = "output", value_name = "PATH", requires = "action")]
+    #[arg(long = "output", value_name = "PATH", requires = "action", conflicts_with = "command")]
     outputs: Vec<String>,
     /// Ask for this, as it would be typed, and end
     #[arg(long, value_name = "LINE")]
@@ -74,7 +74,7 @@ pub(super) struct Run {
     #[arg(long = "type", value_name = "NAME", default_value = "agent")]
     kind: String,
     /// How long an answer may take: a number with s, m, h, d or w
-    #[arg(long, value_name = "AGE", default_value = "10m", value_parser = parse_age)]
+    #[arg(long, value_name = "AGE", default_value = "10m", value_parser = parse_limit)]
     timeout: Duration,
     /// The agent: a program and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
@@ -183,7 +183,8 @@ impl Run {
                 .map_err(|wrong| Failure::usage(format!("--command: {wrong}")));
         }
         let Some(action) = &self.action else { return Ok(None) };
-        Ok(Some(Asked::new(action, &self.task, payload(&self.inputs)?, &self.outputs)))
+        let asked = Asked::new(action, &self.task, payload(&self.inputs)?, &self.outputs);
+        asked.checked().map(Some).map_err(Failure::usage)
     }
 }
 
@@ -212,10 +213,11 @@ impl Talk<'_> {
             };
             let Some(line) = line else { break };
             let line = line.map_err(|error| Failure::io("cannot read a command", &error))?;
-            if line.trim().is_empty() {
+            if line.trim_ascii().is_empty() {
                 continue;
             }
-            last_well = match Asked::read(&line) {
+            let line = String::from_utf8(line).map_err(|_| "it isn't UTF-8".to_owned());
+            last_well = match line.and_then(|line| Asked::read(&line)) {
                 Ok(asked) => self.exchange(asked).await?,
                 Err(wrong) => self.not_understood(&wrong)?,
             };
@@ -294,11 +296,17 @@ impl Talk<'_> {
     }
 }
 
+/// A limit within which nothing can be answered is none.
+fn parse_limit(text: &str) -> Result<Duration, String> {
+    let limit = parse_age(text)?;
+    if limit.is_zero() { Err(format!("`{text}` is no time to answer in")) } else { Ok(limit) }
+}
+
 /// The lines of standard input, read by a thread of their own: nobody can interrupt one that waits.
-fn lines() -> Receiver<io::Result<String>> {
+fn lines() -> Receiver<io::Result<Vec<u8>>> {
     let (sender, lines) = channel(1);
     std::thread::spawn(move || {
-        let mut all = io::stdin().lock().lines();
+        let mut all = io::stdin().lock().split(b'\n');
         while let Some(line) = all.next()
             && sender.blocking_send(line).is_ok()
         {}

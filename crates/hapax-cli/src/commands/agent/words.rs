@@ -5,8 +5,12 @@ use hapax_core::json::Json;
 use serde::{Deserialize, Serialize};
 use serde_json::{Deserializer, value::RawValue};
 
+/// How deep inputs may be nested: they are part of a run's state, and that of what can be stored.
+const DEEPEST: usize = 64;
+
 /// What is asked of the agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Asked {
     pub(super) action: String,
     #[serde(default = "first_task")]
@@ -36,8 +40,8 @@ impl Asked {
     pub(super) fn read(line: &str) -> Result<Self, String> {
         let line = line.trim();
         if line.starts_with('{') {
-            return serde_json::from_str(line)
-                .map_err(|error| format!("it isn't a command in JSON: {error}"));
+            let asked: Result<Self, _> = serde_json::from_str(line);
+            return asked.map_err(|error| format!("it isn't a command in JSON: {error}"))?.checked();
         }
         let (action, rest) = first_word(line);
         let (task, rest) = match rest.starts_with('{') {
@@ -47,7 +51,21 @@ impl Asked {
         let (inputs, outputs) = inputs(rest)?;
         let task = if task.is_empty() { first_task() } else { task.into() };
         let outputs: Vec<String> = outputs.split_whitespace().map(str::to_owned).collect();
-        Ok(Self::new(action, &task, inputs, &outputs))
+        Self::new(action, &task, inputs, &outputs).checked()
+    }
+
+    /// Refuses what no agent could be asked.
+    pub(super) fn checked(self) -> Result<Self, String> {
+        if self.action.is_empty() {
+            return Err("there is no action".into());
+        }
+        if !self.inputs.as_str().starts_with('{') {
+            return Err("the inputs of a command are an object".into());
+        }
+        if depth(self.inputs.as_str()) > DEEPEST {
+            return Err(format!("the inputs are nested deeper than {DEEPEST}"));
+        }
+        Ok(self)
     }
 
     /// As the engine is told.
@@ -55,6 +73,25 @@ impl Asked {
         let command = Command::new(&self.action, &self.task_id).inputs(&self.inputs);
         self.expected_outputs.iter().fold(command, |command, output| command.expect(output.clone()))
     }
+}
+
+/// How deep JSON is nested.
+fn depth(json: &str) -> usize {
+    let (mut deepest, mut now, mut in_text, mut escaped) = (0, 0_usize, false, false);
+    for byte in json.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = in_text,
+            b'"' => in_text = !in_text,
+            b'{' | b'[' if !in_text => {
+                now += 1;
+                deepest = deepest.max(now);
+            }
+            b'}' | b']' if !in_text => now = now.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
 }
 
 fn first_word(line: &str) -> (&str, &str) {
@@ -109,6 +146,12 @@ mod tests {
     #[test]
     fn what_is_no_command_is_told() {
         assert!(Asked::read(r#"review T-1 {"round":"#).unwrap_err().starts_with("the inputs aren't JSON"));
+        assert!(Asked::read(r#"{"action":"a","bogus":1}"#).unwrap_err().contains("unknown field `bogus`"));
+        assert!(Asked::read(r#"{"action":"a","inputs":[]}"#).unwrap_err().contains("an object"));
+        let nested =
+            |depth: usize| format!(r#"a T-1 {{"n":{}"]["{}}}"#, "[".repeat(depth), "]".repeat(depth));
+        assert!(Asked::read(&nested(63)).is_ok());
+        assert!(Asked::read(&nested(64)).unwrap_err().contains("nested"));
         assert!(Asked::read(r#"{"task_id":"T-1"}"#).unwrap_err().contains("missing field `action`"));
     }
 }

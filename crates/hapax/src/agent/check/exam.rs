@@ -45,6 +45,8 @@ pub(super) struct Exam<'a, F> {
     pub(super) talk: Talk<'a>,
     /// What the workspace holds.
     pub(super) snapshot_id: String,
+    /// How long its first start took.
+    pub(super) started_in: Duration,
     rows: Vec<Row>,
     told: F,
 }
@@ -52,7 +54,8 @@ pub(super) struct Exam<'a, F> {
 impl<'a, F: FnMut(&Row) + Send> Exam<'a, F> {
     pub(super) fn new(check: &'a Check, told: F) -> Result<Self, Error> {
         let snapshot_id = check.workspace.snapshot()?.id;
-        Ok(Self { check, talk: Talk::new(check), snapshot_id, rows: vec![], told })
+        let started_in = Duration::ZERO;
+        Ok(Self { check, talk: Talk::new(check), snapshot_id, started_in, rows: vec![], told })
     }
 
     /// Tries all of them. What can't be tried is skipped.
@@ -62,6 +65,9 @@ impl<'a, F: FnMut(&Row) + Send> Exam<'a, F> {
             self.reads().await?;
             self.refuses().await?;
             self.ends().await?;
+            self.talk.kill().await;
+            let found = self.workspace()?;
+            self.row(&rules::WORKSPACE, found);
         }
         self.talk.kill().await;
         for rule in rules::ALL {
@@ -113,7 +119,9 @@ impl<'a, F: FnMut(&Row) + Send> Exam<'a, F> {
     }
 
     async fn lives(&mut self) -> Result<bool, Error> {
+        let begun = clock::instant();
         let started = self.talk.start().await?;
+        self.started_in = clock::since(begun);
         let is_alive = started.is_ok();
         let found = match started {
             Ok(()) => Finding::Pass,
@@ -157,8 +165,6 @@ impl<'a, F: FnMut(&Row) + Send> Exam<'a, F> {
         let found = self.artifacts(&command, &event);
         self.row(&rules::ARTIFACTS, found);
         self.row(&rules::VERSION, self.version(&event));
-        let found = self.workspace()?;
-        self.row(&rules::WORKSPACE, found);
         let found = self.hard_key().await?;
         self.row(&rules::HARD_KEY, found);
         Ok(true)
@@ -239,8 +245,8 @@ impl<'a, F: FnMut(&Row) + Send> Exam<'a, F> {
             self.row(&rules::END_OF_INPUT, fail("an agent that starts again", instead));
             return Ok(());
         }
-        let status = self.talk.close(AGENT_GRACE + self.check.patience).await;
-        self.row(&rules::END_OF_INPUT, ended("its input ended", status));
+        let found = self.end_of_input().await?;
+        self.row(&rules::END_OF_INPUT, found);
         if let Err(instead) = self.running().await? {
             self.row(&rules::SIGTERM, fail("an agent that starts again", instead));
             return Ok(());
@@ -250,13 +256,38 @@ impl<'a, F: FnMut(&Row) + Send> Exam<'a, F> {
         Ok(())
     }
 
+    /// Its input ends amid a line: that is no command, however whole it looks.
+    async fn end_of_input(&mut self) -> Result<Finding, Error> {
+        let command = self.command("check-torn")?;
+        let mut line = self.talk.question(&command)?;
+        line.truncate(line.trim_ascii_end().len());
+        self.talk.send(line);
+        let begun = clock::instant();
+        let status = self.talk.close(AGENT_GRACE + self.check.patience).await;
+        let took = clock::since(begun);
+        let answer = self.talk.heard.take(|event| event.correlation_id == command.correlation_id);
+        if answer.is_some_and(|event| !event.is_failed()) {
+            let expected =
+                "a last line without its newline is refused: it may be the beginning of another one";
+            return Ok(fail(expected, "it was done"));
+        }
+        Ok(match ended("its input ended", status) {
+            Finding::Pass if took > AGENT_GRACE => {
+                let expected = format!("an end within {} s", AGENT_GRACE.as_secs());
+                fail(&expected, format!("it took {} s: an engine would have killed it", took.as_secs()))
+            }
+            found => found,
+        })
+    }
+
     /// Over all of it.
     fn only_messages(&self) -> Finding {
         let heard = &self.talk.heard;
-        match &heard.broken {
-            None if !self.has_lived() => Finding::Skip("it wrote nothing"),
-            None => Finding::Pass,
-            Some(first) => fail(
+        match (&heard.broken, &heard.odd) {
+            (None, _) if !self.has_lived() => Finding::Skip("it wrote nothing"),
+            (None, None) => Finding::Pass,
+            (None, Some(odd)) => fail("values as the schemas have them", odd),
+            (Some(first), _) => fail(
                 "events, heartbeats and logs, a JSON object a line with all required fields; anything else belongs \
                  to standard error",
                 format!("{} that are none, the first: {first}", heard.broken_lines),
@@ -271,6 +302,10 @@ impl<'a, F: FnMut(&Row) + Send> Exam<'a, F> {
         match &heard.unasked {
             Some(id) => fail(expected, format!("an event for `{id}`, which no command had")),
             None if many > 0 => fail(expected, format!("more than one for {many} of the commands")),
+            None if heard.behind.is_some() => fail(
+                "nothing more about a command behind its answer",
+                heard.behind.clone().unwrap_or_default(),
+            ),
             None if heard.asked.values().all(|answers| *answers == 0) => Finding::Skip("it answered nothing"),
             None => Finding::Pass,
         }

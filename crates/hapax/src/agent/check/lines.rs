@@ -62,7 +62,13 @@ impl<F: FnMut(&Row) + Send> Exam<'_, F> {
                 fail(expected, format!("a failure: {}", event.failure().unwrap_or_default().message))
             }
             Ok(_) => Finding::Pass,
-            Err(came) => fail(expected, came),
+            Err(came) => match self.talk.heard.take(|event| event.correlation_id.is_empty()) {
+                Some(event) => {
+                    let message = super::talk::cut(&event.failure().unwrap_or_default().message);
+                    fail(expected, format!("a refusal, under no correlation_id: {message}"))
+                }
+                None => fail(expected, came),
+            },
         })
     }
 
@@ -133,7 +139,10 @@ impl<F: FnMut(&Row) + Send> Exam<'_, F> {
             return Ok(fail("an agent that runs", instead));
         }
         Ok(match self.talk.ask(&command).await? {
-            Ok(answer) if answer.is_failed() => Finding::Pass,
+            Ok(answer) if answer.is_failed() => match answer.failure().unwrap_or_default().code.as_str() {
+                "protocol" => Finding::Pass,
+                code => warn(expected, format!("the code `{code}`")),
+            },
             Ok(_) => warn(
                 expected,
                 "it was done, and would be answered to whoever sends other work under that key",

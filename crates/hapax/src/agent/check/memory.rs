@@ -14,7 +14,7 @@ use crate::{
 use serde_json::Value;
 use std::{
     collections::BTreeSet,
-    fs::File,
+    fs::{self, File},
     path::PathBuf,
     time::{Duration, SystemTime},
 };
@@ -28,8 +28,14 @@ const LONG_AGO: Duration = Duration::from_secs(1_000_000_000);
 /// How often an agent is killed right behind an answer: one that writes it down too late may be lucky.
 const KILLS: usize = 3;
 
-/// A second process that doesn't wait is ready within that time.
+/// A second process that doesn't wait is ready within that time, or twice that of the first one.
 const BESIDE: Duration = Duration::from_secs(1);
+
+/// Why it can't be said whether something was done again.
+const UNTOLD: &str = "nobody can tell whether this action was done again: it makes no file";
+
+/// What an attempt that was cut off may have left.
+const LEFTOVER: &str = "left by an earlier attempt";
 
 /// An agent that says nothing about its work is killed after as long.
 const INTO_WORK: Duration = Duration::from_millis(100);
@@ -91,8 +97,14 @@ impl<F: FnMut(&Row) + Send> Exam<'_, F> {
         Ok(match (difference(first, &second), is_rewritten(&staged)) {
             (Some(fields), _) => fail(expected, format!("another answer: it differs in {fields}")),
             (None, Some(file)) => fail(expected, format!("the same answer, but `{file}` was written again")),
+            (None, None) if self.is_silent(&staged) => Finding::Skip(UNTOLD),
             (None, None) => self.artifacts(command, &second),
         })
+    }
+
+    /// An answer that is the same each time, without a file, doesn't tell whether the work was done again.
+    fn is_silent(&self, staged: &[PathBuf]) -> bool {
+        staged.is_empty() && !self.check.is_kits_own()
     }
 
     /// Sets back the times of what was staged, so that it is seen when it is written again.
@@ -124,6 +136,7 @@ impl<F: FnMut(&Row) + Send> Exam<'_, F> {
         };
         Ok(match difference(&one, &other) {
             Some(fields) => fail(expected, format!("answers that differ in {fields}")),
+            None if one.artifacts.is_empty() && !self.check.is_kits_own() => Finding::Skip(UNTOLD),
             None => self.artifacts(&command, &one),
         })
     }
@@ -137,7 +150,11 @@ impl<F: FnMut(&Row) + Send> Exam<'_, F> {
         };
         let ack = Ack { idempotency_key: command.idempotency_key.clone(), forget: false };
         self.talk.say(&ack)?;
-        Ok(match self.same_again(&command, &first).await? {
+        let found = self.same_again(&command, &first).await?;
+        if let Some(event) = self.talk.heard.take(|event| event.correlation_id.is_empty()) {
+            return Ok(fail("an ack has no answer", format!("`{}`", event.event)));
+        }
+        Ok(match found {
             Finding::Fail { came, .. } if came.contains("differs in") || came.contains("written again") => {
                 warn(expected, format!("{came}; it may forget what is acknowledged, but only to make room"))
             }
@@ -162,14 +179,13 @@ impl<F: FnMut(&Row) + Send> Exam<'_, F> {
         let is_anew = difference(&first, &second).is_some() || is_rewritten(&staged).is_some();
         Ok(match is_anew {
             true => self.artifacts(&command, &second),
-            false if staged.is_empty() && !self.check.is_kits_own() => {
-                Finding::Skip("nobody can tell whether this action was done again: it makes no file")
-            }
+            false if self.is_silent(&staged) => Finding::Skip(UNTOLD),
             false => fail(expected, "the answer that it was told to forget"),
         })
     }
 
     async fn killed_after(&mut self) -> Result<Finding, Error> {
+        let mut last = Finding::Pass;
         for round in 0..KILLS {
             let command = self.command(&format!("check-killed-after-{round}"))?;
             let first = match self.done(&command).await? {
@@ -182,10 +198,10 @@ impl<F: FnMut(&Row) + Send> Exam<'_, F> {
                     let expected = format!("after SIGKILL and a new start: {expected}");
                     return Ok(fail(&expected, came));
                 }
-                found => drop(found),
+                found => last = found,
             }
         }
-        Ok(Finding::Pass)
+        Ok(last)
     }
 
     async fn killed_during(&mut self) -> Result<Finding, Error> {
@@ -197,11 +213,26 @@ impl<F: FnMut(&Row) + Send> Exam<'_, F> {
         self.talk.send(line);
         self.at_work(&command).await;
         self.talk.kill().await;
+        let leftover = self.leave_behind(&command);
         let expected = "after SIGKILL and a new start: an answer of success, with its files whole";
         Ok(match self.done(&again(&command)).await? {
             Err(came) => fail(expected, came),
+            Ok(event) if !event.artifacts.is_empty() && leftover.is_some_and(|path| path.exists()) => fail(
+                "after SIGKILL and a new start: an empty staging folder",
+                "what was left in it by an earlier attempt is still there",
+            ),
             Ok(event) => self.artifacts(&command, &event),
         })
+    }
+
+    /// A file in the staging folder, as an attempt leaves one that was cut off. `None`: it had its answer already.
+    fn leave_behind(&self, command: &Command) -> Option<PathBuf> {
+        let is_answered =
+            self.talk.heard.asked.get(&command.correlation_id).is_some_and(|answers| *answers > 0);
+        let path = self.check.staging_of(&command.idempotency_key).join(LEFTOVER);
+        let folder = path.parent().filter(|_| !is_answered)?;
+        let left = fs::create_dir_all(folder).and_then(|()| fs::write(&path, LEFTOVER));
+        left.ok().map(|()| path)
     }
 
     /// Starts another process of the same agent beside the one that runs.
@@ -210,7 +241,7 @@ impl<F: FnMut(&Row) + Send> Exam<'_, F> {
             return Ok(fail("an agent that runs", instead));
         }
         let mut second = Talk::new(self.check);
-        let ready = second.start_within(BESIDE).await?;
+        let ready = second.start_within(BESIDE.max(self.started_in * 2)).await?;
         second.kill().await;
         Ok(match ready {
             Ok(()) => fail(

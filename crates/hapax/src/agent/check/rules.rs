@@ -33,7 +33,6 @@ rules! {
     ANSWER = "command.answered", EVENT, "a command gets an answer";
     ARTIFACTS = "command.artifacts", STAGING, "its files are staged, with the size and hash that it says";
     VERSION = "command.version", EVENT, "the answer says which snapshot was worked on";
-    WORKSPACE = "command.workspace", STAGING, "the workspace is left as it was";
     HARD_KEY = "command.hard_key", KEYS, "large numbers and characters beyond ASCII are no other key";
     BUSY = "heartbeat.busy", HEARTBEAT, "heartbeats go on while it works";
     DUPLICATE = "memory.duplicate", CACHE, "a duplicate gets the same answer, and nothing is done again";
@@ -53,9 +52,10 @@ rules! {
     INCOMPLETE = "line.incomplete", ERRORS, "a command without its action is refused, and it goes on";
     UNKNOWN_ACTION = "command.unknown_action", ERRORS, "an action that it doesn't know fails, and it goes on";
     WRONG_KEY = "command.wrong_key", KEYS, "a key that isn't the content's is refused";
-    END_OF_INPUT = "end.input", SHUTDOWN, "it ends when its input ends";
+    END_OF_INPUT = "end.input", SHUTDOWN, "it ends when its input ends, and does no command that was cut off";
     SIGTERM = "end.sigterm", SHUTDOWN, "it ends when it is asked to";
-    ONLY_MESSAGES = "line.only_messages", MESSAGES, "it writes nothing but messages";
+    WORKSPACE = "command.workspace", STAGING, "the workspace is left as it was";
+    ONLY_MESSAGES = "line.only_messages", MESSAGES, "it writes nothing but messages, with values that can be";
     ONE_ANSWER = "command.one_answer", EVENT, "one answer for each command, and none for any other";
 }
 

@@ -43,6 +43,10 @@ pub(super) struct Heard {
     waiting: VecDeque<Event>,
     /// The commands that it told something about which is no answer.
     pub(super) told: HashSet<String>,
+    /// The first command about which it told something behind its answer.
+    pub(super) behind: Option<String>,
+    /// The first value that can't be.
+    pub(super) odd: Option<String>,
 }
 
 /// Signs of life.
@@ -160,10 +164,15 @@ impl<'a> Talk<'a> {
             if let Some(found) = wanted(&mut self.heard) {
                 return Ok(found);
             }
+            let late = || format!("it didn't come within {:?}", self.check.patience);
+            // One that never stops talking is never waited for.
+            if clock::left_until(end).is_zero() {
+                return Err(late());
+            }
             let Some(process) = &mut self.process else { return Err("it doesn't run".into()) };
             let next = tokio::time::timeout(clock::left_until(end), process.lines.next()).await;
             match next {
-                Err(_) => return Err(format!("it didn't come within {:?}", self.check.patience)),
+                Err(_) => return Err(late()),
                 Ok(Ok(Some(frame))) => self.heard.hear(&frame),
                 Ok(Ok(None) | Err(_)) => return Err(self.ended().await),
             }
@@ -242,7 +251,10 @@ impl Heard {
             Frame::Torn(_) => return,
         };
         match (read, frame) {
-            (Ok(FromAgent::Heartbeat(heartbeat)), _) => self.beats.hear(&heartbeat),
+            (Ok(FromAgent::Heartbeat(heartbeat)), _) => {
+                self.odd = self.odd.take().or_else(|| odd_heartbeat(&heartbeat));
+                self.beats.hear(&heartbeat);
+            }
             (Ok(FromAgent::Log(_)), _) => {}
             (Ok(FromAgent::Event(event)), _) => self.event(event),
             (Err(error), Frame::Line(line) | Frame::TooLong(line) | Frame::Torn(line)) => {
@@ -255,8 +267,14 @@ impl Heard {
 
     fn event(&mut self, event: Event) {
         let id = &event.correlation_id;
+        self.odd = self.odd.take().or_else(|| odd_event(&event));
         match self.asked.get_mut(id) {
-            Some(_) if !event.is_terminal() => drop(self.told.insert(id.clone())),
+            Some(answers) if !event.is_terminal() => {
+                if *answers > 0 {
+                    self.behind.get_or_insert_with(|| format!("`{}` about `{id}`", cut(&event.event)));
+                }
+                self.told.insert(id.clone());
+            }
             Some(answers) => *answers += 1,
             // A line that can't be read is refused under no id.
             None if id.is_empty() => {}
@@ -268,10 +286,34 @@ impl Heard {
         }
     }
 
-    fn take(&mut self, wanted: impl Fn(&Event) -> bool) -> Option<Event> {
+    pub(super) fn take(&mut self, wanted: impl Fn(&Event) -> bool) -> Option<Event> {
         let at = self.waiting.iter().position(wanted)?;
         self.waiting.remove(at)
     }
+}
+
+/// What the schemas rule out, and no type does.
+fn odd_event(event: &Event) -> Option<String> {
+    let id = event.message_id.strip_prefix("msg-").and_then(|id| uuid::Uuid::parse_str(id).ok());
+    if id.is_none_or(|id| id.get_version_num() != 7) {
+        return Some(format!(
+            "`message_id` is `{}`, which isn't `msg-` and a UUID of version 7",
+            cut(&event.message_id)
+        ));
+    }
+    odd_time("occurred_at", &event.occurred_at)
+}
+
+fn odd_heartbeat(beat: &Heartbeat) -> Option<String> {
+    if beat.pid == 0 || beat.uptime_s < 0.0 {
+        return Some(format!("a heartbeat has the pid {} and the uptime {}", beat.pid, beat.uptime_s));
+    }
+    odd_time("last_activity_at", &beat.last_activity_at)
+}
+
+fn odd_time(name: &str, text: &str) -> Option<String> {
+    let is_time = text.parse::<jiff::Timestamp>().is_ok();
+    (!is_time).then(|| format!("`{name}` is `{}`, which is no time by RFC 3339", cut(text)))
 }
 
 /// The beginning of a text.
