@@ -615,6 +615,16 @@ class Cache:
         with self._lock:
             self._write(key, "done", False, event)
 
+    def abandon(self, key):
+        """The answer can't be written down, so its files are of no use. That the work was begun stays known.
+
+        Where the answer's name is there and only not durable yet, the files stay: it may be found after a restart.
+        """
+        with self._lock, contextlib.suppress(OSError):
+            entry = self._read(key)
+            if entry and entry["state"] == "started":
+                self._on_drop(key)
+
     def ack(self, key, forget):
         """The engine has the answer for good.
 
@@ -1155,7 +1165,8 @@ class Agent:
         try:
             self._cache.done(flight.key, event)
             return event
-        except OSError as error:  # `started` stays: what the work did outside of its folder has happened.
+        except OSError as error:
+            self._cache.abandon(flight.key)
             reason = Failed("cache", f"the answer could not be written down: {error}", retryable=True)
             return self._failure(flight.command, reason)
 

@@ -378,6 +378,8 @@ class Crashes(AgentTest):
         agent, message = self.ready(), command("fill_disk")
         self.assert_failed(agent.ask(message), "cache", True)
         self.assertEqual(self.folders.executions(message), 1)
+        self.assertEqual(json.loads(self.folders.entry(message).read_text())["state"], "started")
+        self.assertFalse(self.folders.staged(message).exists(), "files without an answer only take room")
         self.assert_failed(agent.ask(again(message)), "cache", True)
         self.assertEqual(self.folders.executions(message), 1, "without a record of the start nothing is begun")
         agent.kill()
