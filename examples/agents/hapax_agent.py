@@ -59,6 +59,12 @@ ANSWER_ROOM = 2_048
 """Bytes that a recorded answer leaves free: it may be sent again under a longer correlation id."""
 
 MAX_TEXT_CHARS = 4_000
+MAX_ID_CHARS = 4_000
+"""Characters of a task's or snapshot's id that a failure gives back: it must fit into a line, whatever it is about."""
+
+MAX_BEAT_TASK_CHARS = 255
+"""Characters of a task's id in a heartbeat, which must fit into a pipe that is nearly full."""
+
 MAX_PATH_CHARS = 4_096
 MAX_NAME_BYTES = 255
 """Bytes of a file's or folder's name: hardly any file system takes more."""
@@ -70,6 +76,7 @@ KEY = re.compile(r"ik:[0-9a-f]{64}")
 ACTION = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 LEVELS = ("debug", "info", "warn", "error")
 STATUS = re.compile(r"[a-z][a-z0-9_]*")
+SHA256 = re.compile(r"[0-9a-f]{64}")
 NOT_IN_PATHS = re.compile(r"[\x00-\x1f\x7f-\x9f\\\ud800-\udfff]")
 """Control characters, the backslash, and what UTF-8 can't hold."""
 
@@ -357,11 +364,28 @@ def sync_folder(folder):
         os.close(descriptor)
 
 
-def _remove_tree(folder):
-    if folder.is_symlink() or folder.is_file():
-        folder.unlink()
-    elif folder.exists():
-        shutil.rmtree(folder)
+def _remove(path):
+    """Removes whatever stands at a path. Only a folder is opened: a pipe would wait for somebody to write."""
+    try:
+        is_folder = stat.S_ISDIR(os.lstat(path).st_mode)
+    except FileNotFoundError:
+        return
+    if is_folder:
+        shutil.rmtree(path)
+    else:
+        os.unlink(path)
+
+
+def _open_itself(path, flags):
+    """Opens a file without following a link, and without waiting if it is a pipe."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+
+def _open_regular(path):
+    """Opens a regular file to read it; anything else that stands there is a ValueError."""
+    if not stat.S_ISREG(os.lstat(path).st_mode):
+        raise ValueError("it is no regular file")
+    return open(path, "rb", opener=_open_itself)
 
 
 # ---- the wire
@@ -414,11 +438,12 @@ class Wire:
 
     def send_if_free(self, message):
         """Sends a short message unless that would mean to wait for the reader."""
-        if not self._lock.acquire(timeout=0.5):
+        data = encode(message)
+        if len(data) > select.PIPE_BUF or not self._lock.acquire(timeout=0.5):
             return
         try:
             if select.select([], [self._descriptor], [], 0)[1]:
-                self._write(encode(message))
+                self._write(data)
         finally:
             self._lock.release()
 
@@ -590,6 +615,16 @@ class Cache:
         with self._lock:
             self._write(key, "done", False, event)
 
+    def abandon(self, key):
+        """The answer can't be written down, so its files are of no use. That the work was begun stays known.
+
+        Where the answer's name is there and only not durable yet, the files stay: it may be found after a restart.
+        """
+        with self._lock, contextlib.suppress(OSError):
+            entry = self._read(key)
+            if entry and entry["state"] == "started":
+                self._on_drop(key)
+
     def ack(self, key, forget):
         """The engine has the answer for good.
 
@@ -633,11 +668,14 @@ class Cache:
 
     def _load(self):
         found = []
-        for path in self._folder.iterdir():
-            if path.suffix == ".tmp":
+        for path in list(self._folder.iterdir()):
+            about = path.lstat()
+            if path.suffix == ".tmp" and stat.S_ISDIR(about.st_mode):
+                self._put_aside(path, "it is a folder, and no file that a crash left")
+            elif path.suffix == ".tmp":
                 path.unlink()
             elif re.fullmatch(r"[0-9a-f]{64}\.json", path.name):
-                found.append((path.stat().st_mtime_ns, "ik:" + path.stem))
+                found.append((about.st_mtime_ns, "ik:" + path.stem))
         for _, key in sorted(found):
             entry = self._read(key)
             if entry:
@@ -645,8 +683,13 @@ class Cache:
         self._shrink()
 
     def _write(self, key, state, acked, event):
-        entry = {"v": 1, "key": key, "state": state, "acked": acked, "event": event}
-        write_atomic(self._path(key), _utf8(canonical_json(entry)))
+        entry, path = {"v": 1, "key": key, "state": state, "acked": acked, "event": event}, self._path(key)
+        data = _utf8(canonical_json(entry))
+        try:
+            write_atomic(path, data)
+        except IsADirectoryError as error:
+            self._put_aside(path, error)
+            write_atomic(path, data)
         self._index(key, state, acked)
 
     def _index(self, key, state, acked):
@@ -664,19 +707,25 @@ class Cache:
         """An entry, or nothing if it can't be understood: it is moved aside then, for a person to look at."""
         path = self._path(key)
         try:
-            entry = parse_json(path.read_bytes().decode("utf-8"))
+            with _open_regular(path) as file:
+                entry = parse_json(file.read().decode("utf-8"))
             if _is_entry(entry, key):
                 return entry
             reason = "it is no entry for this key"
         except FileNotFoundError:
             reason = "it is gone"
         except ValueError as error:
-            reason = str(error)
+            reason = error
         self._drop_from_index(key)
-        with contextlib.suppress(FileNotFoundError):
-            os.replace(path, path.with_suffix(".json.corrupt"))
-        self._warn("a corrupt entry of the result cache counts as absent", file=path.name, reason=_clean(reason))
+        self._put_aside(path, reason)
         return None
+
+    def _put_aside(self, path, reason):
+        aside = path.with_name(f"{path.name}.corrupt")
+        if os.path.lexists(path):
+            _remove(aside)  # A folder can't take the place of what was moved there before.
+            os.replace(path, aside)
+        self._warn("a corrupt entry of the result cache counts as absent", file=path.name, reason=_clean(reason))
 
     def _shrink(self):
         while len(self._open) + len(self._acked) > self._bound and self._acked:
@@ -691,11 +740,56 @@ def _is_entry(entry, key):
     is_ours = isinstance(entry, dict) and entry.get("v") == 1 and entry.get("key") == key
     if not is_ours or not isinstance(entry.get("acked"), bool):
         return False
-    return entry.get("state") == "started" or (entry.get("state") == "done" and isinstance(entry.get("event"), dict))
+    if entry.get("state") == "started":
+        return not entry["acked"]
+    return entry.get("state") == "done" and _is_answer(entry.get("event"))
+
+
+def _is_answer(event):
+    """Whether something that was read is an event with all that an answer needs: it will be sent as it is."""
+    try:
+        _check_answer(event)
+    except (Failed, ProtocolError, TypeError):
+        return False
+    return True
+
+
+def _check_answer(event):
+    for name in ("kind", "message_id", "correlation_id", "occurred_at"):
+        _field(event, name, str)
+    if event["kind"] != "event" or not isinstance(event.get("task_id"), str):  # A failure's task_id may be empty.
+        raise ProtocolError("it is no event of a task")
+    if not ACTION.fullmatch(_field(event, "event", str)) or not STATUS.fullmatch(_field(event, "status", str)):
+        raise ProtocolError("its name or its status is no word")
+    _field(_field(event, "from", dict), "agent_type", str, "from.")
+    payload = _field(event, "payload", dict)
+    if _is_failure(event):
+        _check_reason(event["status"], payload)
+    else:
+        _result((event["status"], payload))
+    for artifact in _field(event, "artifacts", list):
+        _check_artifact(artifact)
+    if "observed_version" in event:
+        _field(_field(event, "observed_version", dict), "snapshot_id", str, "observed_version.")
+
+
+def _check_reason(status, payload):
+    _field(payload, "code", str, "payload.")
+    _field(payload, "retryable", bool, "payload.")
+    if status != "failed" or not isinstance(payload.get("message"), str):
+        raise ProtocolError("it doesn't say that and why it failed")
+
+
+def _check_artifact(artifact):
+    _check_path(_field(artifact, "path", str, "artifacts[]."))
+    if not SHA256.fullmatch(_field(artifact, "sha256", str, "artifacts[].")):
+        raise ProtocolError("sha256 is no hash")
+    if _field(artifact, "size", int, "artifacts[].") < 0:
+        raise ProtocolError("size is less than none")
 
 
 def _is_failure(event):
-    return event.get("event") == "error" or event.get("status") == "failed"
+    return event["event"] == "error" or event["status"] == "failed"
 
 
 def _try_flock(file):
@@ -717,7 +811,8 @@ class Task:
     """
 
     def __init__(self, agent, flight, staging):
-        self._agent, self._artifacts, self._is_open = agent, {}, True
+        self._agent, self._artifacts = agent, {}
+        self._speaking, self._is_open = threading.Lock(), True
         command = self.command = flight.command
         self.key, self.was_cut_off = flight.key, flight.was_cut_off
         self.action, self.task_id = command["action"], command["task_id"]
@@ -763,45 +858,50 @@ class Task:
             self.event("token", {"text": text[at : at + TOKEN_CHARS]})
 
     def event(self, name, payload):
-        """Sends an event that doesn't end the command."""
+        """Sends an event that doesn't end the command. Behind the answer, which does, nothing is sent."""
         if name == "error" or not ACTION.fullmatch(name) or not isinstance(payload, dict):
             raise ValueError("an event has a dotted name, which isn't `error`, and a payload, which is a dict")
-        if self._is_open:
-            self._agent.send_event(self.command, name, payload)
+        with self._speaking:
+            if self._is_open:
+                self._agent.send_event(self.command, name, payload)
 
     def log(self, level, message, **fields):
         """As Agent.log."""
         self._agent.log(level, message, **fields)
 
     def close(self):
-        """After the answer nothing more may be said about a command."""
-        self._is_open = False
+        """After the answer nothing more may be said about a command, not even by a thread that is about to."""
+        with self._speaking:
+            self._is_open = False
 
     def _staged(self, path):
         """Where a path lies in the staging folder. What the engine would refuse later is refused here, by its name."""
-        names = path.split("/")
-        if {"", ".", ".."} & set(names) or NOT_IN_PATHS.search(path):
-            raise Failed("path", f"{_clean(path)!r} is no relative path with / between names")
-        if len(path) > MAX_PATH_CHARS or any(len(_utf8(name)) > MAX_NAME_BYTES for name in names):
-            raise Failed("path", f"{_clean(path)!r} or a name in it is too long")
-        if names[0] in NOT_FOR_AGENTS:
-            raise Failed("path", f"{_clean(path)!r} lies where agents don't write")
+        names = _check_path(path)
         target = self.staging.joinpath(*names)
         if any(self.staging.joinpath(*names[:count]).is_symlink() for count in range(1, len(names))):
             raise Failed("path", f"a link stands on the way to {_clean(path)!r}")
         return target
 
 
-def _open_itself(path, flags):
-    """Opens a file without following a link, and without waiting if it is a pipe."""
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+def _check_path(path):
+    """The names in a path that an artifact may have."""
+    names = path.split("/")
+    if {"", ".", ".."} & set(names) or NOT_IN_PATHS.search(path):
+        raise Failed("path", f"{_clean(path)!r} is no relative path with / between names")
+    if len(path) > MAX_PATH_CHARS or any(len(_utf8(name)) > MAX_NAME_BYTES for name in names):
+        raise Failed("path", f"{_clean(path)!r} or a name in it is too long")
+    if names[0] in NOT_FOR_AGENTS:
+        raise Failed("path", f"{_clean(path)!r} lies where agents don't write")
+    return names
 
 
 def _seal(path, staging):
     """Makes a staged file durable, with every folder above it, and describes it."""
-    if not stat.S_ISREG(os.lstat(path).st_mode):
-        raise Failed("path", f"{_clean(path.name)!r} is no regular file")
-    with open(path, "rb", opener=_open_itself) as file:
+    try:
+        file = _open_regular(path)
+    except ValueError as error:
+        raise Failed("path", f"{_clean(path.name)!r}: {error}") from None
+    with file:
         os.fsync(file.fileno())
         digest, size = _hash(file)
     for folder in itertools.takewhile(lambda folder: folder != staging.parent, path.parents):
@@ -814,11 +914,11 @@ def _is_there(artifact, staging, workspace):
     """Whether a file is staged as it was described or, where none is staged, stands so in the workspace."""
     for folder in (staging, workspace):
         try:
-            with open(folder / artifact["path"], "rb", opener=_open_itself) as file:
+            with _open_regular(folder / artifact["path"]) as file:
                 digest, size = _hash(file)
         except FileNotFoundError:
             continue
-        except OSError:
+        except (OSError, ValueError):
             return False
         return (digest.hex(), size) == (artifact["sha256"], artifact["size"])
     return False
@@ -844,7 +944,7 @@ class Flight:
 
     def __init__(self, command, key):
         self.command, self.key, self.correlations = command, key, [command["correlation_id"]]
-        self.was_cut_off = False
+        self.was_cut_off, self.task = False, None
 
 
 class Agent:
@@ -922,7 +1022,10 @@ class Agent:
 
     def send_event(self, command, name, payload):
         """Sends an event without a status: the command goes on."""
-        self._wire.send(self._event(command, name, payload))
+        try:
+            self._wire.send(self._event(command, name, payload))
+        except ProtocolError as error:
+            raise Failed("too_large", str(error)) from None
 
     # -- receiving
 
@@ -1046,7 +1149,7 @@ class Agent:
     def _begin(self, flight):
         """From here on a crash leaves `started`, and the next attempt finds no file of this one."""
         staging = self._staging_of(flight.key)
-        _remove_tree(staging)
+        _remove(staging)
         staging.mkdir(parents=True)
         flight.was_cut_off = self._cache.start(flight.key)
 
@@ -1063,11 +1166,13 @@ class Agent:
             self._cache.done(flight.key, event)
             return event
         except OSError as error:
-            self._cache.forget(flight.key)
+            self._cache.abandon(flight.key)
             reason = Failed("cache", f"the answer could not be written down: {error}", retryable=True)
             return self._failure(flight.command, reason)
 
     def _answer(self, flight, event):
+        if flight.task:
+            flight.task.close()
         with self._idle:
             self._flights.pop(flight.key, None)
             correlations, flight.correlations = flight.correlations, []
@@ -1084,7 +1189,7 @@ class Agent:
         """Runs the handler. Whatever it does, there is an answer."""
         self._stats["executed"] += 1
         command, observed = flight.command, None
-        task = Task(self, flight, self._staging_of(flight.key))
+        task = flight.task = Task(self, flight, self._staging_of(flight.key))
         try:
             observed = self._observe(task)
             _check_version(observed, task.snapshot_id)
@@ -1096,8 +1201,6 @@ class Agent:
         except BaseException as error:  # A handler's sys.exit() must not end the agent either.
             self.log("error", "a handler broke", action=task.action, task_id=task.task_id, trace=traceback.format_exc())
             return self._failure(command, _unexpected(error), observed)
-        finally:
-            task.close()
 
     def _observe(self, task):
         """The version that is worked on: what is really there if that is checked, else what the command says."""
@@ -1108,7 +1211,7 @@ class Agent:
 
     def _drop_staging(self, key):
         with contextlib.suppress(OSError):
-            _remove_tree(self._staging_of(key))
+            _remove(self._staging_of(key))
 
     # -- messages
 
@@ -1127,7 +1230,8 @@ class Agent:
     def _failure(self, command, error, observed=None):
         code, message = _clean(error.code) or "failed", _clean(error.message)
         payload = {"code": code, "message": message, "retryable": bool(error.retryable)}
-        return self._event(command, "error", payload, "failed", observed)
+        shown = [name if len(name or "") <= MAX_ID_CHARS else "" for name in (command["task_id"], observed)]
+        return self._event({**command, "task_id": shown[0]}, "error", payload, "failed", shown[1])
 
     def _heartbeat(self):
         running = list(self._running)
@@ -1137,8 +1241,9 @@ class Agent:
             "uptime_s": round(time.monotonic() - self._started, 3), "last_activity_at": self._last_activity,
             "stats": dict(self._stats),
         }
-        if running:
-            beat["task_id"] = running[0].command["task_id"]
+        task_id = running[0].command["task_id"] if running else ""
+        if 0 < len(task_id) <= MAX_BEAT_TASK_CHARS:
+            beat["task_id"] = task_id
         return beat
 
     def _beat(self):
@@ -1209,7 +1314,7 @@ def _names_in(line):
         find = json.loads(line, parse_int=float).get  # An integer may have more digits than Python converts.
     except (ValueError, AttributeError, RecursionError):
         find = functools.partial(_find_text, line)
-    limits = {"correlation_id": MAX_CORRELATION_CHARS, "task_id": MAX_TEXT_CHARS}
+    limits = {"correlation_id": MAX_CORRELATION_CHARS, "task_id": MAX_ID_CHARS}
     return {name: _name(find(name), limit) for name, limit in limits.items()}
 
 

@@ -11,6 +11,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 
 from hapax_agent import Agent, Failed
 
@@ -97,6 +98,21 @@ def chat(task):
     return {"lines": task.inputs["lines"]}
 
 
+@agent.on("linger")
+def linger(task):
+    """Leaves a thread behind that speaks on and on, before the answer and after it."""
+    speaks = threading.Event()
+
+    def speak():
+        for number in range(task.inputs["times"]):
+            task.progress(message=str(number))
+            speaks.set()
+
+    threading.Thread(target=speak, daemon=True).start()
+    speaks.wait()
+    return {}
+
+
 @agent.on("fail")
 def fail(task):
     count = executed(task)
@@ -115,6 +131,8 @@ def misbehave(task):
         print("a stray line")
         subprocess.run(["sh", "-c", "echo a stray child; cat"], check=True)
         return {"printed": True}
+    if kind == "huge_event":
+        task.event("note", {"huge": "x" * 300_000})
     if kind == "late":
         task.event("note", {})
         return "changes", "no payload"
@@ -123,10 +141,11 @@ def misbehave(task):
 
 @agent.on("fill_disk")
 def fill_disk(task):
-    """From here on no file of this process may grow: what a full disk does to it."""
+    """From here on no file of this process may grow: what a full disk does to it. The next attempt finds room."""
     executed(task)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
-    return {}
+    if not task.was_cut_off:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    return {"was_cut_off": task.was_cut_off}
 
 
 @agent.on("escape")

@@ -1,11 +1,13 @@
 """The three example agents at work on one workspace: built, found wanting, repaired, approved, described."""
 
+import importlib.util
 import os
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
-from hapax_agent import snapshot_id
+from hapax_agent import Failed, snapshot_id
 from harness import HERE, Folders, Process, again, command
 
 MODULE = {"path": "src/roman.py", "required": True}
@@ -89,6 +91,25 @@ class Agents(unittest.TestCase):
         event = self.turn(agents["builder"], "change", inputs, [MODULE])
         self.assertEqual((event["status"], len(event["payload"]["questions"])), ("clarification", 1))
 
+    def test_a_review_that_was_disturbed_is_no_verdict_and_the_next_one_is_as_if_nothing_had_been(self):
+        agents = self.project("project")
+        self.turn(agents["builder"], "implement", {"goal": "x"}, [MODULE, CHANGELOG])
+        workspace, mark = agents["reviewer"].folders.workspace, self.root / "killed"
+        kills_itself_once = f"""
+import os, signal
+if not os.path.exists({str(mark)!r}):
+    os.mkdir({str(mark)!r})
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+        with open(workspace / "src" / "roman.py", "a", encoding="utf-8") as module:
+            module.write(kills_itself_once)
+        message = command("review", {"round": 1}, snapshot=snapshot_id(workspace))
+        event = agents["reviewer"].ask(message)
+        self.assertEqual((event["status"], event["payload"]["retryable"]), ("failed", True), event)
+        self.assertIn("signal 9", event["payload"]["message"])
+        event = agents["reviewer"].ask(again(message))
+        self.assertEqual((event["status"], len(event["payload"]["findings"])), ("changes_requested", 10))
+
     def test_an_empty_workspace_is_a_failure_that_says_so(self):
         agents = self.project("project")
         codes = [
@@ -97,6 +118,43 @@ class Agents(unittest.TestCase):
             self.turn(agents["spec_keeper"], "update_spec", {})["payload"]["code"],
         ]
         self.assertEqual(codes, ["nothing_to_review", "not_implemented", "no_code"])
+
+
+class Verdicts(unittest.TestCase):
+    """What the reviewer takes for the code's own doing, and what for the machine's."""
+
+    def setUp(self):
+        place = importlib.util.spec_from_file_location("reviewer", HERE / "agents" / "reviewer.py")
+        self.reviewer = importlib.util.module_from_spec(place)
+        place.loader.exec_module(self.reviewer)
+
+    def assert_disturbed(self, source, calls=()):
+        with self.assertRaises(Failed, msg=source) as raised:
+            self.reviewer.run(source, list(calls))
+        self.assertEqual((raised.exception.code, raised.exception.retryable), ("disturbed", True), source)
+
+    def test_a_signal_or_a_lack_of_the_machine_is_no_verdict(self):
+        for name in ("SIGKILL", "SIGTERM", "SIGSEGV", "SIGABRT", "SIGBUS"):
+            self.assert_disturbed(f"import os, signal; os.kill(os.getpid(), signal.{name})")
+        for error in ("MemoryError", "OSError(errno.ENOSPC, 'full')", "OSError(errno.EAGAIN, 'busy')"):
+            self.assert_disturbed(f"import errno\nraise {error}")
+            self.assert_disturbed(f"import errno\ndef f(x):\n    raise {error}", [("f", 1)])
+
+    def test_a_runner_that_does_not_begin_or_end_is_no_verdict(self):
+        with mock.patch.object(self.reviewer, "RUNNER", "raise SystemExit(1)"):
+            self.assert_disturbed("")
+        with mock.patch.object(self.reviewer, "PATIENCE_S", 0):
+            self.assert_disturbed("")
+
+    def test_what_the_code_does_itself_is_a_verdict(self):
+        run = self.reviewer.run
+        self.assertEqual(run("import os; os._exit(3)", []), "it ended with 3")
+        self.assertEqual(run("import os; os._exit(0)", []), "it ended with 0")
+        self.assertEqual(run("raise SystemExit(3)", []), "SystemExit: 3")
+        self.assertIn("FileNotFoundError", run("open('/nowhere/at/all')", []))
+        self.assertEqual(run("def f(x):\n    raise KeyError", [("f", 1)]), [["raises", "KeyError"]])
+        with mock.patch.object(self.reviewer, "LIMIT_S", 1):
+            self.assertEqual(run("while True: pass", []), "it computes for longer than 1 s")
 
 
 if __name__ == "__main__":

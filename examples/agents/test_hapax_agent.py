@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import json
 import os
+import select
 import shutil
 import signal
 import stat
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import termios
+import threading
 import unittest
 from pathlib import Path
 from unittest import mock
@@ -376,11 +378,15 @@ class Crashes(AgentTest):
         agent, message = self.ready(), command("fill_disk")
         self.assert_failed(agent.ask(message), "cache", True)
         self.assertEqual(self.folders.executions(message), 1)
+        self.assertEqual(json.loads(self.folders.entry(message).read_text())["state"], "started")
+        self.assertFalse(self.folders.staged(message).exists(), "files without an answer only take room")
         self.assert_failed(agent.ask(again(message)), "cache", True)
         self.assertEqual(self.folders.executions(message), 1, "without a record of the start nothing is begun")
         agent.kill()
-        work = command("work", {"what": "a"})
-        self.assertEqual(self.ready().ask(work)["status"], "success")
+        agent = self.ready()
+        self.assertEqual(agent.ask(command("work", {"what": "a"}))["status"], "success")
+        self.assertEqual(agent.ask(again(message))["payload"], {"was_cut_off": True}, "what it did has happened")
+        self.assertEqual(self.folders.executions(message), 2)
 
     def test_a_corrupt_entry_counts_as_absent_and_is_kept_for_a_person(self):
         for content in (b"", b'{"v":1,"key"', b"\xff\xfe", b"[]", b'{"v":2}', None):
@@ -413,8 +419,96 @@ class Crashes(AgentTest):
 
     def test_temporary_files_of_a_crash_are_swept(self):
         (self.folders.state / ".0123.tmp").write_bytes(b"half")
+        os.mkfifo(self.folders.state / "pipe.tmp")
+        os.symlink("nowhere", self.folders.state / "link.tmp")
         self.ready()
         self.assertEqual(os.listdir(self.folders.state), ["lock"])
+
+    def test_a_folder_that_no_crash_left_is_moved_aside(self):
+        (self.folders.state / "x.tmp" / "deeper").mkdir(parents=True)
+        self.ready_after_warning()
+        self.assertEqual(sorted(os.listdir(self.folders.state)), ["lock", "x.tmp.corrupt"])
+        self.assertEqual(os.listdir(self.folders.state / "x.tmp.corrupt"), ["deeper"])
+
+    def answered(self, count):
+        """Commands that an earlier process has answered, with their entries."""
+        agent, messages = self.ready(), [command("work", {"what": number}) for number in range(count)]
+        for message in messages:
+            agent.ask(message)
+        agent.kill()
+        return [(message, self.folders.entry(message)) for message in messages]
+
+    def assert_all_done_again(self, answered):
+        agent = self.start()
+        warnings = [agent.read() for _ in answered]
+        self.assertEqual({warning.get("level") for warning in warnings}, {"warn"}, warnings)
+        self.assertEqual(agent.read()["kind"], "heartbeat")
+        for message, entry in answered:
+            answer = agent.ask(again(message))
+            self.assertEqual((answer["status"], answer["payload"].get("count")), ("success", 2), answer)
+            self.assertTrue(os.path.lexists(f"{entry}.corrupt"))
+            self.assert_same_answer(answer, agent.ask(again(message)))
+
+    def test_whatever_stands_in_the_place_of_an_entry_is_moved_aside(self):
+        def folder(entry):
+            (entry / "deeper").mkdir(parents=True)
+            Path(f"{entry}.corrupt", "from an earlier time").mkdir(parents=True)
+
+        places = [
+            folder, Path.mkdir, os.mkfifo, lambda entry: entry.symlink_to("nowhere"),
+            lambda entry: entry.symlink_to(self.folders.state / "lock"), lambda entry: entry.symlink_to(entry),
+        ]
+        answered = self.answered(len(places))
+        for place, (_, entry) in zip(places, answered):
+            entry.unlink()
+            place(entry)
+        self.assert_all_done_again(answered)
+
+    def test_an_entry_without_all_that_an_answer_needs_is_none(self):
+        made = {"path": "a", "sha256": "0" * 64, "size": 1}
+        reason = {"code": "x", "message": "", "retryable": False}
+        failed = {"event": "error", "status": "failed", "payload": reason, "artifacts": []}
+        artifacts = [5, [5], {}, None, [{"path": "a"}], [{**made, "path": "../../a"}], [{**made, "path": 5}]]
+        artifacts += [[{**made, "sha256": "0" * 63}], [{**made, "size": -1}], [{**made, "size": "1"}]]
+        changes = [{"artifacts": value} for value in artifacts]
+        changes += [{"payload": value} for value in (5, [], None)] + [{"observed_version": {}}, {"from": {}}]
+        changes += [{"event": ""}, {"event": "a b"}, {"event": "error"}, {"kind": "log"}, {"message_id": 5}]
+        changes += [{"status": value} for value in (5, "A", "clarification", "failed")] + [{"task_id": None}]
+        changes += [{**failed, "payload": {**reason, name: None}} for name in reason]
+        needed = ("kind", "message_id", "correlation_id", "task_id", "from", "event", "status", "payload", "artifacts")
+        answered = self.answered(len(changes) + len(needed) + 2)
+        for number, (_, path) in enumerate(answered):
+            entry = json.loads(path.read_text())
+            if number < len(changes):
+                entry["event"].update(changes[number])
+            elif number < len(changes) + len(needed):
+                del entry["event"][needed[number - len(changes)]]
+            elif number == len(changes) + len(needed):
+                entry["event"] = {}
+            else:
+                entry["state"] = "started"
+            entry["acked"] = number % 2 == 0 or entry["state"] == "started"
+            path.write_text(json.dumps(entry))
+        self.assert_all_done_again(answered)
+
+    def test_a_folder_that_gets_into_the_place_of_an_entry_is_moved_aside_while_the_agent_lives(self):
+        agent, known, unknown = self.ready(), command("work", {"what": "a"}), command("work", {"what": "b"})
+        agent.ask(known)
+        self.folders.entry(known).unlink()
+        for message, count in ((known, 2), (unknown, 1)):
+            (self.folders.entry(message) / "deeper").mkdir(parents=True)
+            self.assertEqual(agent.ask(again(message))["payload"].get("count"), count)
+            self.assertEqual(agent.ask(again(message))["payload"].get("count"), count)
+        self.assertEqual([log["level"] for log in agent.logs], ["warn", "warn"])
+
+    def test_whatever_stands_in_the_place_of_the_staging_folder_goes(self):
+        agent, outside = self.ready(), self.folders.root / "outside"
+        (outside / "kept").mkdir(parents=True)
+        for place in (os.mkfifo, Path.touch, lambda path: path.symlink_to(outside), lambda path: path.symlink_to("no")):
+            message = command("work", {"what": len(os.listdir(self.folders.staging))})
+            place(self.folders.staged(message))
+            self.assertEqual(agent.ask(message)["payload"].get("files"), ["out"])
+        self.assertEqual(os.listdir(outside), ["kept"])
 
 
 class Leaving(AgentTest):
@@ -548,6 +642,38 @@ class BadLines(AgentTest):
         self.assert_refused(agent)
         self.assertEqual(agent.ask(command("work"))["status"], "success")
 
+    def test_there_is_an_answer_even_if_the_ids_of_the_command_fill_its_line(self):
+        agent = self.ready(HAPAX_HEARTBEAT_MS="1")
+        for name, action in [(name, action) for name in ("task_id", "snapshot") for action in ("work", "hold", "fly")]:
+            with self.subTest((name, action)):
+                room = 262_144 - len(canonical_json(command(action, {"gate": ""}, **{name: "t"}))) - 1
+                message = command(action, {"gate": ""}, **{name: "t" * (room + 1)})
+                self.assertEqual(len(canonical_json(message)) + 1, 262_144)
+                code = {"fly": "unknown_action", "hold": "exception"}.get(action, "too_large")
+                answer = agent.ask(message)
+                self.assert_failed(answer, code, code == "exception")
+                self.assertEqual(answer["task_id"], "" if name == "task_id" else "T-0001")
+                if code == "too_large":
+                    self.assert_same_answer(answer, agent.ask({**again(message), "correlation_id": "corr-"}))
+        self.assertEqual(agent.ask(command("work"))["status"], "success")
+        seen = len(agent.heartbeats)
+        while len(agent.heartbeats) == seen:
+            agent.ask(command("fly"))  # They go on.
+
+    def test_a_heartbeat_stays_short_whatever_it_is_about(self):
+        for size, shown in ((255, True), (256, False)):
+            agent, gate = self.ready(HAPAX_HEARTBEAT_MS="1"), self.gate()
+            message = agent.send(command("hold", {"gate": gate}, task_id="\u0001" * size))
+            self.assertEqual(agent.read_event()["event"], "progress")
+            while not (agent.heartbeats and agent.heartbeats[-1]["status"] == "busy"):
+                agent.ask(command("fly"))
+            beat = agent.heartbeats[-1]
+            self.assertEqual(beat.get("task_id"), message["task_id"] if shown else None)
+            self.assertLess(len(canonical_json(beat)), select.PIPE_BUF, "it fits into a pipe that takes anything")
+            self.release(message)
+            self.assertEqual(agent.answer_to(message)["task_id"], message["task_id"])
+            agent.kill()
+
     def test_half_a_line_at_the_end_is_never_executed(self):
         agent, message = self.ready(), command("work", {"what": "a"})
         agent.send_bytes(canonical_json(message).encode())
@@ -615,6 +741,58 @@ class Handlers(AgentTest):
         self.assertEqual("".join(piece["payload"]["text"] for piece in pieces), inputs["token"])
         self.assertNotIn("status", pieces[0])
 
+    def test_a_thread_that_the_work_left_behind_is_not_heard_after_the_answer(self):
+        agent, message = self.ready(), command("linger", {"times": 10_000})
+        agent.ask(message)
+        other = agent.send(command("chat", {"lines": 1_000, "token": "end"}))
+        events = [agent.read_event(), agent.read_event()]
+        self.assertEqual([event["correlation_id"] for event in events], [other["correlation_id"]] * 2)
+
+    def test_an_answer_waits_for_a_thread_that_is_about_to_speak(self):
+        said, speaks, may_end, goes_on = [], threading.Event(), threading.Event(), threading.Event()
+
+        class Listener:
+            workspace = Path("/")
+
+            def send_event(self, *_):
+                speaks.set()
+                may_end.wait(PATIENCE_S)
+                said.append("progress")
+
+        class Watched:
+            """A lock that tells when somebody has to wait for it."""
+
+            def __init__(self, lock):
+                self.lock = lock
+
+            def __enter__(self):
+                if not self.lock.acquire(blocking=False):
+                    goes_on.set()
+                    self.lock.acquire()
+
+            def __exit__(self, *_):
+                self.lock.release()
+
+        with mock.patch.object(threading, "Lock", lambda lock=threading.Lock(): Watched(lock)):
+            message = command("work")
+            task = hapax_agent.Task(Listener(), hapax_agent.Flight(message, message["idempotency_key"]), Path("/"))
+
+        def close():
+            task.close()
+            said.append("answer")
+            goes_on.set()
+
+        threads = [threading.Thread(target=target) for target in (task.progress, close)]
+        threads[0].start()
+        self.assertTrue(speaks.wait(PATIENCE_S))
+        threads[1].start()
+        self.assertTrue(goes_on.wait(PATIENCE_S))
+        may_end.set()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+        task.progress()
+        self.assertEqual(said, ["progress", "answer"])
+
     def test_a_failure_for_good_is_an_answer_that_is_kept(self):
         agent, message = self.ready(), command("fail", {"retryable": False})
         first = agent.ask(message)
@@ -632,7 +810,7 @@ class Handlers(AgentTest):
         agent = self.ready()
         for how, code in [
             ("raise", "exception"), ("exit", "exception"), ("nan", "exception"), ("late", "exception"),
-            ("huge", "too_large"),
+            ("huge", "too_large"), ("huge_event", "too_large"),
         ]:
             with self.subTest(how):
                 message = agent.send(command("misbehave", {"how": how}))

@@ -5,12 +5,14 @@ import os
 import re
 import shlex
 import signal
+import subprocess
+import sys
 import tempfile
 import unittest
 from pathlib import Path
 
 from hapax_agent import canonical_json, command_key, parse_json, snapshot_id
-from harness import HERE, Folders, Process, again, command
+from harness import HERE, PATIENCE_S, Folders, Process, again, command
 
 PAGE = (HERE.parents[1] / "docs" / "protocol.md").read_text("utf-8")
 SCHEMAS = HERE.parents[1] / "docs" / "schemas"
@@ -133,6 +135,103 @@ class Programs(unittest.TestCase):
                 ours = message["correlation_id"] if line == forged else ""
                 self.assertEqual(event["correlation_id"], ours)
             self.assertEqual(agent.ask(message)["status"], "success")
+
+    def test_what_has_two_meanings_or_none_is_refused(self):
+        for folders, start in self.each():
+            agent, message = start(), command("greet", {"name": "Ann"})
+            line = canonical_json(message)
+            odd = [line.replace('"name":', f'"name":"Bob",{second}:') for second in ('"name"', r'"n\u0061me"')]
+            values = (r'"\ud83d"', r'{"\ud83d":1}', "NaN", "1e400", "[" * 127 + "]" * 127, "[" * 100_000)
+            odd += [f'{{"unheard_of":{value},{line[1:]}' for value in values]
+            odd += [canonical_json([[name, message[name]] for name in message]), f"\ufeff{line}"]
+            for text in odd:
+                with self.subTest(text[:60]):
+                    agent.send_bytes(text.encode() + b"\n")
+                    self.assertEqual(agent.read_event()["payload"]["code"], "protocol")
+            self.assertFalse(folders.staged(message).exists())
+            agent.send_bytes(f'{{"unheard_of":{"[" * 126 + "]" * 126},{line[1:]}\n'.encode())
+            self.assertEqual(agent.answer_to(message)["status"], "success")
+
+    def test_a_command_that_lacks_a_field_is_refused(self):
+        for _, start in self.each():
+            agent, message = start(), command("greet", {"name": "Ann"})
+            required = [name for name in message if name not in ("kind", "priority")]
+            wrong = [{"inputs": []}, {"to": {}}, {"to": 5}, {"version": {}}, {"retry": {}}, {"expected_outputs": [5]}]
+            wrong += [{"expected_outputs": [{"path": "a"}]}, {"action": ""}, {"correlation_id": 7}, {"kind": []}]
+            for changed in [{**message, **more} for more in wrong]:
+                agent.send(changed)
+                self.assertEqual(agent.read_event()["payload"]["code"], "protocol", changed)
+            for name in required:
+                agent.send({key: value for key, value in message.items() if key != name})
+                event = agent.read_event()
+                self.assertEqual(event["payload"]["code"], "protocol", name)
+                self.assertEqual(event["correlation_id"], "" if name == "correlation_id" else message["correlation_id"])
+            for more in ({}, {"idempotency_key": message["idempotency_key"], "forget": "yes"}):
+                agent.send(ack := {"kind": "ack", **more})
+                self.assertEqual(agent.read_event()["payload"]["code"], "protocol", ack)
+            self.assertEqual(agent.ask(message)["status"], "success")
+
+    def test_keys_sort_by_utf16_and_digits_stay(self):
+        hard = {"name": "Ann", "\U0001f600": 1, "\ufb33": 2, "\uffff": [2**64 + 1, {"\u007f\u2028": "\u0001/<"}], "": 0}
+        for _, start in self.each():
+            event = start().ask(command("greet", hard, task_id="漢 😀"))
+            self.assertEqual((event["status"], event["task_id"]), ("success", "漢 😀"), event)
+
+    def test_what_is_not_the_senders_mistake_is_not_called_one(self):
+        for number, (folders, start) in enumerate(self.each()):
+            agent, message = start(), command("greet", {"nom": "Ann"})
+            failed = agent.ask(message)["payload"]
+            expected = [("inputs", False), ("exception", True)][number]
+            self.assertEqual((failed["code"], failed["retryable"]), expected)
+            self.assertEqual(agent.ask(again(message))["payload"], failed)
+            agent.ack(message)
+            self.assertEqual(agent.ask(command("fly"))["payload"]["code"], "unknown_action")
+            half = folders.staged(message) / "half"
+            half.mkdir(parents=True)
+            agent.ask(again(message))
+            self.assertFalse(half.exists(), "a failure that the engine has is tried again")
+
+    def test_the_answer_says_what_was_worked_on(self):
+        for _, start in self.each():
+            agent, message = start(), command("greet", {"name": "Ann"})
+            for asked in (message, again(message)):
+                self.assertEqual(agent.ask(asked)["observed_version"], message["version"])
+
+    def test_half_a_line_at_the_end_is_never_executed(self):
+        for folders, start in self.each():
+            agent, message = start(), command("greet", {"name": "Ann"})
+            agent.send_bytes(canonical_json(message).encode())
+            agent.close_input()
+            self.assertEqual(agent.read_event()["payload"]["code"], "protocol")
+            self.assertEqual(agent.wait(), 0)
+            self.assertFalse(folders.staged(message).exists())
+
+    def test_there_is_an_answer_even_if_an_id_fills_the_line_and_a_pipe_stands_in_the_way(self):
+        for folders, start in self.each():
+            agent = start()
+            for name in ("task_id", "snapshot"):
+                message = command("greet", {"name": "Ann"}, **{name: "t" * 261_600})
+                event = agent.ask(message)
+                self.assertEqual(event["payload"]["code"], "too_large", event["payload"])
+                self.assertEqual(event["task_id"], "" if name == "task_id" else message["task_id"])
+            message = command("greet", {"name": "Ann"})
+            os.mkfifo(folders.staged(message))
+            self.assertEqual(agent.ask(message)["status"], "success")
+
+    def test_when_the_engine_is_gone_they_end_with_success(self):
+        for folders, start in self.each():
+            message, environment = command("greet", {"name": "Ann"}), {"PYTHONPATH": str(HERE)}
+            program = [sys.executable, str(folders.root / "agent.py")]
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}
+            with subprocess.Popen(program, env=folders.environment(**environment), **pipes) as agent:
+                self.assertIn(b"heartbeat", agent.stdout.readline())
+                agent.stdout.close()
+                agent.stdin.write(canonical_json(message).encode() + b"\n")
+                self.assertEqual(agent.wait(PATIENCE_S), 0)
+            made = folders.staged(message) / "hello.txt"
+            os.utime(made, (LONG_AGO, LONG_AGO))
+            self.assertEqual(start().ask(again(message))["status"], "success")
+            self.assertEqual(made.stat().st_mtime, LONG_AGO, "the answer was kept")
 
     def test_they_end_with_success(self):
         for _, start in self.each():

@@ -2,9 +2,12 @@
 
 `review`; inputs: `round`, which makes every review new work. It answers `approved`, or `changes_requested` with
 findings: what was called, what came, what should have come. It writes no file.
+
+What a machine does to a review is no verdict on the code: one that is killed, or short of memory, may be tried again.
 """
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +19,13 @@ from hapax_agent import Agent, Failed  # noqa: E402
 MODULE = "src/roman.py"
 MAX_FINDINGS = 20
 LIMIT_S = 60
+"""Seconds that the code may compute: its own, however busy the machine is."""
+
+PATIENCE_S = 600
+"""Seconds of the clock."""
+
+DISTURBED = 75
+"""How a runner ends that lacked something of the machine's."""
 
 PLACES = [
     ["", "I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX"],
@@ -25,21 +35,32 @@ PLACES = [
 ]
 
 RUNNER = """\
-import contextlib, io, json, sys
+import contextlib, errno, io, json, resource, sys
+
+LACKS = (errno.EAGAIN, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC)
+
+def lacks(error):
+    return isinstance(error, MemoryError) or isinstance(error, OSError) and error.errno in LACKS
 
 def call(function, argument):
     try:
         return ["gives", function(argument)]
     except Exception as error:
+        if lacks(error):
+            raise
         return ["raises", type(error).__name__]
 
-source, calls = json.load(sys.stdin)
+limit_s, disturbed, source, calls = json.load(sys.stdin)
+resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s + 1))
+print("begun", flush=True)
 with contextlib.redirect_stdout(io.StringIO()):
     module = {"__name__": "reviewed"}
     try:
         exec(compile(source, "the module", "exec"), module)
         answer = [call(module.get(name), argument) for name, argument in calls]
     except BaseException as error:
+        if lacks(error):
+            sys.exit(disturbed)
         answer = f"{type(error).__name__}: {error}"
 print(json.dumps(answer, default=repr))
 """
@@ -101,13 +122,27 @@ def read(task):
 
 
 def run(source, calls):
-    """What came of each call, or why there is nothing."""
-    command, text = [sys.executable, "-I", "-B", "-c", RUNNER], json.dumps([source, calls])
+    """What came of each call, or why there is nothing. It is the code's own doing, or no verdict at all."""
+    command, text = [sys.executable, "-I", "-B", "-c", RUNNER], json.dumps([LIMIT_S, DISTURBED, source, calls])
     try:
-        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=LIMIT_S)
+        pipes = {"input": text, "capture_output": True, "text": True, "errors": "backslashreplace"}
+        done = subprocess.run(command, timeout=PATIENCE_S, **pipes)
     except subprocess.TimeoutExpired:
-        return f"it takes longer than {LIMIT_S} s"
-    return json.loads(done.stdout) if done.returncode == 0 else f"it ended with {done.returncode}"
+        raise Failed("disturbed", f"the module is not done after {PATIENCE_S} s", retryable=True) from None
+    if done.returncode == -signal.SIGXCPU:
+        return f"it computes for longer than {LIMIT_S} s"
+    begun, _, answer = done.stdout.partition("\n")
+    if done.returncode < 0 or done.returncode == DISTURBED or begun != "begun":
+        raise Failed("disturbed", f"the module could not be run: {how_it_ended(done)}", retryable=True)
+    try:
+        return json.loads(answer)
+    except ValueError:
+        return f"it ended with {done.returncode}"
+
+
+def how_it_ended(done):
+    code = done.returncode
+    return f"signal {-code} ended it" if code < 0 else f"it ended with {code} and {done.stderr[-200:]!r}"
 
 
 def finding(case, got):
