@@ -159,10 +159,24 @@ impl Cache {
             entries.states.insert(key.into(), (State::Started, false))
         };
         let written = self.write(key, State::Started, false, None);
-        if written.is_err() && before.is_none() {
-            lock(&self.entries).lose(key);
+        if written.is_err() {
+            self.put_back(key, before);
         }
         written.map(|()| matches!(before, Some((State::Started, _))))
+    }
+
+    /// Nothing began after all.
+    fn put_back(&self, key: &str, before: Option<(State, bool)>) {
+        let mut entries = lock(&self.entries);
+        match before {
+            None => entries.lose(key),
+            Some((state, acked)) => {
+                entries.states.insert(key.into(), (state, acked));
+                if acked {
+                    entries.acked.push_back(key.into());
+                }
+            }
+        }
     }
 
     /// An answer that is known is no use any more: the command is done again.
@@ -188,9 +202,7 @@ impl Cache {
         let Some(staging) = self.staging.as_ref().map(|folder| staging_of(folder, key)) else {
             return Ok(());
         };
-        if let Err(error) = fs::remove_dir_all(&staging)
-            && error.kind() != io::ErrorKind::NotFound
-        {
+        if let Err(error) = clear(&staging) {
             eprintln!("`{}` can't be removed: {error}", staging.display());
         }
         Ok(())
@@ -264,6 +276,16 @@ impl Cache {
     }
 }
 
+/// Removes a staging folder, whatever stands in its place.
+pub(crate) fn clear(folder: &Path) -> io::Result<()> {
+    let removed = match fs::symlink_metadata(folder) {
+        Ok(meta) if !meta.is_dir() => fs::remove_file(folder),
+        Ok(_) => fs::remove_dir_all(folder),
+        Err(error) => Err(error),
+    };
+    removed.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
+}
+
 fn is_hex(text: &str) -> bool {
     (1..=128).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
@@ -288,7 +310,10 @@ fn load(folder: &Path) -> Result<Entries, Error> {
     for file in fs::read_dir(folder).map_err(failed)? {
         let path = file.map_err(failed)?.path();
         if path.extension().is_some_and(|extension| extension == "tmp") {
-            remove(&path)?;
+            match is_file(&path) {
+                true => remove(&path)?,
+                false => move_aside(&path, "it is no file")?,
+            }
             continue;
         }
         let name =
@@ -308,24 +333,46 @@ fn load(folder: &Path) -> Result<Entries, Error> {
 
 /// An entry; `None`: it is gone, or can't be understood. Then it is moved aside, for a person to look at.
 fn read(path: &Path, key: &str) -> Result<Option<Entry>, Error> {
-    let failed = |error| Error::ledger(path, error);
-    let text = match fs::read(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        text => text.map_err(failed)?,
-    };
+    if fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+        return Ok(None);
+    }
+    // A pipe would have us wait for ever, and a link may lead anywhere.
+    if !is_file(path) {
+        return move_aside(path, "it is no file").map(|()| None);
+    }
+    let text = fs::read(path).map_err(|error| Error::ledger(path, error))?;
     let reason = match serde_json::from_slice::<Entry>(&text) {
         Ok(entry) if entry.is_of(key) => return Ok(Some(entry)),
         Ok(_) => "it is no entry for this key".into(),
         Err(error) => error.to_string(),
     };
+    move_aside(path, &reason).map(|()| None)
+}
+
+fn is_file(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|meta| meta.is_file())
+}
+
+/// For a person to look at. What was moved there before goes, unless it is a folder.
+fn move_aside(path: &Path, reason: &str) -> Result<(), Error> {
     eprintln!("`{}` counts as absent: {reason}", path.display());
-    fs::rename(path, path.with_extension("json.corrupt")).map_err(failed)?;
-    Ok(None)
+    let named = |end: &str| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(end);
+        PathBuf::from(name)
+    };
+    let aside = named(".corrupt");
+    let aside = if aside.is_dir() { named(&format!(".{}.corrupt", uuid::Uuid::now_v7())) } else { aside };
+    fs::rename(path, aside).map_err(|error| Error::ledger(path, error))
 }
 
 impl Entry {
     fn is_of(&self, key: &str) -> bool {
-        self.v == VERSION && self.key == key && (self.state == State::Started || self.event.is_some())
+        let is_whole = match self.state {
+            State::Started => !self.acked,
+            State::Done => self.event.as_ref().is_some_and(Event::is_terminal),
+        };
+        self.v == VERSION && self.key == key && is_whole
     }
 }
 
@@ -338,11 +385,18 @@ fn remove(path: &Path) -> Result<(), Error> {
 
 /// The old content or the new one, and durable when this returns.
 pub(crate) fn write_atomically<T: Serialize>(path: &Path, value: &T) -> io::Result<()> {
-    let aside = path.with_extension("tmp");
-    let mut file = File::create(&aside)?;
-    file.write_all(&serde_json::to_vec(value)?)?;
-    file.sync_all()?;
-    fs::rename(&aside, path)?;
+    // A name of its own: whatever stands at a fixed one might be no file.
+    let aside = path.with_extension(format!("{}.tmp", uuid::Uuid::now_v7()));
+    let mut file = File::create_new(&aside)?;
+    let written = file
+        .write_all(&serde_json::to_vec(value)?)
+        .and_then(|()| file.sync_all())
+        .and_then(|()| fs::rename(&aside, path));
+    if written.is_err() {
+        // It goes at the next start if it doesn't now.
+        let _ = fs::remove_file(&aside);
+    }
+    written?;
     File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
 }
 
@@ -442,6 +496,23 @@ mod tests {
             assert_eq!(cache.begin("ik:01").unwrap(), Cached::New, "{text}");
             assert!(aside.exists());
         }
+    }
+
+    #[test]
+    fn what_is_no_file_counts_as_absent_and_is_moved_aside() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::create_dir(at("01.json")).unwrap();
+        std::os::unix::fs::symlink("nowhere", at("02.json")).unwrap();
+        fs::create_dir(at("03.tmp")).unwrap();
+        fs::create_dir(at("01.json.corrupt")).unwrap();
+        let cache = Cache::open(folder.path()).unwrap();
+        assert!(cache.is_empty());
+        for key in ["ik:01", "ik:02"] {
+            assert_eq!(cache.begin(key).unwrap(), Cached::New);
+            cache.finish(key, &event("success")).unwrap();
+        }
+        assert!(at("02.json.corrupt").is_symlink() && at("03.tmp.corrupt").is_dir());
     }
 
     #[test]

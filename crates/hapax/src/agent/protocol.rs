@@ -96,7 +96,7 @@ pub struct Attempt {
 const MOST_CORRELATION_CHARS: usize = 255;
 
 /// The characters of a task's id that is given back though its line can't be read.
-const MOST_TASK_CHARS: usize = 4000;
+pub(crate) const MOST_TASK_CHARS: usize = 4000;
 
 fn default_priority() -> i64 {
     5

@@ -4,7 +4,9 @@
 
 use super::{
     super::{
-        Cache, Error, Workspace, clock_text,
+        Cache, Error, Workspace,
+        cache::clear,
+        clock_text,
         desk::message_id,
         frame::Frame,
         install::{Delivery, staging_of},
@@ -12,7 +14,6 @@ use super::{
     },
     empty_object,
     out::{Out, cut},
-    staged,
 };
 use crate::clock;
 use hapax_core::{json::Json, limits};
@@ -168,8 +169,15 @@ impl Place {
         }
     }
 
+    /// What is too long to be repeated is left out, so that there is an answer in any case.
     pub(crate) fn failed(&self, command: &Command, failure: &Failure) -> Event {
-        self.event(command, "error", Some("failed"), reason(failure), vec![])
+        let event = self.event(command, "error", Some("failed"), reason(failure), vec![]);
+        let is_short = |text: &str| text.chars().count() <= protocol::MOST_TASK_CHARS;
+        Event {
+            task_id: Some(event.task_id).filter(|id| is_short(id)).unwrap_or_default(),
+            observed_version: event.observed_version.filter(|version| is_short(&version.snapshot_id)),
+            ..event
+        }
     }
 
     /// Answers a line that can't be read. It is the sender's mistake, not the agent's.
@@ -239,7 +247,7 @@ impl Place {
                 return Ok(Recalled::Answer(event));
             }
         }
-        staged::empty(&folder)?;
+        clear(&folder).map_err(|error| Error::workspace(&folder, error))?;
         let was_cut_off = self.cache.start(key)?;
         fs::create_dir_all(&folder).map_err(|error| Error::workspace(&folder, error))?;
         Ok(Recalled::Begun { was_cut_off })

@@ -82,19 +82,6 @@ impl<'a> Staged<'a> {
     }
 }
 
-/// Removes a command's staging folder, whatever stands in its place.
-pub(super) fn empty(folder: &Path) -> Result<(), Error> {
-    let removed = match fs::symlink_metadata(folder) {
-        Ok(meta) if !meta.is_dir() => fs::remove_file(folder),
-        Ok(_) => fs::remove_dir_all(folder),
-        Err(error) => Err(error),
-    };
-    match removed {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::workspace(folder, error)),
-        _ => Ok(()),
-    }
-}
-
 fn about(path: &str, reason: Refused) -> Error {
     match reason {
         Refused::Io(error) => Error::workspace(path, error),

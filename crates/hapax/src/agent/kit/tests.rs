@@ -238,6 +238,16 @@ fn an_answer_leaves_room_for_a_longer_correlation_id() {
 }
 
 #[test]
+fn a_command_with_a_task_of_any_length_has_an_answer() {
+    let task_id = "t".repeat(limits::AGENT_LINE_BYTES - 1000);
+    let idempotency_key = command_key("work", &task_id, "snap-1", b"{}", b"[]").unwrap().to_string();
+    let command = Command { task_id, idempotency_key, ..command("a") };
+    let events = Bench::new().live(&[frame::line(&command).unwrap()], |_| Ok(Answer::success()));
+    assert_eq!((events.len(), &*events[0].correlation_id, &*events[0].task_id), (1, "a", ""));
+    assert_eq!(events[0].failure().unwrap().code, "too_large");
+}
+
+#[test]
 fn a_long_token_is_shown_in_pieces() {
     let bench = Bench::new();
     let text = "é\u{1}".repeat(100_000);
