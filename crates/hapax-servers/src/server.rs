@@ -45,8 +45,8 @@ pub(crate) struct Extras {
 /// A running server, or one that was killed and can be restarted. Dropped, it is killed and its folder removed; the same
 /// happens when this process ends in any other way, even by SIGKILL.
 ///
-/// [`Postgres`](crate::Postgres), [`MariaDb`](crate::MariaDb), [`Redis`](crate::Redis) and [`Nats`](crate::Nats) lead here,
-/// so a test can be written for several:
+/// [`Postgres`](crate::Postgres), [`MariaDb`](crate::MariaDb), [`Redis`](crate::Redis), [`Nats`](crate::Nats) and
+/// [`RabbitMq`](crate::RabbitMq) lead here, so a test can be written for several:
 ///
 /// ```no_run
 /// use hapax_servers::{MariaDb, Postgres, Server, ServerError, sql};
@@ -264,7 +264,8 @@ fn launch(
 
 /// Whether a server's log says that somebody else listens on its port.
 fn is_port_taken(log: &str) -> bool {
-    log.to_lowercase().contains("address already in use")
+    let log = log.to_lowercase();
+    log.contains("address already in use") || log.contains("eaddrinuse")
 }
 
 fn wait_until_ready(

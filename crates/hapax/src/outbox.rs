@@ -8,23 +8,35 @@
 //! | `relay` | claims, delivers in order, marks |
 //! | `delivery` | a message on its way, as itself or as a CloudEvent |
 //! | `failed` | why a message wasn't taken, and what the relay does then |
-//! | `file`, `stdout`, `nats` | ready sinks; brokers behind a feature each |
+//! | `file`, `stdout`, `nats`, `rabbitmq`, `redis`, `webhook` | ready sinks; those of brokers behind a feature each |
 
 mod delivery;
 mod failed;
 mod file;
 #[cfg(feature = "nats")]
 mod nats;
+#[cfg(feature = "rabbitmq")]
+mod rabbitmq;
+#[cfg(feature = "redis")]
+mod redis;
 mod relay;
 mod stdout;
+#[cfg(feature = "webhook")]
+mod webhook;
 
 pub use delivery::Delivery;
 pub use failed::SinkError;
 pub use file::FileSink;
 #[cfg(feature = "nats")]
 pub use nats::{NatsSink, NatsStream};
+#[cfg(feature = "rabbitmq")]
+pub use rabbitmq::RabbitSink;
+#[cfg(feature = "redis")]
+pub use redis::RedisSink;
 pub use relay::{Delivered, Relay};
 pub use stdout::StdoutSink;
+#[cfg(feature = "webhook")]
+pub use webhook::WebhookSink;
 
 use futures::future::BoxFuture;
 use hapax_core::limits;
