@@ -121,7 +121,7 @@ impl NatsSink {
     }
 
     /// The stream that takes a topic. One whose duplicate window is shorter than relays need stores a message twice when it
-    /// is delivered late again; `hapax doctor --relay-to nats://…` looks, too.
+    /// is delivered late again; `hapax doctor --nats nats://…` looks, too.
     ///
     /// ```no_run
     /// # #[tokio::main]

@@ -1,6 +1,6 @@
 //! NATS JetStream.
 
-use crate::shop::{EACH, IMPATIENT, Shop, Told, Trouble, assert_whole, befall, eager, told};
+use crate::shop::{EACH, IMPATIENT, Shop, Told, Trouble, assert_whole, befall, eager, message, told};
 use async_nats::jetstream::{
     self, Context,
     stream::{Config, DiscardPolicy, Stream},
@@ -69,27 +69,19 @@ async fn a_topic_that_nats_does_not_take_waits_alone_and_loses_nothing() {
     shop.sell("order").await;
     let sink = NatsSink::connect(&server.url()).await.unwrap().timeout(IMPATIENT);
     let (relay, watch) = shop.relay(eager(), sink);
-    // All of the good ones, and what there was room for.
-    watch.until_taken(EACH as usize + 3).await;
+    watch.until_sent("good.a", EACH as usize).await;
+    watch.until_sent("full.a", 3).await;
     assert_eq!(held(&good.unwrap()).await.len(), EACH as usize);
     // More failures than a refused message may have, for both that wait.
-    for words in ["maximum messages exceeded", "no stream takes the subject `late.a` [HX0074]"] {
-        while watch.failures().iter().filter(|failure| failure.contains(words)).count() < 5 {
-            watch.until_failed(watch.failures().len()).await;
-        }
-    }
+    watch.until_said("maximum messages exceeded", 5).await;
+    watch.until_said("no stream takes the subject `late.a` [HX0074]", 5).await;
     let late = jetstream.create_stream(config("late")).await.unwrap();
-    for round in 1.. {
-        let (taken, room) = (held(&full).await, EACH as usize - 3 * round);
-        assert_eq!(taken.iter().map(|told| told.number).collect::<Vec<_>>().len(), 3);
+    for room in [6, 8] {
+        assert_eq!(held(&full).await.len(), 3);
         full.purge().await.unwrap();
-        let more = EACH as usize + 3 * round + room.min(3);
-        watch.until_taken(more).await;
-        if room <= 3 {
-            break;
-        }
+        watch.until_sent("full.a", room).await;
     }
-    watch.until_taken(3 * EACH as usize).await;
+    watch.until_sent("late.a", EACH as usize).await;
     let numbers: Vec<u64> = held(&late).await.iter().map(|told| told.number).collect();
     assert_eq!(numbers, (0..EACH).collect::<Vec<_>>());
     while shop.in_state(MessageState::Dead).await.len() < EACH as usize {
@@ -115,7 +107,7 @@ async fn nats_stores_an_id_once_with_its_trace_and_says_how_long_it_knows_it() {
         jetstream.create_stream(short).await.unwrap(),
     );
     let sink = NatsSink::connect(&url).await.unwrap().prefix("shop.").timeout(IMPATIENT);
-    let message = message("a");
+    let message = message("a", 7);
     let event = Delivery { event_source: Some("/shop".into()), ..message.clone() };
     for delivery in [&event, &message, &event] {
         sink.publish(delivery).await.unwrap();
@@ -137,16 +129,4 @@ async fn nats_stores_an_id_once_with_its_trace_and_says_how_long_it_knows_it() {
     for error in [denied, unreadable] {
         assert!(error.is_unavailable() && !format!("{error} {error:?}").contains("t0ps3cret"), "{error:?}");
     }
-}
-
-/// A message made by hand.
-fn message(topic: &str) -> Delivery {
-    use hapax::core::{
-        id::{Namespace, RunId, RunKey},
-        json::Json,
-    };
-    let run = RunKey { namespace: Namespace::default(), run: RunId::new("order").unwrap() };
-    let payload = Json::of(&7).unwrap();
-    let (id, topic, key) = ("msg:1".into(), topic.into(), "key".into());
-    Delivery { id, topic, key, payload, run, step: 1, refused: 0, event_source: None }
 }

@@ -3,6 +3,10 @@
 use futures::future::BoxFuture;
 use hapax::{
     Ctx, Engine, Flow,
+    core::{
+        id::{Namespace, RunId, RunKey},
+        json::Json,
+    },
     outbox::{Delivery, Relay, RelayOptions, Sink, SinkError},
     prelude::*,
     store::outbox::{MessageState, OutboxFilter, OutboxRecord},
@@ -19,6 +23,8 @@ use tokio::{sync::watch, task::block_in_place};
 
 /// How many messages a run sends to each topic.
 pub(crate) const EACH: u64 = 8;
+/// What takes so long never comes.
+const GIVE_UP: Duration = Duration::from_secs(60);
 /// How long sinks wait here: so short that a test needn't wait long for their impatience.
 pub(crate) const IMPATIENT: Duration = Duration::from_millis(400);
 
@@ -87,8 +93,8 @@ pub(crate) fn eager() -> RelayOptions {
 /// What a relay's sink was asked and answered.
 #[derive(Clone)]
 pub(crate) struct Watch {
-    /// The ids that were acknowledged.
-    taken: watch::Sender<BTreeSet<String>>,
+    /// The ids that were acknowledged, with their topics.
+    taken: watch::Sender<BTreeMap<String, String>>,
     /// Deliveries that failed, as they said.
     failed: watch::Sender<Vec<String>>,
     /// From so many on no more is delivered.
@@ -97,7 +103,7 @@ pub(crate) struct Watch {
 
 impl Default for Watch {
     fn default() -> Self {
-        let (taken, failed, most) = (BTreeSet::new(), vec![], usize::MAX);
+        let (taken, failed, most) = (BTreeMap::new(), vec![], usize::MAX);
         Self {
             taken: watch::Sender::new(taken),
             failed: watch::Sender::new(failed),
@@ -106,14 +112,33 @@ impl Default for Watch {
     }
 }
 
+/// Waits for something that must come one day; a mistake shall not hang for ever.
+async fn until<T: std::fmt::Debug>(news: &watch::Sender<T>, holds: impl FnMut(&T) -> bool) {
+    let mut heard = news.subscribe();
+    let came = tokio::time::timeout(GIVE_UP, heard.wait_for(holds)).await.map(|heard| drop(heard.unwrap()));
+    assert!(came.is_ok(), "it never came: {:?}", news.borrow());
+}
+
 impl Watch {
     pub(crate) async fn until_taken(&self, messages: usize) {
-        self.taken.subscribe().wait_for(|taken| taken.len() >= messages).await.unwrap();
+        until(&self.taken, |taken| taken.len() >= messages).await;
+    }
+
+    /// Waits until so many messages to a topic have been taken.
+    pub(crate) async fn until_sent(&self, topic: &str, messages: usize) {
+        let to = |taken: &BTreeMap<String, String>| taken.values().filter(|other| *other == topic).count();
+        until(&self.taken, |taken| to(taken) >= messages).await;
     }
 
     /// Waits for a failure after those that have been seen.
     pub(crate) async fn until_failed(&self, seen: usize) {
-        self.failed.subscribe().wait_for(|failed| failed.len() > seen).await.unwrap();
+        until(&self.failed, |failed| failed.len() > seen).await;
+    }
+
+    /// Waits until so many failures have said these words.
+    pub(crate) async fn until_said(&self, words: &str, times: usize) {
+        let said = |failed: &Vec<String>| failed.iter().filter(|text| text.contains(words)).count() >= times;
+        until(&self.failed, said).await;
     }
 
     pub(crate) fn failures(&self) -> Vec<String> {
@@ -137,7 +162,10 @@ impl<S: Sink> Sink for Watched<S> {
             self.watch.most.subscribe().wait_for(held).await.unwrap();
             let published = self.sink.publish(message).await;
             match &published {
-                Ok(()) => self.watch.taken.send_modify(|taken| drop(taken.insert(message.id.clone()))),
+                Ok(()) => self
+                    .watch
+                    .taken
+                    .send_modify(|taken| drop(taken.insert(message.id.clone(), message.topic.clone()))),
                 Err(error) => self.watch.failed.send_modify(|failed| failed.push(error.to_string())),
             }
             published
@@ -248,4 +276,12 @@ pub(crate) async fn assert_whole(shop: &Shop, arrived: &[Told]) {
     for (channel, numbers) in firsts {
         assert_eq!(numbers, (0..EACH).collect::<Vec<_>>(), "{channel:?}");
     }
+}
+
+/// A message made by hand.
+pub(crate) fn message(topic: &str, number: u64) -> Delivery {
+    let run = RunKey { namespace: Namespace::default(), run: RunId::new("order").unwrap() };
+    let (id, topic, key) = (format!("msg:{number}"), topic.into(), "key".into());
+    let payload = Json::of(&number).unwrap();
+    Delivery { id, topic, key, payload, run, step: 1, refused: 0, event_source: None }
 }
