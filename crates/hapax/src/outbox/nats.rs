@@ -14,6 +14,7 @@ use async_nats::{
 };
 use futures::future::BoxFuture;
 use hapax_core::{canary, error::code, limits};
+use percent_encoding::percent_decode_str;
 use std::{fmt, time::Duration};
 
 /// Publishes each message to JetStream, with its id as `Nats-Msg-Id`, and waits until the stream has it. Behind the feature
@@ -79,14 +80,18 @@ impl NatsSink {
     /// Connects to a server, or to one of several with commas between them: `nats://user:password@host:port`, or
     /// `nats://token@host:port`; `tls://` demands TLS. A server that is down is no error, and is tried again and again.
     pub async fn connect(urls: &str) -> Result<Self, SinkError> {
-        let addresses: Result<Vec<ServerAddr>, _> = urls.split(',').map(str::parse).collect();
+        let parsed: Option<Vec<ServerAddr>> =
+            urls.split(',').map(|url| url.parse().ok().filter(is_of_nats)).collect();
         // The library's own words may repeat the address, and with it the password.
         let unfit = || SinkError::unavailable("its address is not one of NATS, nats://host:port");
-        let addresses = addresses.map_err(|_| unfit().under(code::SINK_INVALID))?;
-        let token =
-            addresses.iter().find(|address| address.password().is_none()).and_then(ServerAddr::username);
+        let addresses = parsed.ok_or_else(|| unfit().under(code::SINK_INVALID))?;
         let options = ConnectOptions::new().retry_on_initial_connect().name("hapax relay");
-        let options = token.map(|token| token.to_owned()).into_iter().fold(options, ConnectOptions::token);
+        let options =
+            addresses.iter().find_map(login).into_iter().fold(options, |options, login| match login {
+                (user, Some(password)) => options.user_and_password(user, password),
+                (token, None) => options.token(token),
+            });
+        let addresses: Vec<ServerAddr> = addresses.into_iter().map(without_login).collect();
         let client = options.connect(addresses).await;
         Ok(Self::new(client.map_err(|error| SinkError::unavailable(error.kind().to_string()))?))
     }
@@ -197,6 +202,22 @@ impl NatsSink {
             let _ = client.force_reconnect().await;
         });
     }
+}
+
+fn is_of_nats(address: &ServerAddr) -> bool {
+    matches!(address.scheme(), "nats" | "tls") && !address.host().is_empty()
+}
+
+/// The user and password of an address, or the token. The library leaves them where they are.
+fn login(address: &ServerAddr) -> Option<(String, Option<String>)> {
+    let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
+    address.username().map(|user| (decoded(user), address.password().map(decoded)))
+}
+
+fn without_login(address: ServerAddr) -> ServerAddr {
+    let (scheme, host, port) = (address.scheme(), address.host(), address.port());
+    let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+    format!("{scheme}://{host}:{port}").parse().unwrap_or(address)
 }
 
 fn headers(message: &Delivery) -> HeaderMap {

@@ -103,7 +103,7 @@ impl RabbitSink {
         let (exchange, key, body) = (exchange?, key?, message.body()?);
         let sent = tokio::time::timeout(self.timeout, self.send(exchange, key, message, &body)).await;
         let confirmation = match sent {
-            Ok(outcome) => outcome.map_err(failed)?,
+            Ok(outcome) => outcome?,
             Err(_) => {
                 self.hang_up();
                 return Err(SinkError::unavailable(format!(
@@ -121,11 +121,12 @@ impl RabbitSink {
         key: ShortString,
         message: &Delivery,
         body: &[u8],
-    ) -> Result<Confirmation, Error> {
-        let channel = self.channel().await?;
+    ) -> Result<Confirmation, SinkError> {
+        // Whoever may not connect is told in the same words as whoever may not publish.
+        let channel = self.channel().await.map_err(SinkError::unavailable)?;
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
-        let confirmation =
-            channel.basic_publish(exchange, key, options, body, properties(message)).await?.await?;
+        let sent = channel.basic_publish(exchange, key, options, body, properties(message)).await;
+        let confirmation = sent.map_err(failed)?.await.map_err(failed)?;
         self.line.lock().await.idle.push(channel);
         Ok(confirmation)
     }

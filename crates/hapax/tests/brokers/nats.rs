@@ -100,7 +100,8 @@ async fn a_topic_that_nats_does_not_take_waits_alone_and_loses_nothing() {
 async fn nats_stores_an_id_once_with_its_trace_and_says_how_long_it_knows_it() {
     let server = Nats::start_with(&["--user", "me", "--pass", "s3cr3t"]).unwrap();
     let url = server.url().replace("nats://", "nats://me:s3cr3t@");
-    let jetstream = jetstream(&url).await;
+    let options = async_nats::ConnectOptions::with_user_and_password("me".into(), "s3cr3t".into());
+    let jetstream = jetstream::new(options.connect(server.url()).await.unwrap());
     let short = Config { duplicate_window: Duration::from_secs(5), ..config("short") };
     let (stream, _) = (
         jetstream.create_stream(config("shop")).await.unwrap(),
