@@ -23,6 +23,8 @@ use tokio::{sync::watch, task::block_in_place};
 
 /// How many messages a run sends to each topic.
 pub(crate) const EACH: u64 = 8;
+/// How often it is seen whether anything can still come.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// What takes so long never comes.
 const GIVE_UP: Duration = Duration::from_secs(60);
 /// How long sinks wait here: so short that a test needn't wait long for their impatience.
@@ -73,15 +75,19 @@ impl Shop {
     }
 
     pub(crate) async fn in_state(&self, state: MessageState) -> Vec<OutboxRecord> {
-        let filter = OutboxFilter { states: vec![state], limit: usize::MAX, ..OutboxFilter::default() };
-        self.engine.outbox(filter).await.unwrap()
+        in_state(&self.engine, state).await
     }
 
     pub(crate) fn relay<S: Sink>(&self, options: RelayOptions, sink: S) -> (Relay, Watch) {
-        let watch = Watch::default();
+        let watch = Watch::new(self.engine.clone());
         let watched = Watched { sink, watch: watch.clone() };
         (self.engine.relay(options, watched).unwrap(), watch)
     }
+}
+
+async fn in_state(engine: &Engine, state: MessageState) -> Vec<OutboxRecord> {
+    let filter = OutboxFilter { states: vec![state], limit: usize::MAX, ..OutboxFilter::default() };
+    engine.outbox(filter).await.unwrap()
 }
 
 /// A relay that tries again soon, and soon takes a message for poison.
@@ -93,6 +99,7 @@ pub(crate) fn eager() -> RelayOptions {
 /// What a relay's sink was asked and answered.
 #[derive(Clone)]
 pub(crate) struct Watch {
+    engine: Engine,
     /// The ids that were acknowledged, with their topics.
     taken: watch::Sender<BTreeMap<String, String>>,
     /// Deliveries that failed, as they said.
@@ -101,44 +108,53 @@ pub(crate) struct Watch {
     most: watch::Sender<usize>,
 }
 
-impl Default for Watch {
-    fn default() -> Self {
+impl Watch {
+    fn new(engine: Engine) -> Self {
         let (taken, failed, most) = (BTreeMap::new(), vec![], usize::MAX);
         Self {
+            engine,
             taken: watch::Sender::new(taken),
             failed: watch::Sender::new(failed),
             most: watch::Sender::new(most),
         }
     }
-}
 
-/// Waits for something that must come one day; a mistake shall not hang for ever.
-async fn until<T: std::fmt::Debug>(news: &watch::Sender<T>, holds: impl FnMut(&T) -> bool) {
-    let mut heard = news.subscribe();
-    let came = tokio::time::timeout(GIVE_UP, heard.wait_for(holds)).await.map(|heard| drop(heard.unwrap()));
-    assert!(came.is_ok(), "it never came: {:?}", news.borrow());
-}
+    /// Waits for news that must come one day. It doesn't come any more once no message waits: then something was lost.
+    async fn until<T: std::fmt::Debug>(&self, news: &watch::Sender<T>, holds: impl Fn(&T) -> bool) {
+        let mut heard = news.subscribe();
+        let came = async {
+            while tokio::time::timeout(LOOK_AGAIN, heard.wait_for(&holds)).await.is_err() {
+                let nothing_waits = in_state(&self.engine, MessageState::Pending).await.is_empty();
+                assert!(
+                    !nothing_waits || holds(&*news.borrow()),
+                    "nothing waits any more: {:?}",
+                    news.borrow()
+                );
+            }
+        };
+        let in_time = tokio::time::timeout(GIVE_UP, came).await.is_ok();
+        assert!(in_time, "it never came: {:?}", news.borrow());
+    }
 
-impl Watch {
     pub(crate) async fn until_taken(&self, messages: usize) {
-        until(&self.taken, |taken| taken.len() >= messages).await;
+        self.until(&self.taken, |taken| taken.len() >= messages).await;
     }
 
     /// Waits until so many messages to a topic have been taken.
     pub(crate) async fn until_sent(&self, topic: &str, messages: usize) {
         let to = |taken: &BTreeMap<String, String>| taken.values().filter(|other| *other == topic).count();
-        until(&self.taken, |taken| to(taken) >= messages).await;
+        self.until(&self.taken, |taken| to(taken) >= messages).await;
     }
 
     /// Waits for a failure after those that have been seen.
     pub(crate) async fn until_failed(&self, seen: usize) {
-        until(&self.failed, |failed| failed.len() > seen).await;
+        self.until(&self.failed, |failed| failed.len() > seen).await;
     }
 
     /// Waits until so many failures have said these words.
     pub(crate) async fn until_said(&self, words: &str, times: usize) {
         let said = |failed: &Vec<String>| failed.iter().filter(|text| text.contains(words)).count() >= times;
-        until(&self.failed, said).await;
+        self.until(&self.failed, said).await;
     }
 
     pub(crate) fn failures(&self) -> Vec<String> {
