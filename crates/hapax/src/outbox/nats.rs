@@ -27,11 +27,11 @@ use std::{fmt, time::Duration};
 /// A stream must take the subject. Until there is one, or while it is full, the topic waits and others go on. The stream
 /// drops what it already has by the id, within its duplicate window: [`stream`](Self::stream) tells how long that is.
 ///
-/// ```no_run
+/// ```
 /// # #[tokio::main]
 /// # async fn main() -> hapax::Result<()> {
 /// use hapax::outbox::{NatsSink, RelayOptions};
-/// let engine = hapax::Engine::open("orders.db").await?;
+/// # let engine = hapax::Engine::open("memory:").await?;
 /// let sink = NatsSink::connect("nats://127.0.0.1:4222").await?.prefix("shop.");
 /// let relay = engine.relay(RelayOptions::default().topics(["orders"]), sink)?; // to the subject `shop.orders`
 /// # relay.stop().await;

@@ -27,11 +27,11 @@ use tokio::sync::Mutex;
 /// RabbitMQ doesn't know ids: whoever receives must drop what comes again. Queues should be durable, best of all quorum
 /// queues: then what was confirmed survives a crash.
 ///
-/// ```no_run
+/// ```
 /// # #[tokio::main]
 /// # async fn main() -> hapax::Result<()> {
 /// use hapax::outbox::{RabbitSink, RelayOptions};
-/// let engine = hapax::Engine::open("orders.db").await?;
+/// # let engine = hapax::Engine::open("memory:").await?;
 /// let sink = RabbitSink::new("amqp://me:secret@127.0.0.1:5672/%2f")?.exchange("shop");
 /// let relay = engine.relay(RelayOptions::default().topics(["orders"]), sink)?;
 /// # relay.stop().await;

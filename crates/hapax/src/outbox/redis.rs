@@ -28,11 +28,11 @@ use std::{
 /// too, and a failover not at all, because replicas follow later. Nothing is trimmed; that is the receivers' to do. While its
 /// memory is full all messages wait, as long as it is told not to make room by itself: `maxmemory-policy noeviction`.
 ///
-/// ```no_run
+/// ```
 /// # #[tokio::main]
 /// # async fn main() -> hapax::Result<()> {
 /// use hapax::outbox::{RedisSink, RelayOptions};
-/// let engine = hapax::Engine::open("orders.db").await?;
+/// # let engine = hapax::Engine::open("memory:").await?;
 /// let sink = RedisSink::new("redis://me:secret@127.0.0.1:6379/0")?.prefix("shop:");
 /// let relay = engine.relay(RelayOptions::default().topics(["orders"]), sink)?; // to the stream `shop:orders`
 /// # relay.stop().await;

@@ -33,11 +33,11 @@ const SECRET_BYTES: std::ops::RangeInclusive<usize> = 24..=64;
 /// | any other, redirects and 500 too | refused | somebody has looked at it and won't have it; what always fails must die one day |
 /// | no connection | nobody is there | nothing was sent, and nothing else could be |
 ///
-/// ```no_run
+/// ```
 /// # #[tokio::main]
 /// # async fn main() -> hapax::Result<()> {
 /// use hapax::outbox::{RelayOptions, WebhookSink};
-/// let engine = hapax::Engine::open("orders.db").await?;
+/// # let engine = hapax::Engine::open("memory:").await?;
 /// let sink = WebhookSink::new("https://shop.example/hooks")?.secret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")?;
 /// let relay = engine.relay(RelayOptions::default().topics(["orders"]), sink)?;
 /// # relay.stop().await;

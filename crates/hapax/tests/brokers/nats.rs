@@ -1,6 +1,6 @@
 //! NATS JetStream.
 
-use crate::shop::{EACH, IMPATIENT, Shop, Told, Trouble, assert_whole, befall, eager, message, told};
+use crate::shop::{EACH, IMPATIENT, Shop, Told, Trouble, assert_whole, befall, eager, message, rounds, told};
 use async_nats::jetstream::{
     self, Context,
     stream::{Config, DiscardPolicy, Stream},
@@ -44,16 +44,16 @@ async fn whatever_befalls_nats_a_stream_has_everything_once_and_in_order() {
     let sink = NatsSink::connect(&proxy.url(&server.url()).unwrap()).await.unwrap().timeout(IMPATIENT);
     let (relay, watch) = shop.relay(eager(), sink);
     let late = Trouble::Late("Nats-Msg-Id");
-    for trouble in
-        [Trouble::NoReplies, Trouble::Kill, Trouble::Cut, late, Trouble::Freeze, Trouble::NoRequests]
-    {
+    let troubles =
+        [Trouble::NoReplies, Trouble::Kill, Trouble::Cut, late, Trouble::Freeze, Trouble::NoRequests];
+    for trouble in troubles.repeat(rounds()) {
         befall(&shop, &watch, &mut server, &proxy, trouble).await;
     }
     relay.stop().await;
     let stream = jetstream(&server.url()).await.get_stream("shop").await.unwrap();
     let held = held(&stream).await;
     assert_whole(&shop, &held).await;
-    assert_eq!(held.len(), 6 * shop.per_run(), "the stream took nothing twice");
+    assert_eq!(held.len(), 6 * rounds() * shop.per_run(), "the stream took nothing twice");
 }
 
 /// One stream is full, one isn't there, and one topic can be no subject. None of it stops the fourth topic, and only what is

@@ -1,6 +1,6 @@
 //! RabbitMQ.
 
-use crate::shop::{EACH, Shop, Told, Trouble, assert_whole, befall, eager, message, told};
+use crate::shop::{EACH, Shop, Told, Trouble, assert_whole, befall, eager, message, rounds, told};
 use hapax::{
     Coded,
     core::error::code,
@@ -65,7 +65,8 @@ async fn whatever_befalls_rabbitmq_its_queues_have_everything_in_order() {
     let sink = RabbitSink::new(&proxy.url(&server.url()).unwrap()).unwrap().timeout(PATIENT);
     let (relay, watch) = shop.relay(eager(), sink);
     let late = Trouble::Late("msg:");
-    for trouble in [Trouble::NoReplies, Trouble::Kill, Trouble::Cut, late] {
+    let troubles = [Trouble::NoReplies, Trouble::Kill, Trouble::Cut, late];
+    for trouble in troubles.repeat(rounds()) {
         befall(&shop, &watch, &mut server, &proxy, trouble).await;
     }
     relay.stop().await;

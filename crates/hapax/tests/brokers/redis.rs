@@ -1,6 +1,6 @@
 //! Streams of Redis.
 
-use crate::shop::{EACH, IMPATIENT, Shop, Told, Trouble, assert_whole, befall, eager, message, told};
+use crate::shop::{EACH, IMPATIENT, Shop, Told, Trouble, assert_whole, befall, eager, message, rounds, told};
 use hapax::{
     Coded,
     core::error::code,
@@ -43,15 +43,18 @@ async fn whatever_befalls_redis_its_streams_have_everything_in_order() {
     let sink = RedisSink::new(&proxy.url(&server.url()).unwrap()).unwrap().prefix("shop:").timeout(IMPATIENT);
     let (relay, watch) = shop.relay(eager(), sink);
     let late = Trouble::Late("XADD");
-    for trouble in
-        [Trouble::NoReplies, Trouble::Kill, Trouble::Cut, late, Trouble::Freeze, Trouble::NoRequests]
-    {
+    let troubles =
+        [Trouble::NoReplies, Trouble::Kill, Trouble::Cut, late, Trouble::Freeze, Trouble::NoRequests];
+    for trouble in troubles.repeat(rounds()) {
         befall(&shop, &watch, &mut server, &proxy, trouble).await;
     }
     relay.stop().await;
     let held = [held(&server.url(), "shop:orders").await, held(&server.url(), "shop:mail").await].concat();
     assert_whole(&shop, &held).await;
-    assert!(held.len() > 6 * shop.per_run(), "what was swallowed came twice, and both times with one id");
+    assert!(
+        held.len() > 6 * rounds() * shop.per_run(),
+        "what was swallowed came twice, and both times with one id"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
