@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::ServerError;
 use crate::folder::Folder;
 use crate::programs::NATS;
-use crate::server::{Extras, Kind, Server};
+use crate::server::{Kind, Server};
 
 /// How long a server may take to greet whoever has connected.
 const GREETING: Duration = Duration::from_secs(10);
@@ -55,10 +55,7 @@ impl Nats {
     ///
     /// Those of [`start`](Self::start).
     pub fn start_with(settings: &[&str]) -> Result<Self, ServerError> {
-        let folder = Folder::new()?;
-        folder.add("data")?;
-        let args = settings.iter().map(OsString::from).collect();
-        Server::start(&KIND, folder, Extras { args, disk: None }).map(Nats)
+        Server::start_empty(&KIND, settings).map(Nats)
     }
 }
 

@@ -7,7 +7,7 @@ use crate::ServerError;
 use crate::folder::Folder;
 use crate::process::{run, with_clean_environment};
 use crate::programs::{REDIS, REDIS_CLI};
-use crate::server::{Extras, Kind, Server};
+use crate::server::{Kind, Server};
 
 /// Nothing is written to a disk: a cache that was killed comes back empty, and whoever uses it must bear that. Each test has
 /// one of the databases, of which there are many.
@@ -72,10 +72,7 @@ impl Redis {
     ///
     /// Those of [`start`](Self::start).
     pub fn start_with(settings: &[&str]) -> Result<Self, ServerError> {
-        let folder = Folder::new()?;
-        folder.add("data")?;
-        let args = settings.iter().map(OsString::from).collect();
-        Server::start(&KIND, folder, Extras { args, disk: None }).map(Redis)
+        Server::start_empty(&KIND, settings).map(Redis)
     }
 }
 

@@ -85,6 +85,14 @@ impl Drop for ServerProcess {
 }
 
 impl Server {
+    /// Starts a server that makes its data itself, with arguments of its own.
+    pub(crate) fn start_empty(kind: &'static Kind, settings: &[&str]) -> Result<Self, ServerError> {
+        let folder = Folder::new()?;
+        folder.add("data")?;
+        let args = settings.iter().map(OsString::from).collect();
+        Self::start(kind, folder, Extras { args, disk: None })
+    }
+
     /// Starts a server on the data that its folder holds, on a free port.
     pub(crate) fn start(kind: &'static Kind, folder: Folder, extras: Extras) -> Result<Self, ServerError> {
         Self::start_on(free_ports().take(PORTS_TRIED), kind, folder, extras)
