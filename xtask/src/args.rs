@@ -124,7 +124,7 @@ Commands:
   test       run every check that a change must pass; stops at the first stage that fails
   bench      measure the workloads and their limits, and print a table
   tidy       check the tree's own rules: sizes, module docs, dependency direction, invariants
-  servers    start PostgreSQL, MariaDB and Redis for tests by hand, print their URLs, and wait
+  servers    start PostgreSQL, MariaDB, Redis and RabbitMQ for tests by hand, print their URLs, and wait
   faults     run the tests of the fault table of transactions, and write the guide's table of their results
   help       print this text
 

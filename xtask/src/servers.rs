@@ -1,7 +1,8 @@
 //! The servers that tests share: for the stage `tests`, and by hand with `cargo xtask servers`.
 
 use hapax_servers::{
-    MYSQL_VARIABLE, MariaDb, POSTGRES_VARIABLE, Postgres, REDIS_VARIABLE, Redis, ServerError,
+    MYSQL_VARIABLE, MariaDb, POSTGRES_VARIABLE, Postgres, RABBITMQ_VARIABLE, REDIS_VARIABLE, RabbitMq, Redis,
+    ServerError,
 };
 
 use crate::process::Cmd;
@@ -11,12 +12,17 @@ pub(crate) struct Servers {
     postgres: Postgres,
     mariadb: MariaDb,
     redis: Redis,
+    rabbitmq: RabbitMq,
 }
 
 impl Servers {
     pub(crate) fn start() -> Result<Self, String> {
+        // It takes longer than all the others together.
+        let rabbitmq = std::thread::spawn(RabbitMq::start);
         let start = || {
-            Ok(Servers { postgres: Postgres::start()?, mariadb: MariaDb::start()?, redis: Redis::start()? })
+            let (postgres, mariadb, redis) = (Postgres::start()?, MariaDb::start()?, Redis::start()?);
+            let rabbitmq = rabbitmq.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            Ok(Servers { postgres, mariadb, redis, rabbitmq })
         };
         start().map_err(|e: ServerError| e.to_string())
     }
@@ -27,11 +33,12 @@ impl Servers {
         self.variables().into_iter().fold(command, told)
     }
 
-    fn variables(&self) -> [(&'static str, String); 3] {
+    fn variables(&self) -> [(&'static str, String); 4] {
         [
             (POSTGRES_VARIABLE, self.postgres.url()),
             (MYSQL_VARIABLE, self.mariadb.url()),
             (REDIS_VARIABLE, self.redis.url()),
+            (RABBITMQ_VARIABLE, self.rabbitmq.url()),
         ]
     }
 }

@@ -194,7 +194,7 @@ fn deepest(error: &Error) -> Option<String> {
 fn exit_of(code: Code) -> u8 {
     match code {
         // Every name that a command checks is one that it was given.
-        code::BAD_URL | code::USAGE | code::INVALID_ID => USAGE,
+        code::BAD_URL | code::SINK_INVALID | code::USAGE | code::INVALID_ID => USAGE,
         code::INTERRUPTED => INTERRUPTED,
         code::RUN_HELD | code::STORE_RETRY | code::STORE_UNKNOWN | code::FENCED => BUSY,
         code::CORRUPT
@@ -294,6 +294,9 @@ fn cure_around(code: Code) -> &'static str {
         code::INTERRUPTED => "call it again: what is stored is whole",
         code::FINDS_WORK => "build its engine with `Options::default().finds_work(false)`",
         code::CLAIM_LOST => "nothing: another relay delivers them",
+        code::SINK_INVALID => "correct what it names; the page lists the forms of addresses and secrets",
+        code::TOPIC_UNFIT => "give the topic another sink or another name, then drop what is dead",
+        code::NO_RECEIVER => "create the stream or queue; what waits is delivered then",
         code::SINK_FAILED => "mend the other side or the path; what waits is kept and delivered then",
         _ => cure_of_http(code),
     }

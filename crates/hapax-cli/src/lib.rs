@@ -42,6 +42,7 @@ mod json;
 mod output;
 mod session;
 mod signals;
+mod sinks;
 mod table;
 mod transactions;
 mod usage;

@@ -16,7 +16,9 @@ use crate::process::{UNPRIVILEGED, is_root};
 const KEEPER: &str = r#"
 read -r _
 for process in /proc/[0-9]*; do
-    [ "$process/cwd" -ef "$0/data" ] && kill -KILL "${process#/proc/}"
+    if [ "$process/cwd" -ef "$0/data" ] || [ "$process/cwd" -ef "$0" ]; then
+        kill -KILL "${process#/proc/}"
+    fi
 done
 if [ -f "$0/data/postmaster.pid" ]; then
     set -- $(sed -n 7p "$0/data/postmaster.pid")
@@ -27,6 +29,9 @@ for _ in 1 2 3 4 5 6 7 8 9 10; do
     sleep 0.2
 done
 "#;
+
+/// What the names of all folders begin with.
+pub(crate) const PREFIX: &str = "hapax-server-";
 
 /// An empty folder that belongs to the account under which servers run. It is removed when dropped, or when this process
 /// ends in any other way.
@@ -39,7 +44,7 @@ pub(crate) struct Folder {
 impl Folder {
     pub(crate) fn new() -> Result<Self, ServerError> {
         let folder = tempfile::Builder::new()
-            .prefix("hapax-server-")
+            .prefix(PREFIX)
             .permissions(fs::Permissions::from_mode(0o700))
             .tempdir()
             .map_err(ServerError::io("make a temporary folder"))?;
@@ -64,6 +69,13 @@ impl Folder {
         fs::create_dir(&path).map_err(ServerError::io("make a folder for a disk"))?;
         give_away(&path)?;
         Ok(path)
+    }
+
+    /// A file within, for the server to read.
+    pub(crate) fn write(&self, name: &str, text: &str) -> Result<(), ServerError> {
+        let path = self.path.join(name);
+        fs::write(&path, text).map_err(ServerError::io("write a server's settings"))?;
+        give_away(&path)
     }
 
     /// The log, to add to.

@@ -173,13 +173,28 @@ fn open(pid: Pid) -> io::Result<OwnedFd> {
     Ok(pidfd_open(pid, PidfdFlags::empty())?)
 }
 
-/// What a child started; no server's processes start others.
+/// What a child started, and what that started in turn.
 fn children(child: &Child) -> io::Result<Vec<OwnedFd>> {
-    let id = child.id();
-    let list = fs::read_to_string(format!("/proc/{id}/task/{id}/children"))?;
-    let pids = list.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?));
+    let mut pids = started_by(child.id())?;
+    let mut seen = 0;
+    while let Some(&pid) = pids.get(seen) {
+        // One that has ended meanwhile has none any more.
+        pids.extend(started_by(pid).unwrap_or_default());
+        seen += 1;
+    }
+    let pids = pids.into_iter().filter_map(|pid| Pid::from_raw(pid.try_into().ok()?));
     // One that has ended and was reaped meanwhile is none of the family.
     pids.map(open).filter(|opened| !is_gone(opened)).collect()
+}
+
+/// By any of its threads.
+fn started_by(pid: u32) -> io::Result<Vec<u32>> {
+    let mut all = vec![];
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let list = fs::read_to_string(thread?.path().join("children")).unwrap_or_default();
+        all.extend(list.split_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
+    }
+    Ok(all)
 }
 
 fn is_gone<T>(opened: &io::Result<T>) -> bool {

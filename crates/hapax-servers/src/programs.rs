@@ -24,13 +24,33 @@ pub(crate) const MARIADBD: Program = Program { name: "mariadbd", package: "maria
 pub(crate) const MARIADB: Program = Program { name: "mariadb", package: "mariadb-server" };
 pub(crate) const REDIS: Program = Program { name: "redis-server", package: "redis-server" };
 pub(crate) const REDIS_CLI: Program = Program { name: "redis-cli", package: "redis-server" };
+pub(crate) const RABBITMQ: Program = Program { name: "rabbitmq-server", package: "rabbitmq-server" };
+pub(crate) const EPMD: Program = Program { name: "epmd", package: "rabbitmq-server" };
+pub(crate) const ENV: Program = Program { name: "env", package: "coreutils" };
+pub(crate) const NATS: Program = Program { name: "nats-server", package: "nats-server" };
 const FAKETIME: Program = Program { name: "faketime", package: "faketime" };
 
-const ALL: &[Program] =
-    &[INITDB, POSTGRES, PG_BASEBACKUP, PSQL, INSTALL_DB, MARIADBD, MARIADB, REDIS, REDIS_CLI, FAKETIME];
+const ALL: &[Program] = &[
+    INITDB,
+    POSTGRES,
+    PG_BASEBACKUP,
+    PSQL,
+    INSTALL_DB,
+    MARIADBD,
+    MARIADB,
+    REDIS,
+    REDIS_CLI,
+    NATS,
+    RABBITMQ,
+    EPMD,
+    FAKETIME,
+];
 
 /// Where Debian keeps the programs of each version of PostgreSQL.
 const POSTGRES_VERSIONS: &str = "/usr/lib/postgresql";
+
+/// Where Debian keeps the programs of RabbitMQ; those of the same name in PATH insist on an account of their own.
+const RABBITMQ_PROGRAMS: &str = "/usr/lib/rabbitmq/bin";
 
 /// Debian asks this program whether a package may start its service.
 const POLICY: &str = "/usr/sbin/policy-rc.d";
@@ -43,7 +63,8 @@ impl Program {
         let path = std::env::var_os("PATH").unwrap_or_default();
         // The server of MariaDB is there, which only root has in the path.
         let sbin = PathBuf::from("/usr/sbin");
-        let folders = postgres_folders().into_iter().chain(std::env::split_paths(&path)).chain([sbin]);
+        let first = postgres_folders().into_iter().chain([PathBuf::from(RABBITMQ_PROGRAMS)]);
+        let folders = first.chain(std::env::split_paths(&path)).chain([sbin]);
         let found = folders.map(|folder| folder.join(self.name)).find(|path| path.is_file());
         found.ok_or(ServerError::Missing { program: self.name.to_owned(), package: self.package })
     }

@@ -1,4 +1,4 @@
-//! Redis, which only ever caches here.
+//! Redis: a cache that comes back empty, unless it is told to keep what it has.
 
 use std::ffi::OsString;
 use std::ops::{Deref, DerefMut};
@@ -7,7 +7,7 @@ use crate::ServerError;
 use crate::folder::Folder;
 use crate::process::{run, with_clean_environment};
 use crate::programs::{REDIS, REDIS_CLI};
-use crate::server::{Extras, Kind, Server};
+use crate::server::{Kind, Server};
 
 /// Nothing is written to a disk: a cache that was killed comes back empty, and whoever uses it must bear that. Each test has
 /// one of the databases, of which there are many.
@@ -29,7 +29,8 @@ static KIND: Kind = Kind {
     },
 };
 
-/// A Redis server of one's own. It leads to [`Server`], which has what all kinds can; unlike the others it comes back empty.
+/// A Redis server of one's own. It leads to [`Server`], which has what all kinds can; unlike the others it comes back
+/// empty, unless it was started with other settings.
 ///
 /// ```no_run
 /// use hapax_servers::{Redis, redis_command};
@@ -57,9 +58,21 @@ impl Redis {
     /// [`ServerError::Missing`] names the package when Redis isn't installed, [`ServerError::NotReady`] has the log of one
     /// that doesn't come up.
     pub fn start() -> Result<Self, ServerError> {
-        let folder = Folder::new()?;
-        folder.add("data")?;
-        Server::start(&KIND, folder, Extras::default()).map(Redis)
+        Self::start_with(&[])
+    }
+
+    /// The same with arguments of its own, say to keep what it answered for.
+    ///
+    /// ```no_run
+    /// let server = hapax_servers::Redis::start_with(&["--appendonly", "yes", "--appendfsync", "always"])?;
+    /// # Ok::<(), hapax_servers::ServerError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`start`](Self::start).
+    pub fn start_with(settings: &[&str]) -> Result<Self, ServerError> {
+        Server::start_empty(&KIND, settings).map(Redis)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use crate::redis::fresh;
-use crate::{MariaDb, Postgres, Redis, ServerError, fresh_database};
+use crate::{MariaDb, Postgres, RabbitMq, Redis, ServerError, fresh_database};
 
 /// The variable with the URL of the PostgreSQL server that a test run shares.
 ///
@@ -26,9 +26,17 @@ pub const MYSQL_VARIABLE: &str = "HAPAX_TEST_MYSQL";
 /// ```
 pub const REDIS_VARIABLE: &str = "HAPAX_TEST_REDIS";
 
+/// The variable with the URL of the RabbitMQ server that a test run shares: it takes long to start.
+///
+/// ```
+/// assert_eq!(hapax_servers::RABBITMQ_VARIABLE, "HAPAX_TEST_RABBITMQ");
+/// ```
+pub const RABBITMQ_VARIABLE: &str = "HAPAX_TEST_RABBITMQ";
+
 static OWN_POSTGRES: Mutex<Option<Postgres>> = Mutex::new(None);
 static OWN_MARIADB: Mutex<Option<MariaDb>> = Mutex::new(None);
 static OWN_REDIS: Mutex<Option<Redis>> = Mutex::new(None);
+static OWN_RABBITMQ: Mutex<Option<RabbitMq>> = Mutex::new(None);
 
 /// The URL of a fresh PostgreSQL database for one test. It is on the server of [`POSTGRES_VARIABLE`], which `cargo xtask
 /// test` sets; without the variable this process starts a server of its own, once, and ends it when it ends.
@@ -75,6 +83,22 @@ pub fn mysql() -> Result<String, ServerError> {
 /// Those of [`Redis::start`] and [`redis_command`](crate::redis_command).
 pub fn redis() -> Result<String, ServerError> {
     fresh(&shared(REDIS_VARIABLE, &OWN_REDIS, Redis::start, |server| server.url())?)
+}
+
+/// The URL of a RabbitMQ server, as [`postgres`] with [`RABBITMQ_VARIABLE`]. Tests share all of it: they name their queues and
+/// exchanges so that no other test has the same.
+///
+/// ```no_run
+/// let broker = hapax_servers::rabbitmq()?;
+/// assert!(broker.starts_with("amqp://guest:guest@127.0.0.1:"));
+/// # Ok::<(), hapax_servers::ServerError>(())
+/// ```
+///
+/// # Errors
+///
+/// Those of [`RabbitMq::start`].
+pub fn rabbitmq() -> Result<String, ServerError> {
+    shared(RABBITMQ_VARIABLE, &OWN_RABBITMQ, RabbitMq::start, |server| server.url())
 }
 
 /// The URL of the server.

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 
-use hapax_servers::{MariaDb, Postgres, Redis, Server, fresh_database, redis_command, sql};
+use hapax_servers::{MariaDb, Nats, Postgres, Redis, Server, fresh_database, redis_command, sql};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -166,6 +166,33 @@ fn redis_is_a_cache_that_comes_back_empty_and_leaves_nothing() {
     assert_eq!(command(&["DBSIZE"]).unwrap(), "0");
     assert!(command(&["NO-SUCH-COMMAND"]).unwrap_err().to_string().contains("unknown command"));
     nothing_is_left_after_drop(server);
+}
+
+#[test]
+fn nats_comes_back_where_it_was_and_leaves_nothing() {
+    let mut server = Nats::start().unwrap();
+    let (url, pid) = (server.url(), server.pid());
+    runs_without_privileges(&server);
+    server.stop().unwrap();
+    assert_eq!(state(pid), 'T');
+    server.cont().unwrap();
+    server.kill().unwrap();
+    assert!(std::net::TcpStream::connect(server.address()).is_err());
+    server.restart().unwrap();
+    assert_ne!(server.pid(), pid);
+    assert_eq!(server.url(), url);
+    nothing_is_left_after_drop(server);
+}
+
+#[test]
+fn a_killed_holder_takes_a_frozen_nats_with_it() {
+    nothing_outlives_a_killed_holder(&["nats", "frozen"]);
+}
+
+/// Its family has members in the third generation, and a daemon.
+#[test]
+fn a_killed_holder_takes_rabbitmq_with_it() {
+    nothing_outlives_a_killed_holder(&["rabbitmq"]);
 }
 
 #[test]

@@ -9,6 +9,8 @@ mod request;
 mod response;
 
 pub use client::{Client, ClientBuilder};
+#[cfg(feature = "webhook")]
+pub(crate) use failed::{cause, retry_after};
 pub use request::Request;
 pub use response::Response;
 

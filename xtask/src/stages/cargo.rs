@@ -11,6 +11,9 @@ use crate::servers::Servers;
 /// The crates that are published; each must compile with none of its default features.
 const PUBLISHED: &[&str] = &["hapax-core", "hapax-store", "hapax-requests", "hapax", "hapax-cli"];
 
+/// What programs may add to their engine; each must compile without the others.
+const HAPAX_FEATURES: &[&str] = &["http", "agents", "nats", "rabbitmq", "redis", "webhook"];
+
 /// What services may add to their requests; each must compile without the others.
 const REQUESTS_FEATURES: &[&str] = &["axum", "engine", "redis", "tonic"];
 
@@ -37,8 +40,9 @@ pub(super) fn features(context: &Context) -> Result<(), Failure> {
     for package in PUBLISHED {
         context.cargo("check --no-default-features -p").arg(*package).run()?;
     }
-    context.cargo("check --no-default-features --features http -p hapax").run()?;
-    context.cargo("check --no-default-features --features agents -p hapax").run()?;
+    for feature in HAPAX_FEATURES {
+        context.cargo("check --no-default-features -p hapax --features").arg(*feature).run()?;
+    }
     for feature in REQUESTS_FEATURES {
         context.cargo("check --no-default-features -p hapax-requests --features").arg(*feature).run()?;
     }

@@ -18,6 +18,7 @@ Exits with 1 when something is unsafe, with 3 or 4 when the store can't be opene
 Examples:
   hapax doctor
   hapax doctor --checkpoints 10000
+  hapax doctor --nats nats://127.0.0.1:4222 --topic shop.orders
   hapax doctor --json | jq '.facts[] | select(.verdict == \"unsafe\")'";
 
 /// Rows of a journal that are read at once.
@@ -40,6 +41,12 @@ pub(crate) struct Doctor {
     #[arg(long, value_name = "N", default_value_t = 100)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     checkpoints: u64,
+    /// Also ask this NATS how long its streams know the ids of messages that came
+    #[arg(long, value_name = "URL", requires = "topics")]
+    nats: Option<String>,
+    /// A topic, with the prefix that its relay has; its stream is asked for
+    #[arg(long = "topic", value_name = "TOPIC", requires = "nats")]
+    topics: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -65,6 +72,9 @@ impl Doctor {
             Err(error) => return Err(error.into()),
         };
         facts.extend(self.digests(session).await);
+        if let Some(url) = &self.nats {
+            facts.extend(streams(url, &self.topics).await?);
+        }
         progress.finish_and_clear();
         if tell(&facts, session.out)? { Ok(()) } else { Err(Failure::Told) }
     }
@@ -110,6 +120,41 @@ impl Doctor {
         });
         facts
     }
+}
+
+/// How long the streams of topics know what came: when a relay dies, another one may deliver again what it had delivered.
+#[cfg(feature = "nats")]
+async fn streams(url: &str, topics: &[String]) -> Result<Vec<Fact>, Failure> {
+    let sink = hapax::outbox::NatsSink::connect(url).await.map_err(|error| crate::sinks::failure(&error))?;
+    let mut facts = vec![];
+    for topic in topics {
+        facts.push(match sink.stream(topic).await {
+            Ok(stream) => window(topic, &stream),
+            Err(error) => Fact {
+                name: "stream",
+                found: format!("{topic}: [{}] {error}", error.code()),
+                verdict: Verdict::Note,
+                meaning: "messages to it wait until it is there".into(),
+            },
+        });
+    }
+    Ok(facts)
+}
+
+#[cfg(feature = "nats")]
+fn window(topic: &str, stream: &hapax::outbox::NatsStream) -> Fact {
+    let (name, seconds) = (&stream.name, stream.duplicate_window.as_secs_f64());
+    let (verdict, meaning) = match stream.remembers_enough() {
+        true => (Verdict::Good, "what a relay delivers again is dropped: it arrives once"),
+        false => (Verdict::Note, "what a relay delivers again late is stored twice; two minutes are enough"),
+    };
+    let found = format!("{topic}: {name} knows ids for {seconds} s");
+    Fact { name: "stream", found, verdict, meaning: meaning.into() }
+}
+
+#[cfg(not(feature = "nats"))]
+async fn streams(_: &str, _: &[String]) -> Result<Vec<Fact>, Failure> {
+    Err(crate::sinks::lacks("nats"))
 }
 
 /// Reads a journal whole; each row is checked on the way.

@@ -20,6 +20,7 @@ dead: its run is kept until it is retried or dropped.
 
 Examples:
   hapax outbox
+  hapax outbox list --run order-42
   hapax outbox --dead --json | jq -r '.messages[].id'
   hapax outbox retry order-42
   hapax outbox drop order-42";
@@ -30,6 +31,25 @@ Examples:
 pub(crate) struct Outbox {
     #[command(subcommand)]
     action: Option<Action>,
+    #[command(flatten)]
+    list: List,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// List messages that are not delivered yet, as without a word
+    #[command(after_help = "Example:\n  hapax outbox list --dead")]
+    List(List),
+    /// Make the dead messages of runs pending again, with fresh attempts
+    #[command(after_help = "Example:\n  hapax outbox retry order-42")]
+    Retry(Runs),
+    /// Delete the dead messages of runs: they are never delivered
+    #[command(after_help = "Example:\n  hapax outbox drop order-42")]
+    Drop(Runs),
+}
+
+#[derive(Debug, Args)]
+struct List {
     /// Only dead messages
     #[arg(long)]
     dead: bool,
@@ -39,16 +59,6 @@ pub(crate) struct Outbox {
     /// How many at the most
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = parse_count)]
     limit: usize,
-}
-
-#[derive(Debug, Subcommand)]
-enum Action {
-    /// Make the dead messages of runs pending again, with fresh attempts
-    #[command(after_help = "Example:\n  hapax outbox retry order-42")]
-    Retry(Runs),
-    /// Delete the dead messages of runs: they are never delivered
-    #[command(after_help = "Example:\n  hapax outbox drop order-42")]
-    Drop(Runs),
 }
 
 #[derive(Debug, Args)]
@@ -105,12 +115,13 @@ struct Changed<'a> {
 impl Outbox {
     /// Whether it changes nothing.
     pub(super) fn only_reads(&self) -> bool {
-        self.action.is_none()
+        matches!(self.action, None | Some(Action::List(_)))
     }
 
     pub(super) async fn run(self, session: &Session<'_>) -> Result<(), Failure> {
         match &self.action {
-            None => self.list(session).await,
+            None => self.list.show(session).await,
+            Some(Action::List(list)) => list.show(session).await,
             Some(Action::Retry(Runs { runs })) => {
                 let mut messages = 0;
                 for run in runs {
@@ -127,8 +138,10 @@ impl Outbox {
             }
         }
     }
+}
 
-    async fn list(&self, session: &Session<'_>) -> Result<(), Failure> {
+impl List {
+    async fn show(&self, session: &Session<'_>) -> Result<(), Failure> {
         let unsent = [MessageState::Pending, MessageState::Dead];
         let run = match &self.run {
             Some(run) => Some(session.record(run).await?.key.run),

@@ -4,25 +4,18 @@ use crate::{
     failure::Failure,
     output::json_line,
     session::Session,
+    sinks::{Details, To, connect, failure},
     view::{counted, parse_age, parse_count},
 };
-use clap::{
-    Args, ValueEnum,
-    builder::{OsStringValueParser, TypedValueParser as _},
-};
+use clap::{Args, ValueEnum};
 use futures::future::BoxFuture;
-use hapax::{
-    Coded,
-    outbox::{Delivered, Delivery, FileSink, OnPoison, RelayOptions, Sink, SinkError, StdoutSink},
-};
+use hapax::outbox::{Delivered, Delivery, FileSink, OnPoison, RelayOptions, Sink, SinkError, StdoutSink};
 use hapax_core::error::code;
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat, stat};
 use serde::Serialize;
 use std::{
-    ffi::OsStr,
+    ffi::OsString,
     io::{self, Write},
-    os::unix::ffi::OsStrExt,
-    path::PathBuf,
     sync::Arc,
     time::Duration,
 };
@@ -33,18 +26,38 @@ Each message is one line of JSON with its id, topic, key, payload, namespace, ru
 always with the same id, and in order for each run and topic. Several relays may share the work. With --json the lines on \
 standard output have a `v` too, and the last one of --drain says how many were sent, refused and given up.
 
+To a broker goes the payload, with the rest as headers; to a webhook goes the whole. Brokers that are down are tried again \
+and again. An address with a password is better told by the environment, as $HAPAX_RELAY_TO: others can see flags.
+
 Examples:
   hapax relay --to stdout --drain
   hapax relay --to file:/var/spool/orders.ndjson --topic orders
-  hapax relay --to stdout --on-poison block | my-receiver";
+  hapax relay --to stdout --on-poison block | my-receiver
+  hapax relay --to nats://127.0.0.1:4222 --prefix shop. --cloudevents
+  hapax relay --to redis://127.0.0.1:6379/0 --prefix shop:
+  hapax relay --to https://shop.example/hooks --secret-env SECRET
+  HAPAX_RELAY_TO=amqp://me:pw@mq/%2f hapax relay --exchange shop";
 
-/// Deliver messages to standard output or a file, until interrupted
+/// Deliver messages to a broker, a webhook, a file or standard output, until interrupted
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Relay {
-    /// Where to: `stdout` or `file:PATH`
-    #[arg(long, value_name = "SINK", value_parser = OsStringValueParser::new().try_map(|text| parse_sink(&text)))]
-    to: To,
+    /// Where to: `stdout`, `file:PATH` or, where they are built in, `nats://…`, `amqp://…`, `redis://…` and `https://…`.
+    /// Default: $HAPAX_RELAY_TO
+    #[arg(long, value_name = "SINK")]
+    to: Option<OsString>,
+    /// What subjects, routing keys and streams begin with, before the topic
+    #[arg(long, value_name = "TEXT")]
+    prefix: Option<String>,
+    /// The exchange of RabbitMQ; without it the nameless one, which leads to the queue of the topic's name
+    #[arg(long, value_name = "NAME")]
+    exchange: Option<String>,
+    /// The variable that holds a webhook's secret, `whsec_…`; each signs when given more than once
+    #[arg(long = "secret-env", value_name = "NAME")]
+    secrets: Vec<String>,
+    /// Wrap messages as CloudEvents 1.0, of this source; without one, of `hapax:` and the namespace
+    #[arg(long, value_name = "SOURCE", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    cloudevents: Option<String>,
     /// End when nothing is due any more, instead of waiting for more
     #[arg(long)]
     drain: bool,
@@ -66,13 +79,6 @@ pub(crate) struct Relay {
     on_poison: Poison,
 }
 
-/// Where messages go.
-#[derive(Debug, Clone)]
-enum To {
-    Stdout,
-    File(PathBuf),
-}
-
 /// What becomes of poison.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Poison {
@@ -80,16 +86,6 @@ enum Poison {
     Dead,
     /// It is tried for ever, and the rest of its run and topic waits
     Block,
-}
-
-/// A path is whatever the system allows.
-fn parse_sink(text: &OsStr) -> Result<To, String> {
-    if text == "stdout" {
-        return Ok(To::Stdout);
-    }
-    let path = text.as_bytes().strip_prefix(b"file:").filter(|path| !path.is_empty());
-    let file = path.map(|path| To::File(OsStr::from_bytes(path).into()));
-    file.ok_or_else(|| format!("`{}` is neither `stdout` nor `file:PATH`", text.display()))
 }
 
 fn parse_pause(text: &str) -> Result<Duration, String> {
@@ -162,10 +158,11 @@ fn stdout_is_missing() -> bool {
 impl Relay {
     pub(super) async fn run(self, session: &Session<'_>) -> Result<(), Failure> {
         let down = Arc::new(Notify::new());
-        let sink = Watched { inner: self.sink(session)?, down: down.clone() };
+        let to = To::told(self.to.as_ref())?;
+        let sink = Watched { inner: self.sink(&to, session).await?, down: down.clone() };
         if self.drain {
             let answer = told(session.engine.deliver(self.options(), &sink).await?)?;
-            return session.out.answer(&answer, || self.human(&answer));
+            return session.out.answer(&answer, || human(&to, &answer));
         }
         // It ends with the engine, which lets it finish the delivery that is under way.
         let _relay = session.engine.relay(self.options(), sink)?;
@@ -173,8 +170,16 @@ impl Relay {
         Err(Failure::Closed)
     }
 
-    fn sink(&self, session: &Session<'_>) -> Result<Box<dyn Sink>, Failure> {
-        match &self.to {
+    async fn sink(&self, to: &To, session: &Session<'_>) -> Result<Box<dyn Sink>, Failure> {
+        let (prefix, exchange) = (self.prefix.as_deref(), self.exchange.as_deref());
+        let is_detailed = prefix.is_some() || exchange.is_some() || !self.secrets.is_empty();
+        match to {
+            To::Broker { kind, url } => {
+                connect(*kind, url, &Details { prefix, exchange, secrets: &self.secrets }).await
+            }
+            _ if is_detailed => {
+                Err(Failure::usage("--prefix, --exchange and --secret-env are for brokers and webhooks"))
+            }
             To::Stdout if stdout_is_missing() => {
                 let failure =
                     Failure::coded(code::SINK_FAILED, "standard output is closed: nothing was sent");
@@ -186,20 +191,17 @@ impl Relay {
         }
     }
 
-    /// Where messages are printed, nothing else is.
-    fn human(&self, answer: &Answer) -> String {
-        match &self.to {
-            To::Stdout => String::new(),
-            To::File(_) => format!("delivered {}\n", counted(answer.sent as u64, "message")),
-        }
-    }
-
     fn options(&self) -> RelayOptions {
         let on_poison = match self.on_poison {
             Poison::Dead => OnPoison::DeadLetter,
             Poison::Block => OnPoison::Block,
         };
-        RelayOptions::default()
+        let options = RelayOptions::default();
+        let options = match &self.cloudevents {
+            Some(source) => options.cloud_events(source),
+            None => options,
+        };
+        options
             .topics(&self.topics)
             .batch(self.batch)
             .poll_interval(self.poll)
@@ -217,6 +219,10 @@ fn told(delivered: Delivered) -> Result<Answer, Failure> {
     }
 }
 
-fn failure(error: &SinkError) -> Failure {
-    Failure::coded(error.code(), error.to_string())
+/// Where messages are printed, nothing else is.
+fn human(to: &To, answer: &Answer) -> String {
+    match to {
+        To::Stdout => String::new(),
+        To::File(_) | To::Broker { .. } => format!("delivered {}\n", counted(answer.sent as u64, "message")),
+    }
 }

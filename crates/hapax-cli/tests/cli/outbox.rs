@@ -50,6 +50,8 @@ impl Sink for Refuses {
 async fn messages_that_wait_are_listed() {
     let desk = sent().await;
     insta::assert_snapshot!("outbox_pending", steady(&desk.hapax(&["outbox"]).ok()));
+    assert_eq!(steady(&desk.hapax(&["outbox", "list"]).ok()), steady(&desk.hapax(&["outbox"]).ok()));
+    assert_eq!(desk.hapax(&["outbox", "list", "--dead"]).ok(), "no dead messages\n");
     assert_eq!(desk.hapax(&["outbox", "--dead"]).ok(), "no dead messages\n");
     poison(&desk).await;
     insta::assert_snapshot!("outbox_dead", steady(&desk.hapax(&["outbox", "--dead"]).ok()));
@@ -108,6 +110,77 @@ async fn a_relay_without_the_code_delivers_to_stdout_and_to_a_file() {
     let error = desk.hapax(&["relay", "--to", "file:/nowhere/at/all", "--drain"]).fails(1);
     assert!(error.starts_with("error[HX0071]: the sink cannot be reached: /nowhere/at/all"), "{error}");
     assert!(desk.hapax(&["relay", "--to", "mail"]).fails(2).contains("neither `stdout` nor `file:PATH`"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_leave_as_cloud_events_where_that_is_wanted() {
+    let desk = sent().await;
+    let drain = |flag: &str, run: &str| {
+        let said = desk.hapax(&["relay", "--to", "stdout", "--drain", "--batch", "1", flag]).ok();
+        let lines = said.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        lines.filter(|line| line["subject"] == run && line["type"] == "notes").collect::<Vec<_>>()
+    };
+    let events = drain("--cloudevents=/shop", "note-1");
+    assert_eq!(events.len(), 2);
+    let event = &events[0];
+    assert_eq!((&event["specversion"], &event["source"]), (&"1.0".into(), &"/shop".into()));
+    assert_eq!((&event["data"], &event["partitionkey"]), (&"written".into(), &"note-1".into()));
+    assert_eq!(event["traceparent"].as_str().unwrap().len(), 55);
+    let flow = desk.engine.register(more(), ()).await.unwrap();
+    flow.start("more", Note::default()).await.unwrap().wait().await.unwrap();
+    assert_eq!(drain("--cloudevents", "more")[0]["source"], "hapax:default");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_error_repeats_the_address_that_it_is_about() {
+    let desk = sent().await;
+    for to in ["nts://me:t0ps3cret@host", "amqp:me:t0ps3cret@host", "redis://me:t0ps3cret@:x/y"] {
+        let error = desk.hapax(&["relay", "--to", to, "--drain"]).fails(2);
+        assert!(!error.contains("t0ps3cret"), "{error}");
+    }
+    assert!(desk.hapax(&["relay", "--drain"]).fails(2).contains("it isn't said where messages go"));
+    let stray = desk.hapax(&["relay", "--to", "stdout", "--drain", "--exchange", "shop"]).fails(2);
+    assert!(stray.contains("for brokers and webhooks"), "{stray}");
+}
+
+/// Where they are built in.
+#[cfg(feature = "full")]
+mod to_brokers {
+    use super::*;
+    use hapax_servers::{Nats, redis_command};
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_relay_by_hand_delivers_to_redis() {
+        let (desk, url) = (sent().await, hapax_servers::redis().unwrap());
+        let args = ["relay", "--to", &url, "--prefix", "shop:", "--drain"];
+        assert_eq!(desk.hapax(&args).ok(), "delivered 6 messages\n");
+        assert_eq!(redis_command(&url, &["XLEN", "shop:notes"]).unwrap(), "4");
+        assert_eq!(redis_command(&url, &["XLEN", "shop:audit"]).unwrap(), "2");
+    }
+
+    /// There is no stream: the messages wait, and the doctor says why.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_relay_to_nats_waits_for_a_stream_and_the_doctor_looks_for_it() {
+        let (desk, server) = (sent().await, Nats::start().unwrap());
+        let mut relay = stock(&["relay", "--drain", "--json"]);
+        relay.env("HAPAX_STORE", url(&desk.path())).env("HAPAX_RELAY_TO", server.url());
+        assert_eq!(said(relay).json()["refused"], 4, "the first of each run and topic");
+        let listed = desk.hapax(&["outbox", "--json"]).json();
+        assert!(listed["messages"][0]["error"].as_str().unwrap().contains("[HX0074]"), "{listed}");
+        let healthy = desk.hapax(&["doctor", "--nats", &server.url(), "--topic", "notes", "--json"]).json();
+        let facts = healthy["facts"].as_array().unwrap().clone();
+        let stream = facts.iter().find(|fact| fact["name"] == "stream").unwrap();
+        assert!(stream["found"].as_str().unwrap().starts_with("notes: [HX0074]"), "{stream}");
+        assert_eq!(stream["verdict"], "note");
+    }
+
+    #[test]
+    fn a_webhook_without_its_secret_sends_nothing() {
+        let mut relay =
+            stock(&["relay", "--drain", "--to", "https://shop.example", "--secret-env", "NO_SUCH"]);
+        relay.env("HAPAX_STORE", "memory:").env_remove("NO_SUCH");
+        assert!(said(relay).fails(2).contains("the variable NO_SUCH holds no secret"));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -70,6 +70,12 @@ impl Client {
         }
     }
 
+    /// The one that keeps connections open.
+    #[cfg(feature = "webhook")]
+    pub(crate) fn pooled(&self) -> &reqwest::Client {
+        &self.pooled
+    }
+
     /// One request and its answer, in the time that it has.
     pub(super) async fn send(
         &self,

@@ -94,7 +94,7 @@ fn passes(status: u16, request: &Request) -> bool {
 }
 
 /// The innermost cause: what happened, without what we were doing and where.
-pub(super) fn cause(error: &dyn std::error::Error) -> String {
+pub(crate) fn cause(error: &dyn std::error::Error) -> String {
     let mut innermost = error;
     while let Some(source) = innermost.source() {
         innermost = source;
@@ -122,7 +122,7 @@ async fn excerpt(request: &Request, response: &mut reqwest::Response) -> String 
 }
 
 /// How long the other side wants to be left alone: seconds, or a date by its own clock where it tells that.
-fn retry_after(headers: &HeaderMap, now_us: i64) -> Option<Duration> {
+pub(crate) fn retry_after(headers: &HeaderMap, now_us: i64) -> Option<Duration> {
     let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     let date = |text: &str| httpdate::parse_http_date(text).ok();
     let wish = text(RETRY_AFTER)?;
