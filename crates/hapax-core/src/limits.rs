@@ -50,6 +50,15 @@ pub const MAX_MESSAGE_BYTES: usize = MAX_PAYLOAD_BYTES;
 /// ```
 pub const MAX_CHUNK_BYTES: usize = 256 * 1024;
 
+/// Whoever looks at a store counts no further: a look costs the same however much has piled up, and beyond this the exact
+/// number tells nobody more.
+///
+/// ```
+/// use hapax_core::limits::MAX_COUNTED;
+/// assert!(MAX_COUNTED < 1_000_000, "entries of an index, read in well under a second");
+/// ```
+pub const MAX_COUNTED: u64 = 100_000;
+
 /// Journal rows that a reader of a stream takes at a time.
 ///
 /// ```

@@ -6,7 +6,7 @@
 use crate::{
     clock::Clock,
     error::StoreError,
-    outbox::{Batch, Claim, ClaimFilter, Failure, Fate, Outbox, OutboxFilter, OutboxRecord},
+    outbox::{Backlog, Batch, Claim, ClaimFilter, Failure, Fate, Outbox, OutboxFilter, OutboxRecord},
     store::{
         Answer, BoxFuture, Claimant, Created, Fact, Fleet, GcPolicy, GcReport, Hint, Lease, ListFilter,
         Loaded, NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreStats, Ticket,
@@ -510,6 +510,10 @@ impl Outbox for Faulty {
 
     fn list(&self, filter: OutboxFilter) -> Answer<'_, Vec<OutboxRecord>> {
         Box::pin(self.uncounted(async move { self.inner.outbox().list(filter).await }))
+    }
+
+    fn backlog(&self, namespace: Namespace) -> Answer<'_, Backlog> {
+        Box::pin(self.uncounted(async move { self.inner.outbox().backlog(namespace).await }))
     }
 
     fn retry_dead(&self, run: RunKey) -> Answer<'_, usize> {

@@ -3,7 +3,10 @@
 //! Invariant: the database decides. Uniqueness, fencing and order rest on compare-and-set statements and unique
 //! keys inside one transaction, never on a check that comes before.
 
-pub use crate::fleet::{Fleet, Hint, Holding, Outlook};
+pub use crate::{
+    census::Tally,
+    fleet::{Fleet, Hint, Holding, Outlook},
+};
 use crate::{clock::Clock, db::Statement, error::StoreError, outbox::Outbox};
 use hapax_core::{
     checkpoint::Checkpoint,

@@ -20,7 +20,9 @@ use hapax_core::{
     id::{RunId, RunKey},
     state::State,
 };
-use hapax_store::{Fleet, GcPolicy, GcReport, ListFilter, RunRecord, Store, StoreError, memory::MemoryStore};
+use hapax_store::{
+    Fleet, GcPolicy, GcReport, ListFilter, RunRecord, Store, StoreError, memory::MemoryStore, outbox::Backlog,
+};
 use std::{
     fmt,
     sync::{
@@ -309,6 +311,22 @@ impl Engine {
     /// ```
     pub async fn fleet(&self) -> Result<Fleet, Error> {
         Ok(self.shared.store.fleet(self.shared.options.namespace.clone()).await?)
+    }
+
+    /// How many messages of this engine's namespace nobody has received, and since when; cheap enough to ask every second.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> hapax::Result<()> {
+    /// let engine = hapax::Engine::open("memory:").await?;
+    /// let backlog = engine.backlog().await?;
+    /// assert!(backlog.dead.is_none() && backlog.lag() < Duration::from_secs(60), "the relays keep up");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn backlog(&self) -> Result<Backlog, Error> {
+        Ok(self.shared.store.outbox().backlog(self.shared.options.namespace.clone()).await?)
     }
 
     /// The graphs that are registered, by name.

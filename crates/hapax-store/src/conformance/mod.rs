@@ -272,6 +272,7 @@ macro_rules! store_conformance {
                 channels_are_claimed_by_topic_and_tenant,
                 messages_are_listed_as_they_were_written,
                 a_failure_at_any_statement_of_a_mark_leaves_nothing,
+                what_is_undelivered_is_counted_with_its_age,
             }
             round_trip {
                 what_is_committed_is_read_back,

@@ -175,9 +175,10 @@ macro_rules! ask {
             let $session: &mut dyn $crate::server::sql::Session = &mut **lent;
             $read.await
         };
-        answer.map_err(|fault| undone(fault, $about))
+        answer.map_err(|fault| $crate::server::error::undone(fault, $about))
     }};
 }
+pub(crate) use ask;
 
 /// Runs in a database server.
 pub(crate) struct ServerStore {
