@@ -8,8 +8,9 @@ use crate::{
     error::StoreError,
     outbox::{Backlog, Batch, Claim, ClaimFilter, Failure, Fate, Outbox, OutboxFilter, OutboxRecord},
     store::{
-        Answer, BoxFuture, Claimant, Created, Fact, Fleet, GcPolicy, GcReport, Hint, Lease, ListFilter,
-        Loaded, NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreStats, Ticket,
+        Answer, BoxFuture, Census, CensusFilter, Claimant, Created, Fact, Fleet, GcPolicy, GcReport, Hint,
+        Lease, ListFilter, Loaded, NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreStats,
+        Ticket,
     },
 };
 use futures::future::{Either, select};
@@ -401,6 +402,10 @@ impl Store for Faulty {
 
     fn fleet(&self, namespace: Namespace) -> Answer<'_, Fleet> {
         Box::pin(self.uncounted(async move { self.inner.fleet(namespace).await }))
+    }
+
+    fn census(&self, filter: CensusFilter) -> Answer<'_, Census> {
+        Box::pin(self.uncounted(async move { self.inner.census(filter).await }))
     }
 
     fn cancels(&self, owner: Arc<str>) -> Answer<'_, Vec<RunKey>> {

@@ -21,7 +21,8 @@ use hapax_core::{
     state::State,
 };
 use hapax_store::{
-    Fleet, GcPolicy, GcReport, ListFilter, RunRecord, Store, StoreError, memory::MemoryStore, outbox::Backlog,
+    Census, CensusFilter, Fleet, GcPolicy, GcReport, ListFilter, RunRecord, Store, StoreError,
+    memory::MemoryStore, outbox::Backlog,
 };
 use std::{
     fmt,
@@ -327,6 +328,22 @@ impl Engine {
     /// ```
     pub async fn backlog(&self) -> Result<Backlog, Error> {
         Ok(self.shared.store.outbox().backlog(self.shared.options.namespace.clone()).await?)
+    }
+
+    /// Where the runs of this engine's namespace stand, whichever namespace the filter names.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> hapax::Result<()> {
+    /// let engine = hapax::Engine::open("memory:").await?;
+    /// let census = engine.census(hapax::store::CensusFilter::default()).await?;
+    /// assert!(census.standing("in_doubt").is_none(), "nobody has to decide anything");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn census(&self, mut filter: CensusFilter) -> Result<Census, Error> {
+        filter.namespace = self.shared.options.namespace.clone();
+        Ok(self.shared.store.census(filter).await?)
     }
 
     /// The graphs that are registered, by name.

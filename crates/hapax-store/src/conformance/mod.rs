@@ -308,6 +308,7 @@ macro_rules! store_conformance {
                 runs_are_listed_newest_first,
                 tags_status_and_graph_filter_the_list,
                 namespaces_are_separate,
+                where_runs_stand_is_counted,
             }
             retention {
                 a_finished_run_is_deleted_whole,

@@ -43,7 +43,7 @@ CREATE TABLE IF NOT EXISTS hapax_runs (
     KEY hapax_runs_owner (owner),
     KEY hapax_runs_parent (namespace, parent),
     KEY hapax_runs_wake (namespace, graph, wake_at),
-    KEY hapax_runs_status (namespace, status)
+    KEY hapax_runs_status (namespace, status, created_at)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4;
 
 CREATE TABLE IF NOT EXISTS hapax_keys (
@@ -111,7 +111,7 @@ CREATE TABLE IF NOT EXISTS hapax_tags (
 /// What isn't delivered, by age, and runs by where they stand, for whoever looks how many there are.
 const V2: &str = "
 CREATE INDEX hapax_outbox_backlog ON hapax_outbox (namespace, status, written_at);
-CREATE INDEX hapax_runs_status ON hapax_runs (namespace, status);
+CREATE INDEX hapax_runs_status ON hapax_runs (namespace, status, created_at);
 ";
 
 /// Which program made the tables.

@@ -113,7 +113,7 @@ CREATE INDEX hapax_channels_due ON hapax_channels (namespace, due_at) WHERE due_
 /// other statement uses; none of these columns changes with a step.
 const V3: &str = "
 CREATE INDEX hapax_outbox_backlog ON hapax_outbox (namespace, status, written_at) WHERE status <> 'sent' AND written_at >= 0;
-CREATE INDEX hapax_runs_status ON hapax_runs (namespace, status) WHERE part >= 0;
+CREATE INDEX hapax_runs_status ON hapax_runs (namespace, status, created_at) WHERE part >= 0;
 ";
 
 /// Whoever migrates holds this lock: the first bytes of "hapax" as a number.

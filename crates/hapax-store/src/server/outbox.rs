@@ -351,8 +351,8 @@ async fn backlog(session: &mut dyn Session, namespace: &Namespace) -> Result<Bac
         )
     };
     let sql = format!(
-        "SELECT (SELECT count(*) FROM (SELECT 1 AS one {pending} LIMIT ?) AS some), \
-         (SELECT count(*) FROM (SELECT 1 AS one {dead} LIMIT ?) AS others), (SELECT min(written_at) {pending}), {{now}}",
+        "SELECT (SELECT count(*) FROM (SELECT 1 AS one {pending} LIMIT ?) AS waiting), \
+         (SELECT count(*) FROM (SELECT 1 AS one {dead} LIMIT ?) AS given_up), (SELECT min(written_at) {pending}), {{now}}",
         pending = unsent("pending"),
         dead = unsent("dead"),
     );
