@@ -29,6 +29,7 @@
 //! | `args`, `session` | what all of them share: global flags, the open engine |
 //! | `output`, `table`, `json`, `view` | how things are shown, to people and to programs |
 //! | `transactions` | what a journal tells of transactions in users' databases |
+//! | `top` | a live view of a store, behind the feature `top` |
 //! | `drawing` | a graph and the path of a run through it |
 //! | `demo` | orders that are paid through many kills |
 //! | `failure`, `usage`, `signals` | errors with their cure, exit codes, requests to end |
@@ -43,6 +44,8 @@ mod output;
 mod session;
 mod signals;
 mod table;
+#[cfg(feature = "top")]
+mod top;
 mod transactions;
 mod usage;
 mod view;
