@@ -132,7 +132,9 @@ fn draw_numbers(frame: &mut Frame<'_>, area: Rect, view: &View) {
     let curve = Rect { x: area.x + used, y: area.y + 2, width: area.width.saturating_sub(used), height: 1 };
     let curve = curve.intersection(area);
     let latest = view.curve.len().saturating_sub(usize::from(curve.width));
-    let bars = Sparkline::default().data(view.curve.iter().skip(latest).copied());
+    // Where nothing moves the curve is flat, and lies at the bottom.
+    let highest = view.curve.iter().copied().max().unwrap_or(0).max(1);
+    let bars = Sparkline::default().data(view.curve.iter().skip(latest).copied()).max(highest);
     frame.render_widget(bars.style(styled(view, BUSY)), curve);
 }
 
