@@ -30,6 +30,7 @@
 //! | `output`, `table`, `json`, `view` | how things are shown, to people and to programs |
 //! | `transactions` | what a journal tells of transactions in users' databases |
 //! | `drawing` | a graph and the path of a run through it |
+//! | `telemetry` | what others may see of a worker, with the feature `telemetry` |
 //! | `demo` | orders that are paid through many kills |
 //! | `failure`, `usage`, `signals` | errors with their cure, exit codes, requests to end |
 
@@ -43,6 +44,8 @@ mod output;
 mod session;
 mod signals;
 mod table;
+#[cfg(feature = "telemetry")]
+mod telemetry;
 mod transactions;
 mod usage;
 mod view;

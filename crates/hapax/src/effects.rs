@@ -176,8 +176,7 @@ impl<'a> EffectFuture<'a> {
     /// The call that started a child has its end: it is told of from its begin, whoever made that.
     pub(crate) fn open_child(&self, child: &RunKey) -> Option<Open> {
         let (traced, item) = (self.attempt.traced.as_ref()?, &self.attempt.item);
-        let began_us =
-            lock(&item.recorded).call(self.scope, self.index).and_then(|call| call.since_us);
+        let began_us = lock(&item.recorded).call(self.scope, self.index).and_then(|call| call.since_us);
         let id = SpanId::of_child(&item.run, &child.run);
         let mut open = traced.call(item, id, self.what(false, Some(child.clone())), began_us);
         open.link_child(child);

@@ -314,12 +314,7 @@ impl Drop for Recalled<'_> {
 }
 
 impl Attempt {
-    pub(crate) fn new(
-        item: Arc<Item>,
-        number: u32,
-        deadline: Instant,
-        traced: Option<Traced>,
-    ) -> Arc<Self> {
+    pub(crate) fn new(item: Arc<Item>, number: u32, deadline: Instant, traced: Option<Traced>) -> Arc<Self> {
         let unasked = Unasked::of(&lock(&item.recorded));
         Arc::new(Self {
             item,

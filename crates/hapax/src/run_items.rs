@@ -470,6 +470,9 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
     fn retrying(&self, failure: &NodeFailure) {
         let item = &self.item;
         tracing::warn!(run_id = %item.run, step_id = item.step, node_id = %item.node, attempt = failure.attempt, code = %failure.code, "attempt failed; another follows");
+        if canary::on("secret_in_log") {
+            tracing::warn!(error = failure.message, "why it failed");
+        }
         if let Some(graph) = self.gate.trail().of_graph() {
             graph.retried(item.node.as_str());
         }

@@ -150,7 +150,7 @@ impl Trail {
 
     /// Tells of the step that consumed this frontier.
     pub(crate) fn tell_step(&self, step: u64, began: Began, took: Duration) {
-        let Some(traced) = self.traced(SpanId::of_step(&self.run, step)) else { return };
+        let Some(traced) = self.traced(|| SpanId::of_step(&self.run, step)) else { return };
         let ended_us = self.clock.now_us();
         let what = What::Step { step, items: began.items };
         let parent = Some(SpanId::of_run(&self.run));
@@ -164,7 +164,7 @@ impl Trail {
         self.counters.doubted(status);
         let Some(born) = self.born.get() else { return };
         born.counters.left(status);
-        let Some(traced) = self.traced(SpanId::of_run(&self.run)).filter(|_| status.is_final()) else {
+        let Some(traced) = self.traced(|| SpanId::of_run(&self.run)).filter(|_| status.is_final()) else {
             return;
         };
         let parent = born.parent.as_ref().map(|parent| {
@@ -185,9 +185,8 @@ impl Trail {
 
     /// An attempt begins; `first`: the first of its item under this claim.
     pub(crate) fn attempt(&self, item: &Item, attempt: u32, first: bool) -> Option<Open> {
-        self.observer.watcher()?;
         let id = |claim, attempt| SpanId::of_attempt(&self.run, item.step, item.path_hash, claim, attempt);
-        let traced = self.traced(id(self.claim, attempt))?;
+        let traced = self.traced(|| id(self.claim, attempt))?;
         let resumed = first && self.claim > 1 && self.born.get().is_some_and(|born| born.step == item.step);
         let before = if resumed { self.claim - 1 } else { self.claim };
         let link = |why, span| Link { trace: traced.trace, span, why };
@@ -207,11 +206,12 @@ impl Trail {
         Some(Open { traced, span: Some(Span { links, ..span }) })
     }
 
-    fn traced(&self, span: SpanId) -> Option<Traced> {
+    /// Nothing is computed unless somebody watches.
+    fn traced(&self, span: impl FnOnce() -> SpanId) -> Option<Traced> {
         let (watch, born) = (self.observer.watcher()?, self.born.get()?);
         let trace = *self.trace.get_or_init(|| TraceId::of(&self.run));
         let (watch, clock, graph) = (watch.clone(), self.clock.clone(), born.graph.clone());
-        watch.samples(trace).then_some(Traced { watch, clock, trace, span, graph })
+        watch.samples(trace).then(|| Traced { watch, clock, trace, span: span(), graph })
     }
 }
 

@@ -9,6 +9,7 @@ mod secrets;
 mod server;
 #[cfg(feature = "test-tls")]
 mod tls;
+mod tracing;
 
 use common::*;
 use hapax::{
