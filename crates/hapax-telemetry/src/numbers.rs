@@ -12,7 +12,7 @@ use hapax::{
 };
 use prometheus_client::{
     collector::Collector,
-    encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet, text},
+    encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet, text},
     metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
     registry::Registry,
 };
@@ -97,7 +97,7 @@ impl Page<'_> {
         help: &str,
         kind: MetricType,
         samples: impl IntoIterator<Item = (Labels<'l>, T)>,
-        mut write: impl FnMut(prometheus_client::encoding::MetricEncoder<'_>, T) -> fmt::Result,
+        mut write: impl FnMut(MetricEncoder<'_>, T) -> fmt::Result,
     ) -> fmt::Result {
         let mut family = self.0.encode_descriptor(name, help, None, kind)?;
         for (labels, value) in samples {
@@ -135,12 +135,24 @@ impl Page<'_> {
         help: &str,
         samples: impl IntoIterator<Item = (Labels<'l>, &'l Histogram)>,
     ) -> fmt::Result {
-        self.each(name, help, MetricType::Histogram, samples, |mut encoder, times| {
-            let bounds = BOUNDS_MS.into_iter().chain([f64::INFINITY]);
-            let buckets: Vec<_> = bounds.zip(times.buckets.iter().copied()).collect();
-            encoder.encode_histogram::<NoLabelSet>(times.sum_ms, times.count(), &buckets, None)
-        })
+        self.each(name, help, MetricType::Histogram, samples, times)
     }
+
+    /// One without labels.
+    fn histogram(
+        &mut self,
+        name: &str,
+        help: &str,
+        write: impl FnOnce(MetricEncoder<'_>) -> fmt::Result,
+    ) -> fmt::Result {
+        write(self.0.encode_descriptor(name, help, None, MetricType::Histogram)?)
+    }
+}
+
+fn times(mut encoder: MetricEncoder<'_>, times: &Histogram) -> fmt::Result {
+    let bounds = BOUNDS_MS.into_iter().chain([f64::INFINITY]);
+    let buckets: Vec<_> = bounds.zip(times.buckets.iter().copied()).collect();
+    encoder.encode_histogram::<NoLabelSet>(times.sum_ms, times.count(), &buckets, None)
 }
 
 fn engine(page: &mut Page<'_>, metrics: &Metrics) -> fmt::Result {
@@ -150,24 +162,18 @@ fn engine(page: &mut Page<'_>, metrics: &Metrics) -> fmt::Result {
     let waits = metrics.backpressure;
     let waits = [("admission", waits.admission), ("parked", waits.parked), ("window", waits.window)];
     page.counters("backpressure_events", "How often a run waited for room", "kind", waits)?;
-    let gate = [(vec![], &metrics.gate_wait_ms)];
-    page.histograms("gate_wait_ms", "How long something was held back until it was durable", gate)?;
+    let help = "How long something was held back until it was durable";
+    page.histogram("gate_wait_ms", help, |encoder| times(encoder, &metrics.gate_wait_ms))?;
     page.counter("takeovers", "Runs taken over from a holder whose lease had run out", metrics.takeovers)?;
     let mismatches = metrics.replay_mismatches;
     page.counter("replay_mismatches", "Attempts that did something else than their record says", mismatches)?;
     page.counter("runs_in_doubt", "How often a run was parked in doubt", metrics.in_doubt)?;
     let (writes, transactions) = (metrics.store.writes as f64, metrics.store.transactions);
-    let batches = [(vec![], ())];
-    page.each(
-        "commit_batch_size",
-        "Writes that shared a transaction of the store",
-        MetricType::Histogram,
-        batches,
-        |mut encoder, ()| {
-            let all = [(f64::INFINITY, transactions)];
-            encoder.encode_histogram::<NoLabelSet>(writes, transactions, &all, None)
-        },
-    )
+    let help = "Writes that shared a transaction of the store";
+    page.histogram("commit_batch_size", help, |mut encoder| {
+        let all = [(f64::INFINITY, transactions)];
+        encoder.encode_histogram::<NoLabelSet>(writes, transactions, &all, None)
+    })
 }
 
 fn graphs(page: &mut Page<'_>, graphs: &[GraphMetrics]) -> fmt::Result {
@@ -186,9 +192,7 @@ fn graphs(page: &mut Page<'_>, graphs: &[GraphMetrics]) -> fmt::Result {
         ];
         ends.map(|(status, count)| (vec![("graph", &*graph.graph), ("status", status)], count))
     });
-    let counter = |encoder: prometheus_client::encoding::MetricEncoder<'_>, count| {
-        ConstCounter::<u64>::new(count).encode(encoder)
-    };
+    let counter = |encoder: MetricEncoder<'_>, count| ConstCounter::<u64>::new(count).encode(encoder);
     page.each("runs_ended", "Runs that ended here", MetricType::Counter, ends, counter)?;
     let retries = graphs.iter().flat_map(|graph| {
         let labels = |node| vec![("graph", &*graph.graph), ("node", node)];

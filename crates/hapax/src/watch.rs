@@ -158,7 +158,7 @@ pub enum What {
 ///
 /// ```
 /// use hapax::watch::Ended;
-/// assert_ne!(Ended::Well, Ended::Failed("HX0010".into()));
+/// assert_ne!(Ended::Well, Ended::Failed("HX0020".into()));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]

@@ -70,7 +70,7 @@ async fn a_line_names_the_run_the_step_the_node_the_attempt_and_the_trace() {
     }
     assert_ne!(placing[0]["span_id"], placing[1]["span_id"], "each attempt has its own");
     let retry = lines.iter().find(|line| line["message"] == "attempt failed; another follows").unwrap();
-    assert_eq!((&retry["level"], &retry["fields"]["code"]), (&"WARN".into(), &"HX0010".into()));
+    assert_eq!((&retry["level"], &retry["fields"]["code"]), (&"WARN".into(), &"HX0020".into()));
 }
 
 const SECRET: &str = "s3cr3t-7f2a";

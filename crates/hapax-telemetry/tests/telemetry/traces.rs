@@ -65,7 +65,7 @@ fn is_one_tree(collector: &Collector) {
     let attempts = collector.named("node charge");
     let (first, second) = (&attempts[0], &attempts[1]);
     assert_eq!((&first.span.parent_span_id, &second.span.parent_span_id), (&step_of("1"), &step_of("1")));
-    assert_eq!(first.attribute("hapax.code").as_deref(), Some("HX0010"));
+    assert_eq!(first.attribute("hapax.code").as_deref(), Some("HX0020"));
     assert_eq!(second.links(), [("retry".to_owned(), first.span.span_id.clone())]);
     let pay = &collector.named("effect pay")[0];
     assert_eq!(pay.span.parent_span_id, first.span.span_id, "the second attempt had it from the record");
