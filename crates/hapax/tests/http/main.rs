@@ -9,7 +9,7 @@ mod secrets;
 mod server;
 #[cfg(feature = "test-tls")]
 mod tls;
-mod tracing;
+mod traced;
 
 use common::*;
 use hapax::{
