@@ -31,6 +31,7 @@
 //! | `transactions` | what a journal tells of transactions in users' databases |
 //! | `top` | a live view of a store, behind the feature `top` |
 //! | `drawing` | a graph and the path of a run through it |
+//! | `telemetry` | what others may see of a worker, with the feature `telemetry` |
 //! | `demo` | orders that are paid through many kills |
 //! | `failure`, `usage`, `signals` | errors with their cure, exit codes, requests to end |
 
@@ -44,6 +45,8 @@ mod output;
 mod session;
 mod signals;
 mod table;
+#[cfg(feature = "telemetry")]
+mod telemetry;
 #[cfg(feature = "top")]
 mod top;
 mod transactions;

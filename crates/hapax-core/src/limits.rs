@@ -466,3 +466,12 @@ pub const AGENT_CACHE_ENTRIES: usize = 1000;
 /// assert_eq!(AGENT_REVIEW_ROUNDS, AGENT_RESTARTS, "as patient as with an agent that dies");
 /// ```
 pub const AGENT_REVIEW_ROUNDS: u32 = 5;
+
+/// Graphs that have metrics of their own; further ones are counted together. Each has some thirty numbers and one for each of
+/// its nodes, and whoever collects them keeps all of them for weeks.
+///
+/// ```
+/// use hapax_core::limits::METRIC_GRAPHS;
+/// assert!(METRIC_GRAPHS * 30 < 10_000, "a process stays below what a collector minds");
+/// ```
+pub const METRIC_GRAPHS: usize = 256;

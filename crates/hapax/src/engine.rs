@@ -8,11 +8,13 @@ use crate::{
     graph::Graph,
     handle::{LOOK, Patience},
     lease,
+    metrics::Metrics,
     observe::Event,
     options::Options,
     outline::GraphOutline,
     testing::Script,
     transaction::{self, Databases},
+    watch::Watch,
     worker::{self, Drive, End, Shared},
 };
 use hapax_core::{
@@ -374,6 +376,16 @@ impl Engine {
     /// What happens in this engine from now on. A listener that lags behind misses the oldest events.
     pub fn events(&self) -> broadcast::Receiver<Event> {
         self.shared.observer.subscribe()
+    }
+
+    /// Has a watcher told what runs do from now on, for traces: see [`Watch`]. There is one at the most.
+    pub fn watch(&self, watcher: Arc<dyn Watch>) -> Result<(), Error> {
+        self.shared.observer.watch(watcher)
+    }
+
+    /// What this engine has counted since it was opened: see [`Metrics`]. It costs no look into the store.
+    pub fn metrics(&self) -> Metrics {
+        self.shared.metrics()
     }
 
     /// The store beneath.

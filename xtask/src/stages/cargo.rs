@@ -9,7 +9,8 @@ use crate::process::Failure;
 use crate::servers::Servers;
 
 /// The crates that are published; each must compile with none of its default features.
-const PUBLISHED: &[&str] = &["hapax-core", "hapax-store", "hapax-requests", "hapax", "hapax-cli"];
+const PUBLISHED: &[&str] =
+    &["hapax-core", "hapax-store", "hapax-requests", "hapax", "hapax-telemetry", "hapax-cli"];
 
 /// What services may add to their requests; each must compile without the others.
 const REQUESTS_FEATURES: &[&str] = &["axum", "engine", "redis", "tonic"];
