@@ -1,12 +1,6 @@
 //! What only the store knows: asked for now and then, so that a scrape costs it nothing.
 
-use hapax::{
-    Engine,
-    store::{
-        ListFilter,
-        outbox::{MessageState, OutboxFilter},
-    },
-};
+use hapax::{Engine, store::CensusFilter};
 use std::{
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -18,8 +12,6 @@ use tokio::{
 
 /// How often the store is asked.
 const EVERY: Duration = Duration::from_secs(15);
-/// How many of each are looked at.
-const MOST: usize = 1000;
 
 /// The latest answers; `None`: the store hasn't answered yet, or not the last time.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -74,19 +66,13 @@ impl Sampler {
 }
 
 async fn in_doubt(engine: &Engine) -> Option<u64> {
-    let filter = ListFilter { statuses: vec!["in_doubt".into()], limit: MOST, ..ListFilter::default() };
-    Some(engine.list(filter).await.ok()?.len() as u64)
+    // The counts alone.
+    let census = engine.census(CensusFilter { limit: 0, ..CensusFilter::default() }).await.ok()?;
+    Some(census.standing("in_doubt").count)
 }
 
 async fn backlog(engine: &Engine) -> Option<Backlog> {
-    let list = async |state| {
-        engine.outbox(OutboxFilter { states: vec![state], limit: MOST, ..OutboxFilter::default() }).await
-    };
-    let pending = list(MessageState::Pending).await.ok()?;
-    let dead = list(MessageState::Dead).await.ok()?.len() as u64;
-    let now_us = engine.store().clock().now_us();
-    // Those that were written before that was kept have no age.
-    let oldest_us = pending.iter().map(|record| record.written_at_us).filter(|at_us| *at_us > 0).min();
-    let lag_us = oldest_us.map_or(0, |at_us| now_us.saturating_sub(at_us).max(0));
-    Some(Backlog { pending: pending.len() as u64, dead, lag_seconds: lag_us as f64 / 1e6 })
+    let backlog = engine.backlog().await.ok()?;
+    let (pending, dead) = (backlog.pending.count, backlog.dead.count);
+    Some(Backlog { pending, dead, lag_seconds: backlog.lag().as_secs_f64() })
 }
