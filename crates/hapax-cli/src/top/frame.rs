@@ -33,8 +33,10 @@ const BAD: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
 const NUMBERS: u16 = 5;
 /// What a pane needs besides its rows: its frame, and the heading.
 const AROUND: u16 = 3;
-/// Runs that a frame without a terminal shows at the most.
-const ROWS: u16 = 30;
+/// Lines that a frame without a terminal gives to a pane at the most.
+const ROWS: u16 = 33;
+/// More rows than any screen has.
+const MANY: u16 = 10_000;
 /// A message that waits for longer is worth a look, and so is a run.
 const LONG: Duration = Duration::from_secs(60);
 
@@ -52,12 +54,14 @@ const HELP: [&str; 9] = [
 
 /// Draws a view.
 pub(super) fn draw(frame: &mut Frame<'_>, view: &View) {
-    let workers = view.look().fleet.holders.len() as u16;
-    let third = frame.area().height.saturating_sub(NUMBERS + 2) / 3;
+    let (workers, runs) = heights(view);
+    let room = frame.area().height.saturating_sub(NUMBERS + 2);
+    // The workers get a third of the room, or what the runs leave.
+    let most = (room / 3).max(AROUND + 1).max(room.saturating_sub(runs));
     let [title, numbers, held, runs, foot] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(NUMBERS),
-        Constraint::Length((workers.max(1) + AROUND).min(third.max(AROUND + 1))),
+        Constraint::Length(workers.min(most)),
         Constraint::Min(AROUND),
         Constraint::Length(1),
     ])
@@ -72,13 +76,17 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View) {
     }
 }
 
+/// What the panes need to show all of their rows.
+fn heights(view: &View) -> (u16, u16) {
+    let height =
+        |rows: usize| if rows == 0 { AROUND } else { u16::try_from(rows).unwrap_or(MANY).min(MANY) + AROUND };
+    (height(view.look().fleet.holders.len()), height(view.runs().len()))
+}
+
 /// A view as text, as high as it needs to be.
 pub(super) fn text(view: &View, columns: u16) -> String {
-    let workers = (view.look().fleet.holders.len() as u16).max(1);
-    let runs = u16::try_from(view.runs().len()).unwrap_or(ROWS).clamp(1, ROWS);
-    // A third of what is left goes to the workers, so there must be three times as much as they need.
-    let panes = (workers + AROUND + runs + AROUND).max((workers + AROUND) * 3);
-    let lines = drawn(view, columns, 1 + NUMBERS + panes + 1);
+    let (workers, runs) = heights(view);
+    let lines = drawn(view, columns, 1 + NUMBERS + workers.min(ROWS) + runs.min(ROWS) + 1);
     let kept = lines.iter().rposition(|line| !line.is_empty()).map_or(0, |last| last + 1);
     // The last line is about keys, which nobody can press.
     lines[..kept.saturating_sub(1)].iter().map(|line| format!("{line}\n")).collect()

@@ -403,7 +403,7 @@ async fn is_watched_through_a_restart(server: &mut Server) {
     let url = fresh_database(&server.url()).unwrap();
     shipped(&url).await;
     let frame = hapax(&url, &["top", "--once"]).ok();
-    assert!(frame.contains("succeeded 2 ") && frame.contains("nobody holds a run"), "{frame}");
+    assert!(frame.contains("succeeded 2\n") && frame.contains("nobody holds a run"), "{frame}");
     let look = hapax(&url, &["top", "--once", "--json"]).json();
     assert_eq!((&look["runs"]["succeeded"]["count"], &look["outbox"]["lag_ms"]), (&2.into(), &0.into()));
     let mut watch = stock(&["top", "--json", "--interval", "100ms"]);
