@@ -1,6 +1,6 @@
 //! The live view: one frame of it as text, its objects for programs, and a real terminal.
 
-use crate::common::{Said, said, stock};
+use crate::common::{Said, new_terminal, resize, said, stock};
 use hapax_core::commit::{Status, WaitsOn, Write};
 use hapax_store::{
     SqliteOptions, SqliteStore, Store,
@@ -11,11 +11,7 @@ use hapax_store::{
     },
     outbox::{ClaimFilter, Failure},
 };
-use rustix::{
-    process::{Pid, Signal, kill_process},
-    pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
-    termios::{Winsize, tcsetwinsize},
-};
+use rustix::process::{Pid, Signal, kill_process};
 use std::{
     fs::File,
     io::{Read, Write as _},
@@ -177,17 +173,12 @@ struct Terminal {
 
 impl Terminal {
     fn start(depot: &Depot) -> Self {
-        let screen = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-        grantpt(&screen).unwrap();
-        unlockpt(&screen).unwrap();
-        tcsetwinsize(&screen, size(24, 80)).unwrap();
-        let name = ptsname(&screen, vec![]).unwrap().into_string().unwrap();
-        let terminal = File::options().read(true).write(true).open(name).unwrap();
+        let (screen, terminal) = new_terminal(24, 80);
         let mut command = depot.command(&["top", "--interval", "100ms"]);
         command.env("TERM", "xterm-256color");
         command.stdin(terminal.try_clone().unwrap()).stderr(terminal.try_clone().unwrap()).stdout(terminal);
         let child = command.spawn().unwrap();
-        Self { screen: screen.into(), child, seen: String::new() }
+        Self { screen, child, seen: String::new() }
     }
 
     /// Reads until it shows this; what was seen before doesn't count the next time.
@@ -217,10 +208,6 @@ impl Terminal {
     }
 }
 
-fn size(rows: u16, columns: u16) -> Winsize {
-    Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }
-}
-
 /// Leaves the screen that was only its own.
 const LEAVE: &str = "\u{1b}[?1049l";
 
@@ -236,7 +223,7 @@ async fn a_screen_follows_the_store_and_its_user() {
     terminal.press("?p");
     terminal.until("paused");
     Sample::run("order-9").create(&depot.store).await;
-    tcsetwinsize(&terminal.screen, size(40, 140)).unwrap();
+    resize(&terminal.screen, 40, 140);
     terminal.signal(Signal::WINCH);
     terminal.until("HELD");
     terminal.press("p");

@@ -107,12 +107,6 @@ pub(super) fn is_denied(fault: &Fault) -> bool {
     source.downcast_ref::<ServerError>().is_some_and(|said| matches!(said.code, 1044 | 1142 | 1143))
 }
 
-/// Whether an index of this name is there already.
-pub(super) fn is_index_there(fault: &Fault) -> bool {
-    let Fault::Nothing(source) = fault else { return false };
-    source.downcast_ref::<ServerError>().is_some_and(|said| said.code == 1061)
-}
-
 /// Whether it takes no writes. 1290 is said of any option that forbids something.
 fn is_read_only(said: &ServerError) -> bool {
     let by_option = ["read-only", "read_only"].iter().any(|option| said.message.contains(option));
