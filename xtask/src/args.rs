@@ -137,7 +137,8 @@ Options of `bench`:
   --quick           small sizes, once: shows that it works, not how fast it is
   --long            also a run of 1,000,000 steps: does memory stay bounded?
   --only STORE      memory, sqlite, postgres or mysql alone; `transfer`: the transactions in users' databases,
-                    `requests`: requests that take effect once; `agents`: commands to agents, and snapshots
+                    `requests`: requests that take effect once; `agents`: commands to agents, and snapshots;
+                    `telemetry`: what traces cost
   --json FILE       write everything that was measured
   --svg FILE        write the plot
   --folder FOLDER   put the databases there: it decides which disk is measured

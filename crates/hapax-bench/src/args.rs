@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 /// How to call this program.
 pub const USAGE: &str = "\
-Usage: hapax-bench --store URL [--durability strict|pipelined] [--threads N] [--lease MS] [--begin-at NS] <workload>
+Usage: hapax-bench --store URL [--durability strict|pipelined] [--threads N] [--lease MS] [--begin-at NS] [--telemetry] <workload>
        hapax-bench suite [--quick] [--long] [--only STORE] [--json FILE] [--svg FILE] [--write ROOT] [--folder FOLDER]
 
 Workloads, each in this process; prints BEGIN, then RESULT {json}:
@@ -33,6 +33,7 @@ Workloads, each in this process; prints BEGIN, then RESULT {json}:
   agent-commands COUNT AGENTS  commands through the engine, to so many agents at a time
   agent-serve HOW              the agent: bare, or with the kit; until its input ends
   snapshot FILES HOW           snapshots of a workspace: cold or warm
+  otlp-sink                    a collector that takes spans and does nothing; until its input ends
   fill RUNS STEPS              fills a database
   limit-fsync COUNT            fdatasync alone
   limit-rows COMMITS ROWS      SQLite alone, rows of nothing in particular
@@ -41,17 +42,19 @@ Workloads, each in this process; prints BEGIN, then RESULT {json}:
 
 --threads 1 is one thread for everything but the store's; by default there is one for each core.
 --lease MS is how long a killed process keeps its runs, where no lock of the system tells.
+--telemetry sends traces of w1 and w2 to a collector in another process.
 --begin-at NS is when the timed part begins, since 1970, so that several processes begin together.
 
 The suite runs all of them, several times, and prints a table:
   --quick          small sizes, once
   --long           also 1,000,000 steps in one run: does memory stay bounded?
   --only STORE     memory, sqlite, postgres or mysql alone; `transfer`: the transactions in users' databases,
-                   `requests`: requests that take effect once; `agents`: commands to agents, and snapshots
+                   `requests`: requests that take effect once; `agents`: commands to agents, and snapshots;
+                   `telemetry`: what traces cost
   --json FILE      everything that was measured
   --svg FILE       a plot
   --write ROOT     the plot to ROOT/docs/bench.svg, the tables into ROOT/README.md and the guides to transactions,
-                   requests and agents
+                   requests, agents and observability
   --folder FOLDER  where the databases are; it decides which disk is measured";
 
 /// What the caller asked for.
@@ -78,6 +81,8 @@ pub struct Drive {
     pub lease_ms: Option<u64>,
     /// When the timed part begins, in nanoseconds since 1970.
     pub begin_at_ns: Option<u64>,
+    /// Whether it is traced.
+    pub telemetry: bool,
     /// What is done.
     pub workload: Workload,
 }
@@ -186,6 +191,8 @@ pub enum Workload {
     },
     /// Commands to agents.
     Agents(AgentCall),
+    /// A collector of spans.
+    OtlpSink,
     /// Older runs for others to be measured among.
     Fill {
         /// How many.
@@ -284,7 +291,7 @@ fn parse_suite(args: &[String]) -> Result<SuiteOptions, String> {
 
 fn parse_drive(args: &[String]) -> Result<Drive, String> {
     let (mut store, mut durability, mut threads, mut words) = (None, Durability::default(), None, vec![]);
-    let (mut lease_ms, mut begin_at_ns) = (None, None);
+    let (mut lease_ms, mut begin_at_ns, mut telemetry) = (None, None, false);
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or(format!("`{arg}` needs a value"));
@@ -292,6 +299,7 @@ fn parse_drive(args: &[String]) -> Result<Drive, String> {
             "--store" => store = Some(value()?.clone()),
             "--threads" => threads = Some(number(value()?)?.max(1) as usize),
             "--durability" => durability = parse_durability(value()?)?,
+            "--telemetry" => telemetry = true,
             "--lease" => lease_ms = Some(number(value()?)?),
             "--begin-at" => begin_at_ns = Some(number(value()?)?),
             flag if flag.starts_with("--") => return Err(format!("there is no option `{flag}`")),
@@ -299,7 +307,8 @@ fn parse_drive(args: &[String]) -> Result<Drive, String> {
         }
     }
     let store = store.ok_or("`--store URL` is missing")?;
-    Ok(Drive { store, durability, threads, lease_ms, begin_at_ns, workload: parse_workload(&words)? })
+    let workload = parse_workload(&words)?;
+    Ok(Drive { store, durability, threads, lease_ms, begin_at_ns, telemetry, workload })
 }
 
 fn parse_durability(word: &str) -> Result<Durability, String> {
@@ -352,6 +361,7 @@ fn parse_workload(words: &[&str]) -> Result<Workload, String> {
             let redis = redis.first().map(|url| (*url).to_owned());
             Workload::Serve { layered: *how == "layer", redis }
         }
+        ["otlp-sink"] => Workload::OtlpSink,
         ["fill", runs, steps] => Workload::Fill { runs: number(runs)?, steps: number(steps)? },
         ["limit-fsync", count] => Workload::LimitFsync { count: number(count)? },
         ["limit-rows", commits, rows] => {
@@ -419,6 +429,7 @@ mod tests {
             threads: None,
             lease_ms: None,
             begin_at_ns: None,
+            telemetry: false,
             workload: Workload::W2 { runs: 200, steps: 10, in_flight: 32 },
         };
         assert_eq!(drive("--store sqlite:/tmp/a.db w2 200 10 32"), w2);

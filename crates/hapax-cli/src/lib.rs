@@ -29,7 +29,9 @@
 //! | `args`, `session` | what all of them share: global flags, the open engine |
 //! | `output`, `table`, `json`, `view` | how things are shown, to people and to programs |
 //! | `transactions` | what a journal tells of transactions in users' databases |
+//! | `top` | a live view of a store, behind the feature `top` |
 //! | `drawing` | a graph and the path of a run through it |
+//! | `telemetry` | what others may see of a worker, with the feature `telemetry` |
 //! | `demo` | orders that are paid through many kills |
 //! | `failure`, `usage`, `signals` | errors with their cure, exit codes, requests to end |
 
@@ -44,6 +46,10 @@ mod session;
 mod signals;
 mod sinks;
 mod table;
+#[cfg(feature = "telemetry")]
+mod telemetry;
+#[cfg(feature = "top")]
+mod top;
 mod transactions;
 mod usage;
 mod view;

@@ -97,6 +97,12 @@ impl Output {
         self.color_errors
     }
 
+    /// Whether answers are painted.
+    #[cfg(feature = "top")]
+    pub(crate) fn paints(&self) -> bool {
+        self.color
+    }
+
     /// Paints a text, where colours are wanted.
     pub(crate) fn paint(&self, style: Style, text: &str) -> String {
         paint(self.color, style, text)

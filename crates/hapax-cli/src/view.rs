@@ -102,12 +102,18 @@ pub(crate) fn time(at_us: i64) -> String {
 
 /// How long ago, roughly.
 pub(crate) fn ago(at_us: i64, now_us: i64) -> String {
-    let seconds = now_us.saturating_sub(at_us).max(0) / 1_000_000;
+    let passed = now_us.saturating_sub(at_us).max(0).unsigned_abs();
+    format!("{} ago", roughly(Duration::from_micros(passed)))
+}
+
+/// A duration to its first digits.
+pub(crate) fn roughly(duration: Duration) -> String {
+    let seconds = duration.as_secs();
     match seconds {
-        0..60 => format!("{seconds}s ago"),
-        60..3600 => format!("{}m ago", seconds / 60),
-        3600..172_800 => format!("{}h ago", seconds / 3600),
-        _ => format!("{}d ago", seconds / 86_400),
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m", seconds / 60),
+        3600..172_800 => format!("{}h", seconds / 3600),
+        _ => format!("{}d", seconds / 86_400),
     }
 }
 

@@ -225,6 +225,10 @@ pub mod code {
         LEDGER = "HX0131";
         /// A review wasn't content after as many rounds as it may take.
         AGENT_ROUNDS = "HX0132";
+        /// An engine has a watcher already.
+        WATCHED = "HX0140";
+        /// Telemetry can't be set up as it is asked for.
+        TELEMETRY = "HX0141";
     }
 }
 

@@ -50,6 +50,15 @@ pub const MAX_MESSAGE_BYTES: usize = MAX_PAYLOAD_BYTES;
 /// ```
 pub const MAX_CHUNK_BYTES: usize = 256 * 1024;
 
+/// Whoever looks at a store counts no further: a look costs the same however much has piled up, and beyond this the exact
+/// number tells nobody more.
+///
+/// ```
+/// use hapax_core::limits::MAX_COUNTED;
+/// assert!(MAX_COUNTED < 1_000_000, "entries of an index, read in well under a second");
+/// ```
+pub const MAX_COUNTED: u64 = 100_000;
+
 /// Journal rows that a reader of a stream takes at a time.
 ///
 /// ```
@@ -474,3 +483,12 @@ pub const AGENT_CACHE_ENTRIES: usize = 1000;
 /// assert_eq!(AGENT_REVIEW_ROUNDS, AGENT_RESTARTS, "as patient as with an agent that dies");
 /// ```
 pub const AGENT_REVIEW_ROUNDS: u32 = 5;
+
+/// Graphs that have metrics of their own; further ones are counted together. Each has some thirty numbers and one for each of
+/// its nodes, and whoever collects them keeps all of them for weeks.
+///
+/// ```
+/// use hapax_core::limits::METRIC_GRAPHS;
+/// assert!(METRIC_GRAPHS * 30 < 10_000, "a process stays below what a collector minds");
+/// ```
+pub const METRIC_GRAPHS: usize = 256;

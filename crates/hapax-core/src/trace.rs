@@ -4,11 +4,11 @@
 //! whoever delivers its messages, names the same trace without having been told, and nothing of it is stored.
 //!
 //! ```text
-//! trace = the run;   run > step > attempt of an item > call
+//! trace = the run;   run > step > attempt of an item > call;   a child's trace is its own, linked to its parent's call
 //! ```
 
 use crate::{
-    id::RunKey,
+    id::{RunId, RunKey},
     key::{Digest, DigestBuilder},
     order::PathHash,
 };
@@ -64,6 +64,13 @@ impl SpanId {
     pub fn of_attempt(run: &RunKey, step: u64, path_hash: PathHash, claim: u64, attempt: u32) -> Self {
         let mut digest = named("attempt", run);
         Self(first(digest.u64(step).u64(path_hash.0).u64(claim).u64(attempt.into()).finish()))
+    }
+
+    /// Of the call by which a run has a child do its work, from its beginning to the child's end. Whoever executes the child
+    /// knows it too.
+    #[must_use]
+    pub fn of_child(parent: &RunKey, child: &RunId) -> Self {
+        Self(first(named("child", parent).text(child.as_str()).finish()))
     }
 
     /// Of a call that an attempt made: by its scope and its number there.
@@ -148,6 +155,8 @@ mod tests {
             attempt.of_call("", 0),
             attempt.of_call("", 1),
             attempt.of_call("lane", 0),
+            SpanId::of_child(&a, &b.run),
+            SpanId::of_child(&b, &a.run),
         ];
         assert_eq!(BTreeSet::from(spans).len(), spans.len());
         assert_ne!(TraceId::of(&a), TraceId::of(&b));

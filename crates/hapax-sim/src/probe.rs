@@ -13,8 +13,9 @@ use hapax_core::{
     mailbox::{Letter, NewLetter, Posted},
 };
 use hapax_store::{
-    Answer, BoxFuture, Claimant, Created, Fleet, GcPolicy, GcReport, Lease, ListFilter, Loaded, NewRun,
-    Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreError, StoreStats, Ticket, outbox::Outbox,
+    Answer, BoxFuture, Census, CensusFilter, Claimant, Created, Fleet, GcPolicy, GcReport, Lease, ListFilter,
+    Loaded, NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreError, StoreStats, Ticket,
+    outbox::Outbox,
 };
 use std::{
     collections::VecDeque,
@@ -390,6 +391,10 @@ impl Store for Probed {
 
     fn fleet(&self, namespace: Namespace) -> Answer<'_, Fleet> {
         Box::pin(async move { self.0.inner.fleet(namespace).await })
+    }
+
+    fn census(&self, filter: CensusFilter) -> Answer<'_, Census> {
+        Box::pin(async move { self.0.inner.census(filter).await })
     }
 
     fn settle(&self, write: Arc<Write>) -> Answer<'_, Written> {

@@ -6,10 +6,11 @@
 use crate::{
     clock::Clock,
     error::StoreError,
-    outbox::{Batch, Claim, ClaimFilter, Failure, Fate, Outbox, OutboxFilter, OutboxRecord},
+    outbox::{Backlog, Batch, Claim, ClaimFilter, Failure, Fate, Outbox, OutboxFilter, OutboxRecord},
     store::{
-        Answer, BoxFuture, Claimant, Created, Fact, Fleet, GcPolicy, GcReport, Hint, Lease, ListFilter,
-        Loaded, NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreStats, Ticket,
+        Answer, BoxFuture, Census, CensusFilter, Claimant, Created, Fact, Fleet, GcPolicy, GcReport, Hint,
+        Lease, ListFilter, Loaded, NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreStats,
+        Ticket,
     },
 };
 use futures::future::{Either, select};
@@ -403,6 +404,10 @@ impl Store for Faulty {
         Box::pin(self.uncounted(async move { self.inner.fleet(namespace).await }))
     }
 
+    fn census(&self, filter: CensusFilter) -> Answer<'_, Census> {
+        Box::pin(self.uncounted(async move { self.inner.census(filter).await }))
+    }
+
     fn cancels(&self, owner: Arc<str>) -> Answer<'_, Vec<RunKey>> {
         Box::pin(self.uncounted(async move { self.inner.cancels(owner).await }))
     }
@@ -510,6 +515,10 @@ impl Outbox for Faulty {
 
     fn list(&self, filter: OutboxFilter) -> Answer<'_, Vec<OutboxRecord>> {
         Box::pin(self.uncounted(async move { self.inner.outbox().list(filter).await }))
+    }
+
+    fn backlog(&self, namespace: Namespace) -> Answer<'_, Backlog> {
+        Box::pin(self.uncounted(async move { self.inner.outbox().backlog(namespace).await }))
     }
 
     fn retry_dead(&self, run: RunKey) -> Answer<'_, usize> {

@@ -4,6 +4,7 @@
 //! [`SqliteStore`] the default; [`outbox`] is the part of the contract that relays use. Every store passes the suite in [`conformance`].
 //! For fleets of workers there are servers, each behind a feature: `postgres`, and `mysql` for MySQL and MariaDB.
 
+mod census;
 pub mod check;
 pub mod clock;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]

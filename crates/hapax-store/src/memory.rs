@@ -13,8 +13,9 @@ use crate::{
     error::StoreError,
     outbox::Outbox,
     store::{
-        Answer, BoxFuture, Claimant, Created, Fact, Fleet, GcPolicy, GcReport, Holding, Lease, ListFilter,
-        Loaded, NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreStats, Ticket, Verdict,
+        Answer, BoxFuture, Census, CensusFilter, Claimant, Created, Fact, Fleet, GcPolicy, GcReport, Holding,
+        Lease, ListFilter, Loaded, NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreStats,
+        Tally, Ticket, Verdict,
     },
 };
 use hapax_core::{
@@ -164,6 +165,29 @@ impl Tables {
         }
         fleet.holders = holders.into_values().collect();
         fleet
+    }
+
+    fn census(&self, filter: &CensusFilter) -> Census {
+        let mut census = Census { at_us: self.clock.now_us(), ..Census::default() };
+        let (mut counts, mut created) = (BTreeMap::<&'static str, u64>::new(), 0);
+        let mut ours: Vec<&Run> =
+            self.runs.values().filter(|run| run.record.key.namespace == filter.namespace).collect();
+        ours.sort_by_key(|run| run.number);
+        for Run { record, .. } in ours {
+            let count = counts.entry(record.status.word()).or_default();
+            *count += 1;
+            let is_told = !record.status.is_final() && *count <= filter.limit as u64;
+            if is_told || filter.follow.contains(&record.key.run) {
+                census.runs.push(RunRecord { tags: BTreeMap::new(), ..record.clone() });
+            }
+            if record.created_at_us > filter.since_us {
+                created += 1;
+                census.created_steps += record.step;
+            }
+        }
+        census.created = Tally::exactly(created);
+        census.statuses = counts.into_iter().map(|(word, count)| (word, Tally::exactly(count))).collect();
+        census
     }
 
     fn renew(&mut self, key: &RunKey, epoch: Epoch, by: &Claimant) -> Renewal {
@@ -452,6 +476,10 @@ impl Store for MemoryStore {
 
     fn fleet(&self, namespace: Namespace) -> Answer<'_, Fleet> {
         Box::pin(async move { Ok(self.tables().fleet(&namespace)) })
+    }
+
+    fn census(&self, filter: CensusFilter) -> Answer<'_, Census> {
+        Box::pin(async move { Ok(self.tables().census(&filter)) })
     }
 
     fn retry(&self, run: RunKey) -> Answer<'_, ()> {

@@ -4,7 +4,10 @@
 //! holds its token delivers in order; `sent`, `failed` and `dead` need the token, so a relay that was taken for dead can
 //! change nothing.
 
-use crate::store::{Answer, Claimant};
+use crate::{
+    clock::micros_left,
+    store::{Answer, Claimant, Tally},
+};
 use hapax_core::{
     id::{Namespace, RunId, RunKey},
     outbox::{Message, Place, message_id},
@@ -65,6 +68,10 @@ pub trait Outbox: Send + Sync {
 
     /// Messages by run, in the order in which they were written.
     fn list(&self, filter: OutboxFilter) -> Answer<'_, Vec<OutboxRecord>>;
+
+    /// How much is undelivered, and since when, by the store's clock. Its cost is bounded: it counts
+    /// [`MAX_COUNTED`](hapax_core::limits::MAX_COUNTED) of each at the most, in an index.
+    fn backlog(&self, namespace: Namespace) -> Answer<'_, Backlog>;
 
     /// Makes a run's dead messages pending again, with fresh attempts; answers how many. They go out of their order:
     /// later ones have left.
@@ -252,6 +259,47 @@ impl OutboxRecord {
     /// The id that it carries on every delivery.
     pub fn id(&self) -> String {
         message_id(&self.run, self.place)
+    }
+}
+
+/// What a tenant's runs have sent and nobody has received.
+///
+/// ```
+/// use hapax_store::{Clock, MemoryStore, Store, Tally, outbox::Backlog};
+/// # use hapax_core::id::Namespace;
+/// # use hapax_store::conformance::{Sample, sample::message};
+/// # use std::{sync::Arc, time::Duration};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), hapax_store::StoreError> {
+/// let clock = Clock::manual();
+/// let store: Arc<dyn Store> = MemoryStore::with_clock(clock.clone());
+/// # let mut holder = Sample::run("order-42").hold(&store).await;
+/// # holder.commit(holder.next_with("paid", 1, 0, vec![message("paid")])).await?;
+/// clock.advance(Duration::from_secs(90)); // no relay is at work
+/// let backlog = store.outbox().backlog(Namespace::default()).await?;
+/// assert_eq!((backlog.pending, backlog.dead), (Tally::exactly(1), Tally::exactly(0)));
+/// assert_eq!(backlog.lag(), Duration::from_secs(90));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Backlog {
+    /// Messages to be delivered.
+    pub pending: Tally,
+    /// Messages that were given up, and wait for an operator.
+    pub dead: Tally,
+    /// When the oldest pending one was written, in microseconds since 1970 by the store's clock. `None`: there is none, or
+    /// it is of a time when that wasn't kept.
+    pub oldest_pending_at_us: Option<i64>,
+    /// The store's time at this look.
+    pub at_us: i64,
+}
+
+impl Backlog {
+    /// How long the oldest pending message has waited.
+    pub fn lag(&self) -> Duration {
+        self.oldest_pending_at_us.map_or(Duration::ZERO, |oldest| micros_left(self.at_us, oldest))
     }
 }
 

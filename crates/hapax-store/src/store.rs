@@ -3,7 +3,10 @@
 //! Invariant: the database decides. Uniqueness, fencing and order rest on compare-and-set statements and unique
 //! keys inside one transaction, never on a check that comes before.
 
-pub use crate::fleet::{Fleet, Hint, Holding, Outlook};
+pub use crate::{
+    census::{Census, CensusFilter, Tally},
+    fleet::{Fleet, Hint, Holding, Outlook},
+};
 use crate::{clock::Clock, db::Statement, error::StoreError, outbox::Outbox};
 use hapax_core::{
     checkpoint::Checkpoint,
@@ -203,6 +206,10 @@ pub trait Store: Send + Sync + 'static {
 
     /// Who holds the runs of a namespace, and how many wait for someone.
     fn fleet(&self, namespace: Namespace) -> Answer<'_, Fleet>;
+
+    /// Where the runs of a namespace stand. Its cost is bounded: it counts
+    /// [`MAX_COUNTED`](hapax_core::limits::MAX_COUNTED) of each status at the most, in an index.
+    fn census(&self, filter: CensusFilter) -> Answer<'_, Census>;
 
     /// Makes a failed run pending again, with fresh attempts and all of its time.
     /// [`StoreError::WrongStatus`] when it isn't failed.

@@ -191,7 +191,7 @@ async fn ten_processes_may_make_the_tables_at_once() {
         let store: Arc<dyn Store> = store.expect("each of them opens");
         assert!(store.run(key("r")).await.expect("tables").is_none());
     }
-    assert_eq!(sql(&url, "SELECT version FROM hapax_schema"), "1");
+    assert_eq!(sql(&url, "SELECT version FROM hapax_schema"), "2");
 }
 
 async fn refusal(url: &str) -> (String, &'static str) {
@@ -220,6 +220,28 @@ async fn what_keeps_a_store_from_opening_is_named_with_its_cure() {
     assert!(said.contains(&grant), "{said}");
     let (said, _) = refusal("mysql://root@127.0.0.1:1/orders").await;
     assert!(said.contains("check that the server runs"), "{said}");
+}
+
+/// The right to make indexes is asked only of who brings older tables up to date.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_older_database_gets_its_indexes() {
+    let url = database();
+    let (_, name) = url.rsplit_once('/').expect("a database");
+    let user = format!("m{}", &name[name.len() - 8..]);
+    sql(&url, &format!("CREATE USER {user}@'%'"));
+    sql(&url, &format!("GRANT CREATE, SELECT, INSERT, UPDATE, DELETE ON {name}.* TO {user}@'%'"));
+    let theirs = url.replace("root@", &format!("{user}@"));
+    open(&theirs);
+    sql(&url, "ALTER TABLE hapax_runs DROP INDEX hapax_runs_status");
+    sql(&url, "UPDATE hapax_schema SET version = 1");
+    let (said, code) = refusal(&theirs).await;
+    assert!(code == code::CANNOT_OPEN && said.contains("GRANT CREATE, INDEX, SELECT"), "{said}");
+    sql(&url, &format!("GRANT INDEX ON {name}.* TO {user}@'%'"));
+    open(&theirs);
+    let there = "SELECT count(DISTINCT INDEX_NAME) FROM information_schema.STATISTICS \
+                 WHERE TABLE_SCHEMA = DATABASE() AND INDEX_NAME IN ('hapax_runs_status', 'hapax_outbox_backlog')";
+    assert_eq!(sql(&url, there), "2");
+    assert_eq!(sql(&url, "SELECT version FROM hapax_schema"), "2");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -633,7 +633,7 @@ async fn messages_of_an_older_file_are_delivered() {
     let outside = Connection::open(&path).unwrap();
     outside
         .execute_batch(
-            "DROP TABLE hapax_channels; DROP INDEX hapax_outbox_unsent; \
+            "DROP TABLE hapax_channels; DROP INDEX hapax_outbox_unsent; DROP INDEX hapax_outbox_backlog; \
              ALTER TABLE hapax_outbox DROP COLUMN attempts; ALTER TABLE hapax_outbox DROP COLUMN error; \
              ALTER TABLE hapax_outbox DROP COLUMN written_at; UPDATE hapax_schema SET version = 2;",
         )

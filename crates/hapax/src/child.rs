@@ -7,6 +7,7 @@ use crate::{
     effects::{Begun, EffectFuture, failed},
     error::{EffectError, Error},
     item::Live,
+    trail::end_with,
     wait::Wait,
 };
 use hapax_core::{
@@ -108,6 +109,7 @@ impl EffectFuture<'_> {
             self.child_outcome(live, &new.key).await
         });
         if let Some(outcome) = outcome.await {
+            end_with(self.open_child(&new.key), &outcome);
             return self.finish(asked, outcome).await;
         }
         drop(busy);

@@ -2,11 +2,12 @@
 
 use crate::{
     child::Child,
-    effects::{Begun, EffectFuture},
+    effects::{Begun, EffectFuture, code_of},
     error::EffectError,
     item::{Attempt, Live},
     question::Question,
     stream::UnderWay,
+    trail::{end, within},
 };
 use hapax_core::{
     error::{Coded, code},
@@ -198,6 +199,7 @@ impl<S: State, A: Send + Sync + 'static> Ctx<S, A> {
         F: AsyncFnOnce(Call) -> Result<T, E>,
     {
         let site = next_call(&self.attempt, &self.scope, &mut self.calls, name, kind);
+        let asked_as_command = key.is_some();
         let asked = site.ask_as(key, request)?;
         if let Some(recorded) = asked.recorded {
             return site.recall(recorded).await;
@@ -210,8 +212,13 @@ impl<S: State, A: Send + Sync + 'static> Ctx<S, A> {
                 }
                 let under_way = UnderWay::new(site.scope, site.index);
                 let ending = under_way.ending();
-                let outcome = call(Call { key, attempt: site.attempt.clone(), under_way }).await;
+                let open = site.open(asked_as_command);
+                let traced = open.as_ref().map(|open| open.traced().clone());
+                let traceparent = traced.as_ref().map(|traced| traced.traceparent(traced.id()).into());
+                let call = call(Call { key, attempt: site.attempt.clone(), under_way, traceparent });
+                let outcome = within(traced.as_ref(), call).await;
                 drop(ending);
+                end(open, &outcome, code_of);
                 site.end(asked, outcome).await
             }
         }
@@ -442,6 +449,7 @@ pub struct Call {
     key: Arc<str>,
     attempt: Arc<Attempt>,
     under_way: UnderWay,
+    traceparent: Option<Arc<str>>,
 }
 
 impl fmt::Debug for Call {
@@ -499,5 +507,33 @@ impl Call {
     /// The idempotency key to hand to the callee: the same on every attempt and after every crash.
     pub fn key(&self) -> &str {
         &self.key
+    }
+
+    /// The header `traceparent` of W3C Trace Context, by which the callee adds to this run's trace; `None` if nobody traces
+    /// it. It differs from attempt to attempt, so it belongs into no request that is recorded.
+    ///
+    /// ```
+    /// use hapax::{Call, prelude::*};
+    /// # use serde::{Deserialize, Serialize};
+    /// # #[derive(State, Clone, Default, Serialize, Deserialize)]
+    /// # struct Order { paid: bool }
+    /// # const PAY: Node = Node::new("pay");
+    /// async fn pay(mut ctx: hapax::Ctx<Order>) -> hapax::Result<OrderDelta> {
+    ///     let charge = async |call: Call| {
+    ///         let headers: Vec<_> = call.traceparent().map(|value| ("traceparent", value.to_owned())).into_iter().collect();
+    ///         Ok::<_, NodeError>(headers.is_empty())
+    ///     };
+    ///     let untraced = ctx.effect("charge", Write, &4200, charge).await?;
+    ///     Ok(Order::delta().paid(untraced))
+    /// }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> hapax::Result<()> {
+    /// # let orders = Engine::open("memory:").await?.register(Graph::new("orders", 1, PAY).node(PAY, pay), ()).await?;
+    /// # assert!(orders.start("order-42", Order::default()).await?.wait().await?.paid, "nobody traces it");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn traceparent(&self) -> Option<&str> {
+        self.traceparent.as_deref()
     }
 }

@@ -5,7 +5,6 @@ use crate::{
     gate::{Gate, Halt, Parking, budget_exceeded, micros, run_failure},
     graph::Program,
     items::Frontier,
-    observe::Event,
     run_items::panicked,
     step::{Progress, step},
     wait::Mailbox,
@@ -22,6 +21,7 @@ use hapax_core::{
     key::Digest,
     order::PathHash,
     state::{self, State},
+    trace::SpanId,
 };
 use hapax_store::{Lease, StoreError};
 use std::{
@@ -76,12 +76,14 @@ impl<S: State, A: Send + Sync + 'static> Claimed<S, A> {
     ) -> Result<Self, Halt> {
         let Claim { key, lease, gate, fresh, .. } = claim;
         if let Some(checkpoint) = fresh {
+            gate.trail().begins(program.shape.name());
             return Self::at(program, app, shared, gate, (key, lease), checkpoint);
         }
         let loaded = shared.store.load(key.clone()).await.map_err(|error| match error {
             StoreError::NotFound { .. } => Halt::Fenced,
             error => Halt::Store(Arc::new(error)),
         })?;
+        gate.trail().is_of(&loaded.record);
         if loaded.record.cancel_requested {
             return Err(gate.shut(Halt::Cancelled));
         }
@@ -121,11 +123,7 @@ impl<S: State, A: Send + Sync + 'static> Claimed<S, A> {
         let state = state::decode::<S>(&checkpoint.state, checkpoint.state_version)
             .map_err(|error| run_failure(&error, checkpoint.step))?;
         let mailbox = Mailbox::new(shared.store.clone(), key.clone());
-        shared.observer.emit(|| Event::RunClaimed {
-            run: key.clone(),
-            step: checkpoint.step,
-            taken_over: lease.taken_over,
-        });
+        gate.trail().claimed(checkpoint.step, lease.taken_over);
         Ok(Self {
             program,
             app,
@@ -247,7 +245,8 @@ pub(crate) async fn drive<S: State, A: Send + Sync + 'static>(
         Err(halt) => return conclude(&gate, &key, halt, used).await,
     };
     let halt = loop {
-        let span = tracing::info_span!("step", step_id = run.step);
+        let span =
+            tracing::info_span!("step", step_id = run.step, span_id = %SpanId::of_step(&run.key, run.step));
         match unless_it_panics(run.step, step(&mut run)).instrument(span).await {
             Ok(Progress::Onward) => {}
             Ok(Progress::Done) => return End::Succeeded(run.state_json, S::VERSION),

@@ -7,18 +7,21 @@ use crate::{
     error::{EffectError, NodeError},
     gate::{Halt, lock},
     item::{Attempt, Difference, Live, call_at},
+    trail::Open,
     wait::{Busy, Wait},
+    watch::What,
 };
 use hapax_core::{
     canary, canonical,
     error::{Coded, code},
     failure::clip,
-    id::check_name,
+    id::{RunKey, check_name},
     journal::{Awaits, EffectKind, EffectOutcome, Entry, Intent, Question, RecordedCall, Seen, Timer},
     json::Json,
     key::{Digest, EffectSite, effect_key_of_digest, sha256},
     limits,
     mailbox::{self, Letter},
+    trace::SpanId,
 };
 use hapax_store::{Pace, StoreError};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -84,14 +87,20 @@ impl Unsent {
 fn outcome_of(error: &(impl fmt::Display + 'static), now_us: i64) -> EffectOutcome {
     let any = error as &dyn Any;
     let node = any.downcast_ref::<NodeError>();
-    let code = node.map(Coded::code).filter(|code| *code != code::NODE_FAILED);
     EffectOutcome::Err {
-        code: code.unwrap_or(code::EFFECT_FAILED).into(),
+        code: code_of(error),
         message: clip(error.to_string()),
         retryable: node.is_none_or(NodeError::is_retryable),
         unsent: any.is::<Unsent>() || node.is_some_and(NodeError::is_from::<Unsent>),
         not_before_us: node.and_then(|node| node.not_before_us(now_us)),
     }
+}
+
+/// The code of an error of the caller's, whatever its type.
+pub(crate) fn code_of(error: &(impl fmt::Display + 'static)) -> String {
+    let node = (error as &dyn Any).downcast_ref::<NodeError>();
+    let code = node.map(Coded::code).filter(|code| *code != code::NODE_FAILED);
+    code.unwrap_or(code::EFFECT_FAILED).into()
 }
 
 /// An operator's word on a call in doubt: see [`Engine::resolve`](crate::Engine::resolve).
@@ -157,6 +166,38 @@ pub(crate) enum Begun<'a> {
 }
 
 impl<'a> EffectFuture<'a> {
+    /// The call leaves now, if somebody wants to know.
+    pub(crate) fn open(&self, command: bool) -> Option<Open> {
+        let traced = self.attempt.traced.as_ref()?;
+        let id = traced.id().of_call(self.scope, self.index);
+        Some(traced.call(&self.attempt.item, id, self.what(command, None), None))
+    }
+
+    /// The call that started a child has its end: it is told of from its begin, whoever made that.
+    pub(crate) fn open_child(&self, child: &RunKey) -> Option<Open> {
+        let (traced, item) = (self.attempt.traced.as_ref()?, &self.attempt.item);
+        let began_us = lock(&item.recorded).call(self.scope, self.index).and_then(|call| call.since_us);
+        let id = SpanId::of_child(&item.run, &child.run);
+        let mut open = traced.call(item, id, self.what(false, Some(child.clone())), began_us);
+        open.link_child(child);
+        Some(open)
+    }
+
+    fn what(&self, command: bool, child: Option<RunKey>) -> What {
+        let item = &self.attempt.item;
+        What::Call {
+            step: item.step,
+            node: item.node.clone(),
+            attempt: self.attempt.number,
+            name: self.name.into(),
+            kind: self.kind,
+            command,
+            scope: self.scope.clone(),
+            index: self.index,
+            child,
+        }
+    }
+
     pub(crate) fn error(&self, code: &str, message: String, retryable: bool) -> EffectError {
         EffectError { retryable, ..EffectError::fatal(self.name, code, message) }
     }

@@ -8,11 +8,13 @@ use crate::{
     graph::Graph,
     handle::{LOOK, Patience},
     lease,
+    metrics::Metrics,
     observe::Event,
     options::Options,
     outline::GraphOutline,
     testing::Script,
     transaction::{self, Databases},
+    watch::Watch,
     worker::{self, Drive, End, Shared},
 };
 use hapax_core::{
@@ -20,7 +22,10 @@ use hapax_core::{
     id::{RunId, RunKey},
     state::State,
 };
-use hapax_store::{Fleet, GcPolicy, GcReport, ListFilter, RunRecord, Store, StoreError, memory::MemoryStore};
+use hapax_store::{
+    Census, CensusFilter, Fleet, GcPolicy, GcReport, ListFilter, RunRecord, Store, StoreError,
+    memory::MemoryStore, outbox::Backlog,
+};
 use std::{
     fmt,
     sync::{
@@ -311,6 +316,38 @@ impl Engine {
         Ok(self.shared.store.fleet(self.shared.options.namespace.clone()).await?)
     }
 
+    /// How many messages of this engine's namespace nobody has received, and since when; cheap enough to ask every second.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> hapax::Result<()> {
+    /// let engine = hapax::Engine::open("memory:").await?;
+    /// let backlog = engine.backlog().await?;
+    /// assert!(backlog.dead.is_none() && backlog.lag() < Duration::from_secs(60), "the relays keep up");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn backlog(&self) -> Result<Backlog, Error> {
+        Ok(self.shared.store.outbox().backlog(self.shared.options.namespace.clone()).await?)
+    }
+
+    /// Where the runs of this engine's namespace stand, whichever namespace the filter names.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> hapax::Result<()> {
+    /// let engine = hapax::Engine::open("memory:").await?;
+    /// let census = engine.census(hapax::store::CensusFilter::default()).await?;
+    /// assert!(census.standing("in_doubt").is_none(), "nobody has to decide anything");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn census(&self, mut filter: CensusFilter) -> Result<Census, Error> {
+        filter.namespace = self.shared.options.namespace.clone();
+        Ok(self.shared.store.census(filter).await?)
+    }
+
     /// The graphs that are registered, by name.
     pub fn graphs(&self) -> Vec<GraphOutline> {
         self.shared.outlines()
@@ -339,6 +376,16 @@ impl Engine {
     /// What happens in this engine from now on. A listener that lags behind misses the oldest events.
     pub fn events(&self) -> broadcast::Receiver<Event> {
         self.shared.observer.subscribe()
+    }
+
+    /// Has a watcher told what runs do from now on, for traces: see [`Watch`]. There is one at the most.
+    pub fn watch(&self, watcher: Arc<dyn Watch>) -> Result<(), Error> {
+        self.shared.observer.watch(watcher)
+    }
+
+    /// What this engine has counted since it was opened: see [`Metrics`]. It costs no look into the store.
+    pub fn metrics(&self) -> Metrics {
+        self.shared.metrics()
     }
 
     /// The store beneath.

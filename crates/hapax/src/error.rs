@@ -126,6 +126,9 @@ pub enum Error {
     /// The engine is shut down.
     #[error("the engine is shut down; its runs go on when another one opens the store")]
     ShutDown,
+    /// Somebody watches the engine already.
+    #[error("the engine has a watcher already; give it one that tells the others")]
+    Watched,
     /// The store's address isn't understood.
     #[error(
         "`{}` is not the address of a store that is built in; it has {}",
@@ -210,6 +213,7 @@ impl Coded for Error {
             Error::NotInDoubt(e) => e.code(),
             Error::Answer(e) => e.code(),
             Error::ShutDown => code::SHUT_DOWN,
+            Error::Watched => code::WATCHED,
             Error::BadUrl { .. } => code::BAD_URL,
         }
     }

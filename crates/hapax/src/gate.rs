@@ -5,7 +5,7 @@
 
 use crate::{
     clock,
-    observe::{Event, Observer},
+    trail::{Began, Trail},
 };
 use hapax_core::{
     canary,
@@ -74,6 +74,8 @@ struct Flying {
     write: Arc<Write>,
     /// `None`: it must be submitted again.
     ticket: Option<Ticket>,
+    /// When the step began that it commits.
+    began: Option<Began>,
 }
 
 /// The ordered writes of one run in the hands of one engine.
@@ -82,7 +84,7 @@ pub(crate) struct Gate {
     run: RunKey,
     epoch: Epoch,
     patience: Duration,
-    observer: Observer,
+    trail: Trail,
     /// Told when a step with messages is durable.
     mail: Arc<watch::Sender<()>>,
     /// One for each run in the engine's hands, and the engine's own.
@@ -110,7 +112,7 @@ impl Gate {
         run: RunKey,
         epoch: Epoch,
         patience: Duration,
-        observer: Observer,
+        trail: Trail,
         mail: Arc<watch::Sender<()>>,
         crew: Arc<()>,
     ) -> Arc<Self> {
@@ -119,7 +121,7 @@ impl Gate {
             run,
             epoch,
             patience,
-            observer,
+            trail,
             mail,
             crew,
             next_seq: Arc::default(),
@@ -134,6 +136,11 @@ impl Gate {
             halted: CancellationToken::new(),
             leased_until_us: AtomicU64::new(u64::MAX),
         })
+    }
+
+    /// What is told of the run.
+    pub(crate) fn trail(&self) -> &Trail {
+        &self.trail
     }
 
     /// Where the journal goes on, as loaded.
@@ -220,7 +227,9 @@ impl Gate {
 
     /// Waits until everything up to the mark is durable.
     pub(crate) async fn passed(&self, mark: Mark) -> Result<(), Halt> {
+        let mut waited = None;
         while self.durable.load(Ordering::Acquire) < mark.0 {
+            waited.get_or_insert_with(|| self.trail.counters.waits());
             self.check()?;
             let mut settling = self.settling.lock().await;
             if self.durable.load(Ordering::Acquire) < mark.0 {
@@ -242,6 +251,9 @@ impl Gate {
             let writes = self.issued.load(Ordering::Acquire) - self.durable.load(Ordering::Acquire);
             writes as usize >= WINDOW_STEPS || self.flying_bytes.load(Ordering::Relaxed) >= WINDOW_BYTES
         };
+        if ahead() {
+            self.trail.counters.window.one_more();
+        }
         while ahead() {
             self.check()?;
             let mut settling = self.settling.lock().await;
@@ -286,7 +298,7 @@ impl Gate {
     }
 
     fn arrived(&self, settling: &mut VecDeque<Flying>) {
-        let Some(Flying { write, .. }) = settling.pop_front() else { return };
+        let Some(Flying { write, began, .. }) = settling.pop_front() else { return };
         *lock(&self.trouble_since) = None;
         self.flying_bytes.fetch_sub(write.weight(), Ordering::Relaxed);
         self.durable.fetch_add(1, Ordering::AcqRel);
@@ -294,8 +306,7 @@ impl Gate {
             if !step.outbox.is_empty() {
                 self.mail.send_replace(());
             }
-            let (run, step) = (&self.run, step.checkpoint.step);
-            self.observer.emit(|| Event::StepCommitted { run: run.clone(), step });
+            self.trail.step_is_durable(step.checkpoint.step, began);
         }
     }
 
@@ -413,7 +424,11 @@ impl Turn {
         // From here on nothing awaits, so a dropped future can't leave the write half-accepted.
         *next_seq += rows(&write);
         gate.flying_bytes.fetch_add(write.weight(), Ordering::Relaxed);
-        lock(&gate.accepted).push_back(Flying { write, ticket: Some(ticket) });
+        let began = if matches!(&*write, Write::Step(_)) { gate.trail.step_leaves() } else { None };
+        if let Some(began) = began.filter(|_| canary::on("span_before_its_step")) {
+            gate.trail.tell_step(step_of(&write), began, Duration::ZERO);
+        }
+        lock(&gate.accepted).push_back(Flying { write, ticket: Some(ticket), began });
         let mark = Mark(gate.issued.fetch_add(1, Ordering::AcqRel) + 1);
         Ok(Accepted { mark, _turn: next_seq })
     }
@@ -479,11 +494,11 @@ mod tests {
         let (status, wake) = (Status::Running, Wake::default());
         let change = StatusChange { run: run.clone(), epoch, status, release: false, used_us: 0, wake };
         let (patience, crew) = (Duration::from_secs(1), Arc::new(()));
-        let gate = Gate::new(MemoryStore::shared(), run, epoch, patience, Observer::default(), mail, crew);
+        let gate = Gate::new(MemoryStore::shared(), run.clone(), epoch, patience, Trail::of(run), mail, crew);
         let (reply, ticket) = Ticket::new();
         let write = Arc::new(Write::Status(change));
         gate.flying_bytes.fetch_add(write.weight(), Ordering::Relaxed);
-        lock(&gate.accepted).push_back(Flying { write, ticket: Some(ticket) });
+        lock(&gate.accepted).push_back(Flying { write, ticket: Some(ticket), began: None });
         gate.issued.fetch_add(1, Ordering::AcqRel);
         (gate, move || reply.send(Ok(Written::Committed)).unwrap())
     }

@@ -15,6 +15,7 @@ pub use request::Request;
 pub use response::Response;
 
 use crate::{Ctx, EffectError};
+use client::Sent;
 use hapax_core::{
     canary,
     error::{Code, Coded, code},
@@ -110,7 +111,8 @@ impl<S: State, A: Send + Sync + 'static> Ctx<S, A> {
         let clock = self.clock();
         let send = async |call: crate::Call| {
             let anew = canary::on("http_key_anew").then(|| uuid::Uuid::now_v7().to_string());
-            client.send(&request, anew.as_deref().unwrap_or(call.key()), &clock).await
+            let key = anew.as_deref().unwrap_or(call.key());
+            client.send(&request, Sent { key, traceparent: call.traceparent() }, &clock).await
         };
         self.effect(name, request.kind_of_call(), &request.recorded(), send).await
     }

@@ -8,6 +8,7 @@ use crate::{
     error::NodeError,
     gate::{Accepted, Gate, Halt, Mark, Turn, lock},
     options::CallRules,
+    trail::Traced,
     wait::{Mailbox, Waits},
     worker::Shared,
 };
@@ -199,6 +200,8 @@ pub(crate) struct Attempt {
     pub(crate) item: Arc<Item>,
     pub(crate) number: u32,
     pub(crate) deadline: Instant,
+    /// Somebody wants to know of it.
+    pub(crate) traced: Option<Traced>,
     pub(crate) alive: AtomicBool,
     /// What it sends, if it ends well.
     pub(crate) outgoing: Outgoing,
@@ -311,12 +314,13 @@ impl Drop for Recalled<'_> {
 }
 
 impl Attempt {
-    pub(crate) fn new(item: Arc<Item>, number: u32, deadline: Instant) -> Arc<Self> {
+    pub(crate) fn new(item: Arc<Item>, number: u32, deadline: Instant, traced: Option<Traced>) -> Arc<Self> {
         let unasked = Unasked::of(&lock(&item.recorded));
         Arc::new(Self {
             item,
             number,
             deadline,
+            traced,
             alive: AtomicBool::new(true),
             outgoing: Outgoing::default(),
             streamed: AtomicU64::new(0),

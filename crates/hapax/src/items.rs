@@ -57,7 +57,7 @@ impl Frontier {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::Observer;
+    use crate::trail::Trail;
     use hapax_core::{
         checkpoint::{Draft, IoDigest, outbox_digest},
         frontier::Barriers,
@@ -107,7 +107,7 @@ mod tests {
             key.clone(),
             lease.epoch,
             Duration::from_secs(1),
-            Observer::default(),
+            Trail::of(key.clone()),
             Arc::default(),
             Arc::default(),
         );

@@ -13,6 +13,7 @@
 //! | [`GraphOutline`] | a registered graph for people and drawings |
 //! | [`Options`], [`NodePolicy`], [`Retry`] | limits and what happens on failure |
 //! | [`Error`], [`NodeError`], [`EffectError`] | what can go wrong, each with a code |
+//! | [`metrics`], [`watch`] | what an engine counts; what its runs do and how long it takes, for traces |
 //! | [`outbox`] | relays and sinks: how messages leave |
 //! | `http` | a ready HTTP effect, with the feature `http` |
 //! | `agent` | programs that do work for nodes, once, with the feature `agents` |
@@ -41,6 +42,7 @@ mod item;
 mod items;
 mod lease;
 mod letters;
+pub mod metrics;
 mod node;
 mod observe;
 mod options;
@@ -53,8 +55,10 @@ mod step;
 mod stream;
 mod tail;
 pub mod testing;
+mod trail;
 mod transaction;
 mod wait;
+pub mod watch;
 mod worker;
 
 pub use child::Child;

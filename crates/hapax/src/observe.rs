@@ -2,12 +2,16 @@
 //!
 //! Invariant: `StepCommitted` and the events that end a run are sent only once they are durable.
 
+use crate::{error::Error, watch::Watch};
 use hapax_core::{
     commit::Status,
     id::{NodeId, RunKey},
     order::PathHash,
 };
-use std::sync::{Arc, OnceLock};
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+};
 use tokio::sync::broadcast;
 
 /// Something that happened in this engine.
@@ -111,9 +115,18 @@ pub enum Event {
     },
 }
 
-/// Sends events to whoever listens; costs nothing when nobody does.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Observer(Arc<OnceLock<broadcast::Sender<Event>>>);
+/// Sends events to whoever listens, and knows who watches; costs nothing when nobody does.
+#[derive(Clone, Default)]
+pub(crate) struct Observer {
+    events: Arc<OnceLock<broadcast::Sender<Event>>>,
+    watcher: Arc<OnceLock<Arc<dyn Watch>>>,
+}
+
+impl fmt::Debug for Observer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Observer")
+    }
+}
 
 /// Events that a listener may lag behind.
 const BUFFER: usize = 4096;
@@ -121,11 +134,20 @@ const BUFFER: usize = 4096;
 impl Observer {
     /// The buffer is made for the first listener: an engine that nobody watches needs none.
     pub(crate) fn subscribe(&self) -> broadcast::Receiver<Event> {
-        self.0.get_or_init(|| broadcast::Sender::new(BUFFER)).subscribe()
+        self.events.get_or_init(|| broadcast::Sender::new(BUFFER)).subscribe()
+    }
+
+    /// From now on this one is told what runs do.
+    pub(crate) fn watch(&self, watcher: Arc<dyn Watch>) -> Result<(), Error> {
+        self.watcher.set(watcher).map_err(|_| Error::Watched)
+    }
+
+    pub(crate) fn watcher(&self) -> Option<&Arc<dyn Watch>> {
+        self.watcher.get()
     }
 
     pub(crate) fn emit(&self, event: impl FnOnce() -> Event) {
-        if let Some(sender) = self.0.get().filter(|sender| sender.receiver_count() > 0) {
+        if let Some(sender) = self.events.get().filter(|sender| sender.receiver_count() > 0) {
             // A listener that went away in between misses nothing.
             let _ = sender.send(event());
         }

@@ -554,7 +554,7 @@ impl<S: State, A: Send + Sync + 'static> Step<'_, S, A> {
             tail: Mutex::default(),
             live: None,
         });
-        let attempt = Attempt::new(shared_item, number, deadline);
+        let attempt = Attempt::new(shared_item, number, deadline, None);
         let ctx = Ctx::new(state.clone(), self.app.clone(), attempt.clone());
         let body = AssertUnwindSafe(async { (code.run)(ctx, item.input.clone()).await }).catch_unwind();
         let (mut body, mut is_patient) = (std::pin::pin!(body), false);

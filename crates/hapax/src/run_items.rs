@@ -11,7 +11,9 @@ use crate::{
     gate::{Gate, Halt, budget_exceeded, lock},
     graph::Program,
     item::{Attempt, Item, Live},
+    metrics::Queued,
     observe::Event,
+    trail::{Open, end, within},
     wait::{Wait, parking},
     worker::Shared,
 };
@@ -31,6 +33,7 @@ use hapax_core::{
     rng::Rng,
     route::{Outcome, SettledRoute},
     state::{Delta, State},
+    trace::SpanId,
 };
 use hapax_store::Pace;
 use std::{
@@ -40,7 +43,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tokio::task::JoinSet;
-use tracing::Instrument;
+use tracing::{Instrument, field::Empty};
 
 /// A call asks for a pause at the most so long before its attempt fails.
 const ASKED_BEFORE: Duration = Duration::from_secs(3600);
@@ -76,13 +79,15 @@ pub(crate) struct Items<'r, S: State, A> {
     parked: Vec<Wait>,
     started: usize,
     emitted: usize,
+    queued: Queued,
 }
 
 impl<'r, S: State, A: Send + Sync + 'static> Items<'r, S, A> {
     pub(crate) fn new(run: &'r mut Claimed<S, A>) -> Self {
         let items = run.frontier.len();
-        run.shared.observer.emit(|| Event::StepStarted { run: run.key.clone(), step: run.step, items });
+        run.gate.trail().step_begins(run.step, items);
         Self {
+            queued: run.shared.counters.queued(items),
             run,
             several: items > 1,
             running: JoinSet::new(),
@@ -201,6 +206,7 @@ impl<'r, S: State, A: Send + Sync + 'static> Items<'r, S, A> {
     }
 
     fn work(&mut self, item: WorkItem) -> Work<S, A> {
+        self.queued.next();
         let run = &mut *self.run;
         let record = run.record.remove(&item.path_hash).unwrap_or_default();
         let shared_item = Arc::new(Item {
@@ -229,11 +235,12 @@ impl<'r, S: State, A: Send + Sync + 'static> Items<'r, S, A> {
             state: run.state.clone(),
             run_deadline: run.deadline(),
             // Made here, inside the step's span: an item that runs in a task of its own still belongs to it.
-            span: tracing::info_span!("node", node_id = %item.node, order_key = %item.order_key),
+            span: tracing::info_span!("node", node_id = %item.node, order_key = %item.order_key, attempt = Empty, span_id = Empty),
             work_item: item,
             item: shared_item,
             gate: run.gate.clone(),
             record,
+            first: None,
         }
     }
 }
@@ -257,6 +264,8 @@ struct Work<S: State, A> {
     item: Arc<Item>,
     gate: Arc<Gate>,
     record: ItemRecord,
+    /// The number of its first attempt here.
+    first: Option<u32>,
 }
 
 impl<S: State, A: Send + Sync + 'static> Work<S, A> {
@@ -356,10 +365,14 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
         }
         loop {
             let number = self.record.failed + 1;
+            self.first.get_or_insert(number);
             let error = match self.attempt(node, number).await? {
                 Ok(tried) => return Ok(tried),
                 Err(error) => error,
             };
+            if error.code() == code::REPLAY_MISMATCH {
+                self.shared.counters.replay_mismatches.one_more();
+            }
             self.record.failed += 1;
             self.record.failed_since_retry += 1;
             let item = &self.item;
@@ -457,6 +470,12 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
     fn retrying(&self, failure: &NodeFailure) {
         let item = &self.item;
         tracing::warn!(run_id = %item.run, step_id = item.step, node_id = %item.node, attempt = failure.attempt, code = %failure.code, "attempt failed; another follows");
+        if canary::on("secret_in_log") {
+            tracing::warn!(error = failure.message, "why it failed");
+        }
+        if let Some(graph) = self.gate.trail().of_graph() {
+            graph.retried(item.node.as_str());
+        }
         self.shared.observer.emit(|| Event::Retrying {
             run: item.run.clone(),
             step: item.step,
@@ -511,18 +530,22 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
         let timeout = code.policy.timeout.unwrap_or(self.shared.options.node_timeout);
         let now = crate::clock::instant();
         let own = now.checked_add(timeout).unwrap_or(self.run_deadline);
-        let attempt = Attempt::new(self.item.clone(), number, own.min(self.run_deadline));
+        let open = self.started(number);
+        let traced = open.as_ref().map(|open| open.traced().clone());
+        let attempt = Attempt::new(self.item.clone(), number, own.min(self.run_deadline), traced);
         attempt.supersede_streams();
-        self.started(number);
+        let _in_flight = self.shared.counters.in_flight();
         let ctx = Ctx::new(self.state.clone(), self.app.clone(), attempt.clone());
         let input = self.work_item.input.clone();
         let body = AssertUnwindSafe(async { (code.run)(ctx, input).await }).catch_unwind();
+        let body = within(attempt.traced.as_ref(), body);
         let outcome = tokio::select! {
             biased;
             outcome = body => outcome.unwrap_or_else(|panic| Err(panicked(&*panic))),
             error = attempt.condemned() => Err(error),
             waits = attempt.waits.parked() => {
                 attempt.alive.store(false, Ordering::Release);
+                open.into_iter().for_each(Open::parked);
                 return Ok(Ok(Tried::Parked(waits)));
             }
             () = self.past_grace() => return Err(self.halt()),
@@ -535,15 +558,24 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
         if self.gate.halt().is_some() {
             return Err(self.halt());
         }
+        let outcome = verdict.and(outcome);
+        end(open, &outcome, |error| error.code().to_owned());
         let drawn = attempt.draws().into_iter().map(Entry::Drew);
-        Ok(verdict.and(outcome).map(|outcome| {
+        Ok(outcome.map(|outcome| {
             self.item.see(drawn);
             Tried::Returned(outcome, attempt.outgoing.take())
         }))
     }
 
-    fn started(&self, attempt: u32) {
+    fn started(&self, attempt: u32) -> Option<Open> {
         let item = &self.item;
+        if !self.span.is_disabled()
+            && let Some(live) = &item.live
+        {
+            let claim = live.epoch.counter;
+            let id = SpanId::of_attempt(&item.run, item.step, item.path_hash, claim, attempt);
+            self.span.record("attempt", attempt).record("span_id", tracing::field::display(id));
+        }
         self.shared.observer.emit(|| Event::ItemStarted {
             run: item.run.clone(),
             step: item.step,
@@ -551,6 +583,7 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
             path_hash: item.path_hash,
             attempt,
         });
+        self.gate.trail().attempt(item, attempt, self.first == Some(attempt))
     }
 
     /// Resolves when a node must be dropped: at once when the run is somebody else's, after a grace when it was

@@ -68,9 +68,15 @@ async fn run_and_merge<S: State, A: Send + Sync + 'static>(
             failure = merger.push(&finished.item, finished.result).err();
         }
     }
-    let step = run.step;
-    let merged = failure.map_or_else(|| merger.finish(), Err).map_err(|error| failed(error, step))?;
-    Ok((merged, seen))
+    match failure.map_or_else(|| merger.finish(), Err) {
+        Ok(merged) => Ok((merged, seen)),
+        Err(error) => {
+            if let (MergeError::Conflict { .. }, Some(graph)) = (&error, run.gate.trail().of_graph()) {
+                graph.merge_conflicts.one_more();
+            }
+            Err(failed(error, run.step))
+        }
+    }
 }
 
 fn failed(error: MergeError, step: u64) -> Halt {

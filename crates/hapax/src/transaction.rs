@@ -14,6 +14,7 @@ use crate::{
     context::{Ctx, next_call},
     effects::Begun,
     error::EffectError,
+    trail::{end_with, within},
 };
 use hapax_core::{canary, journal::EffectKind};
 use hapax_store::db::{DbError, FromRow, Row, Strategy, ToValue, Transaction, TxOptions, Value};
@@ -237,7 +238,15 @@ impl<S: hapax_core::state::State, A: Send + Sync + 'static> Ctx<S, A> {
                 let call = call.begun();
                 let outcome = match site.scripted(&key, db.0) {
                     Some(scripted) => Ok(scripted),
-                    None => call.transact(&key, ready, work).await,
+                    None => {
+                        let open = site.open(false);
+                        let traced = open.as_ref().map(|open| open.traced().clone());
+                        let outcome = within(traced.as_ref(), call.transact(&key, ready, work)).await;
+                        if let Ok(outcome) = &outcome {
+                            end_with(open, outcome);
+                        }
+                        outcome
+                    }
                 };
                 match outcome {
                     Ok(outcome) => site.finish(asked, outcome).await,

@@ -8,10 +8,12 @@ use crate::{
     error::Error,
     gate::{Gate, Halt, lock},
     handle::LOOK,
+    metrics::{Counters, Metrics},
     observe::{Event, Observer},
     outline::GraphOutline,
     replay::{Replay, Source},
     testing::Script,
+    trail::Trail,
     transaction::{Databases, Markers},
 };
 use futures::future::BoxFuture;
@@ -23,6 +25,7 @@ use hapax_core::{
     order::PathHash,
     rng::Rng,
     state::StateShape,
+    trace::{SpanId, TraceId},
 };
 use hapax_store::{Claimant, Clock, Hint, Lease, NewRun, ReadyFilter, Store, StoreError};
 use std::{
@@ -91,6 +94,7 @@ pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) owner: Arc<str>,
     pub(crate) observer: Observer,
+    pub(crate) counters: Arc<Counters>,
     pub(crate) clock: Clock,
     /// The user's own, for transactions.
     pub(crate) databases: Databases,
@@ -182,6 +186,7 @@ impl Shared {
             store,
             owner: owner(&options).into(),
             observer: Observer::default(),
+            counters: Arc::default(),
             databases,
             markers: Markers::default(),
             script,
@@ -211,6 +216,8 @@ impl Shared {
     }
 
     pub(crate) fn add_flow(&self, graph: Arc<str>, flow: Arc<dyn Drive>) {
+        let outline = flow.outline();
+        self.counters.know(&graph, outline.nodes.iter().map(|node| node.id.as_str()));
         lock(&self.flows).push((graph, flow));
     }
 
@@ -351,9 +358,10 @@ impl Shared {
     /// Takes a freshly claimed run into this engine's hands.
     pub(crate) fn take(&self, key: RunKey, lease: Lease) -> Taken {
         let Options { store_patience, .. } = self.options;
-        let (store, observer, crew) = (self.store.clone(), self.observer.clone(), self.crew.clone());
-        let mail = self.mail.clone();
-        let gate = Gate::new(store, key.clone(), lease.epoch, store_patience, observer, mail, crew);
+        let (store, mail, crew) = (self.store.clone(), self.mail.clone(), self.crew.clone());
+        let (observer, counters, clock) = (self.observer.clone(), self.counters.clone(), self.clock.clone());
+        let trail = Trail::new(observer, counters, clock, key.clone(), lease.epoch.counter);
+        let gate = Gate::new(store, key.clone(), lease.epoch, store_patience, trail, mail, crew);
         gate.leased(clock::since_boot(), self.options.lease_ttl);
         let (end, ended) = watch::channel(None);
         lock(&self.given_up).remove(&key);
@@ -392,6 +400,7 @@ impl Shared {
         if let Ok(room) = self.slots.clone().try_acquire_owned() {
             return self.run(flow, taken, room);
         }
+        self.counters.admission.one_more();
         let shared = self.clone();
         let admission = self.tasks.spawn(async move {
             match shared.room(&taken.claim.gate).await {
@@ -416,11 +425,12 @@ impl Shared {
     /// Executes a claimed run in a task of its own.
     pub(crate) fn run(self: &Arc<Self>, flow: Arc<dyn Drive>, taken: Taken, room: OwnedSemaphorePermit) {
         let shared = self.clone();
-        let span = tracing::info_span!("run", run_id = %taken.claim.key);
+        let key = &taken.claim.key;
+        let span = tracing::info_span!("run", run_id = %key, trace_id = %TraceId::of(key), span_id = %SpanId::of_run(key));
         self.tasks.spawn(tracing::Instrument::instrument(
             async move {
                 let Taken { claim, end: sender } = taken;
-                let key = claim.key.clone();
+                let (key, gate) = (claim.key.clone(), claim.gate.clone());
                 let end = flow.drive(shared.clone(), claim).await;
                 let parked = matches!(end, End::Parked(_));
                 let status = match &end {
@@ -428,6 +438,7 @@ impl Shared {
                     End::Over(status) | End::Parked(status) => status.clone(),
                     End::Elsewhere | End::Stopped(_) => Status::Running,
                 };
+                shared.told(gate.trail(), &key, &status).await;
                 shared.let_go(&key, &sender, end);
                 shared.observer.emit(|| Event::RunEnded { run: key, status });
                 drop(room);
@@ -446,6 +457,7 @@ impl Shared {
             Some(Halt::Cancelled) => self.cancel_unstarted(taken).await,
             Some(Halt::Fenced) => self.forget(&taken),
             _ => {
+                self.counters.parked.one_more();
                 self.leave(taken, Status::Paused { by: PausedBy::Backpressure }, End::Stopped(None)).await;
                 self.crowded.store(true, Ordering::Release);
                 if self.slots.available_permits() > 0 {
@@ -466,8 +478,26 @@ impl Shared {
         if gate.conclude(status.clone(), *used, Wake::default()).await.is_err() {
             return self.forget(&taken);
         }
+        self.told(gate.trail(), key, &status).await;
         self.let_go(key, &taken.end, end);
         self.observer.emit(|| Event::RunEnded { run: key.clone(), status });
+    }
+
+    /// Counts and tells of a run that leaves. One that ends without having been executed here is looked up first.
+    async fn told(&self, trail: &Trail, key: &RunKey, status: &Status) {
+        if status.is_final()
+            && !trail.is_known()
+            && let Ok(Some(record)) = self.store.run(key.clone()).await
+        {
+            trail.is_of(&record);
+        }
+        trail.left(status);
+    }
+
+    /// What was counted since the engine was opened.
+    pub(crate) fn metrics(&self) -> Metrics {
+        let active = lock(&self.held).len();
+        self.counters.snapshot(active, self.store.stats())
     }
 
     /// Lets a claimed run be found by others once its lease ends, without a word to the store.

@@ -9,7 +9,8 @@ use crate::process::Failure;
 use crate::servers::Servers;
 
 /// The crates that are published; each must compile with none of its default features.
-const PUBLISHED: &[&str] = &["hapax-core", "hapax-store", "hapax-requests", "hapax", "hapax-cli"];
+const PUBLISHED: &[&str] =
+    &["hapax-core", "hapax-store", "hapax-requests", "hapax", "hapax-telemetry", "hapax-cli"];
 
 /// What programs may add to their engine; each must compile without the others.
 const HAPAX_FEATURES: &[&str] = &["http", "agents", "nats", "rabbitmq", "redis", "webhook"];

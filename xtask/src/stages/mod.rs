@@ -3,6 +3,7 @@
 //! The table below is the whole list: a new stage is one line of it. A stage prints what it does
 //! and returns the first failure; it never goes on after one.
 
+mod alerts;
 mod canaries;
 mod cargo;
 mod examples;
@@ -49,6 +50,11 @@ pub(crate) const STAGES: &[Stage] = &[
     Stage { name: "doc", about: "the documentation builds without warnings", run: cargo::doc },
     Stage { name: "tests", about: "unit and integration tests", run: cargo::tests },
     Stage { name: "python", about: "agents in Python keep the protocol's promises", run: examples::python },
+    Stage {
+        name: "alerts",
+        about: "Prometheus takes the alert rules, and they fire when they should",
+        run: alerts::run,
+    },
     Stage { name: "doctests", about: "the examples in the documentation run", run: cargo::doctests },
     Stage { name: "examples", about: "each example prints what its expected.txt says", run: examples::run },
     Stage { name: "canaries", about: "each planted mistake is caught by its test", run: canaries::run },

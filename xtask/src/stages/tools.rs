@@ -21,6 +21,8 @@ const DEBIAN: &[(&str, &str)] = &[
     ("python3", "python3"),
     // An agent that ends with its engine.
     ("setpriv", "util-linux"),
+    // Reads metrics as their scraper does.
+    ("promtool", "prometheus"),
 ];
 
 /// The subcommands of cargo that come as components of the toolchain.

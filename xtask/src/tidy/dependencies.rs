@@ -21,7 +21,12 @@ const RULES: &[Rule] = &[
     Rule { package: "hapax-store", may_use: &["hapax-core"], never: &[] },
     Rule { package: "hapax", may_use: &["hapax-core", "hapax-macros", "hapax-store"], never: &[] },
     Rule { package: "hapax-requests", may_use: &["hapax", "hapax-core", "hapax-store"], never: &[] },
-    Rule { package: "hapax-cli", may_use: &["hapax", "hapax-core", "hapax-store"], never: &[] },
+    Rule { package: "hapax-telemetry", may_use: &["hapax", "hapax-core", "hapax-store"], never: &[] },
+    Rule {
+        package: "hapax-cli",
+        may_use: &["hapax", "hapax-core", "hapax-store", "hapax-telemetry"],
+        never: &[],
+    },
     Rule { package: "hapax-vfs", may_use: &[], never: &[] },
     Rule { package: "hapax-servers", may_use: &[], never: &[] },
 ];

@@ -5,7 +5,8 @@ use super::source::SourceFile;
 
 /// The crates whose items users meet. Macros have their examples where `hapax` re-exports them, since only there they
 /// can run.
-const CRATES: &[&str] = &["hapax", "hapax-core", "hapax-store", "hapax-requests", "hapax-cli"];
+const CRATES: &[&str] =
+    &["hapax", "hapax-core", "hapax-store", "hapax-requests", "hapax-telemetry", "hapax-cli"];
 const WHY: &str = "an example is read first, and a doc test keeps it true";
 
 /// An item at the outermost level of a file, with its attributes and doc.

@@ -10,6 +10,7 @@ mod invariants;
 mod lex;
 mod lints;
 mod markers;
+mod metrics;
 mod paths;
 mod shape;
 mod source;
@@ -47,6 +48,7 @@ const CHECKS: &[Check] = &[
     invariants::banned,
     error_pages::complete,
     examples::shown,
+    metrics::known,
     paths::machine,
 ];
 

@@ -1,6 +1,6 @@
 //! What the suite runs, as data: each case is one call of the driver, what it is held against, and its goals.
 
-use super::{agents, goals::Goal, requests, transfers};
+use super::{agents, goals::Goal, requests, telemetry, transfers};
 
 /// Where a case's runs live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,6 +87,8 @@ pub(crate) struct Sizes {
     pub(super) requests: [u64; 2],
     /// Over a pipe, and through the engine.
     pub(super) agents: [u64; 2],
+    /// Steps of one run, and runs of ten steps.
+    pub(super) telemetry: [u64; 2],
 }
 
 /// Steps of each older run.
@@ -116,6 +118,7 @@ impl Sizes {
                 transfers,
                 requests,
                 agents,
+                telemetry: [w1, w2_runs],
             };
         }
         let (w1, w2_runs, w3, w4, limit) = (20_000, 2000, 100_000, 1000, 10_000);
@@ -135,6 +138,7 @@ impl Sizes {
             transfers,
             requests,
             agents,
+            telemetry: [w1, w2_runs],
         }
     }
 }
@@ -158,6 +162,7 @@ pub(crate) fn all(sizes: &Sizes) -> Vec<Case> {
     cases.extend(transfers::cases(sizes));
     cases.extend(requests::cases(sizes));
     cases.extend(agents::cases(sizes));
+    cases.extend(telemetry::cases(sizes));
     cases.extend(sizes.long.map(long));
     cases
 }

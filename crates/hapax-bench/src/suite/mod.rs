@@ -12,6 +12,7 @@ mod rows;
 mod servers;
 mod svg;
 mod table;
+mod telemetry;
 mod transfers;
 
 use crate::{Result, args::SuiteOptions, clock, report::Report};
@@ -59,7 +60,8 @@ pub(crate) fn run(options: &SuiteOptions) -> Result<()> {
 
 fn tell(outcome: &Outcome, options: &SuiteOptions) -> Result<()> {
     let notes = notes(outcome);
-    let tables = [table::text, transfers::text, requests::text, agents::text].map(|text| text(&outcome.rows));
+    let tables = [table::text, transfers::text, requests::text, agents::text, telemetry::text]
+        .map(|text| text(&outcome.rows));
     println!("{}\n{}", tables.join("\n"), notes.join("\n"));
     let plot = svg::bars(&outcome.rows);
     if let Some(path) = &options.json {
@@ -92,6 +94,9 @@ fn write(root: &Path, outcome: &Outcome, plot: &str, notes: &[String]) -> Result
     }
     if outcome.rows.iter().any(Row::is_agent) {
         rewrite("docs/guide/agents.md", &agents::section(&outcome.rows, &notes[0]))?;
+    }
+    if outcome.rows.iter().any(Row::is_telemetry) {
+        rewrite("docs/guide/observability.md", &telemetry::section(&outcome.rows, &notes[0]))?;
     }
     Ok(())
 }

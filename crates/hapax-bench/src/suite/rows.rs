@@ -58,7 +58,7 @@ impl Row {
     }
 
     pub(crate) fn has_own_table(&self) -> bool {
-        self.is_transfer() || self.is_request() || self.is_agent()
+        self.is_transfer() || self.is_request() || self.is_agent() || self.is_telemetry()
     }
 
     pub(crate) fn is_transfer(&self) -> bool {
@@ -71,6 +71,10 @@ impl Row {
 
     pub(crate) fn is_agent(&self) -> bool {
         self.id.starts_with("agents")
+    }
+
+    pub(crate) fn is_telemetry(&self) -> bool {
+        self.id.starts_with("telemetry")
     }
 }
 

@@ -1,6 +1,6 @@
 //! W1 and W2: trivial steps, one after the other, in one run or in many.
 
-use super::{close, open};
+use super::{close, open, telemetry::Watched, watched};
 use crate::{
     Result,
     args::Drive,
@@ -41,8 +41,10 @@ pub(super) async fn one_run(drive: &Drive, steps: u64) -> Result<()> {
     let graph = chain(Graph::new("w1", 1, STEP).node(STEP, timed_step));
     let flow = engine.register(graph, tally.clone()).await?;
     let (store, before) = (engine.store(), engine.store().stats());
+    let traced = watched(drive, &engine).await?;
     let meter = Meter::begin(tally);
     let end = finish(&flow, "w1", steps).await?;
+    settle(traced).await?;
     let extra = extra("steps", "between the starts of two steps");
     meter.end(end, transactions(before, store.stats()), extra);
     close(&engine).await;
@@ -63,6 +65,7 @@ pub(super) async fn many_runs(
     if let Some(at_ns) = drive.begin_at_ns {
         tokio::time::sleep(Duration::from_nanos(at_ns.saturating_sub(clock::unix_ns()))).await;
     }
+    let traced = watched(drive, &engine).await?;
     let meter = Meter::begin(tally.clone());
     // A database is used by several processes one after the other: the id keeps their runs apart.
     let process = std::process::id();
@@ -73,9 +76,18 @@ pub(super) async fn many_runs(
         end
     });
     let done: u64 = ends.buffer_unordered(in_flight).try_fold(0, async |sum, end| Ok(sum + end)).await?;
+    settle(traced).await?;
     meter.end(done, transactions(before, store.stats()), extra("steps", "of a run, from start to result"));
     close(&engine).await;
     Ok(())
+}
+
+/// The export is part of what traces cost.
+async fn settle(traced: Option<Watched>) -> Result<()> {
+    match traced {
+        Some(traced) => traced.end().await,
+        None => Ok(()),
+    }
 }
 
 async fn finish(flow: &Flow<Chain, Arc<Tally>>, run: &str, steps: u64) -> Result<u64> {

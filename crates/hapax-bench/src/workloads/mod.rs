@@ -7,6 +7,7 @@ mod fan_out;
 mod journal;
 mod large_state;
 mod requests;
+mod telemetry;
 mod transfers;
 
 use crate::{
@@ -16,6 +17,7 @@ use crate::{
 };
 use hapax::{EffectKind, Engine, Options};
 use std::time::Duration;
+use telemetry::Watched;
 use tokio::runtime::{Builder, Runtime};
 
 /// A run of a million strict steps takes longer than the default allows.
@@ -56,6 +58,7 @@ async fn run_on_engine(drive: &Drive, workload: &Workload) -> Result<()> {
         Workload::Requests { count, connections, asks, cached } => {
             requests::run(drive, [*count, *connections], *asks, *cached).await
         }
+        Workload::OtlpSink => telemetry::sink().await,
         Workload::Agents(call) => agents::run(drive, call).await,
         Workload::Serve { layered, redis } => requests::serve(&drive.store, *layered, redis.as_deref()).await,
         Workload::Replay { steps } => journal::replay(drive, *steps).await,
@@ -72,6 +75,14 @@ fn runtime(threads: Option<usize>) -> std::io::Result<Runtime> {
         Some(1) => Builder::new_current_thread().enable_all().build(),
         Some(threads) => Builder::new_multi_thread().worker_threads(threads).enable_all().build(),
         None => Builder::new_multi_thread().enable_all().build(),
+    }
+}
+
+/// Traces of the engine, if they are asked for.
+async fn watched(drive: &Drive, engine: &Engine) -> Result<Option<Watched>> {
+    match drive.telemetry {
+        true => Ok(Some(Watched::start(engine).await?)),
+        false => Ok(None),
     }
 }
 

@@ -5,12 +5,14 @@ use crate::{
     output::{BAD, FAINT, GOOD, Output, STRONG, WARN, clean},
     session::{Damaged, Session},
     table::{cut, folded},
+    view::roughly,
 };
 use clap::Args;
 use hapax::Coded;
 use hapax_core::error::code;
 use hapax_store::{Fact, ListFilter, RunRecord, Store, StoreError, Verdict};
 use serde::Serialize;
+use std::time::Duration;
 
 const AFTER_HELP: &str = "\
 Exits with 1 when something is unsafe, with 3 or 4 when the store can't be opened.
@@ -21,6 +23,8 @@ Examples:
   hapax doctor --nats nats://127.0.0.1:4222 --topic shop.orders
   hapax doctor --json | jq '.facts[] | select(.verdict == \"unsafe\")'";
 
+/// A message that has waited for longer waits for somebody.
+const OLD: Duration = Duration::from_secs(300);
 /// Rows of a journal that are read at once.
 const PAGE: usize = 1000;
 
@@ -75,6 +79,7 @@ impl Doctor {
         if let Some(url) = &self.nats {
             facts.extend(streams(url, &self.topics).await?);
         }
+        facts.extend(undelivered(session).await);
         progress.finish_and_clear();
         if tell(&facts, session.out)? { Ok(()) } else { Err(Failure::Told) }
     }
@@ -155,6 +160,34 @@ fn window(topic: &str, stream: &hapax::outbox::NatsStream) -> Fact {
 #[cfg(not(feature = "nats"))]
 async fn streams(_: &str, _: &[String]) -> Result<Vec<Fact>, Failure> {
     Err(crate::sinks::lacks("nats"))
+}
+
+/// Messages that a person or a relay must look after.
+async fn undelivered(session: &Session<'_>) -> Vec<Fact> {
+    let backlog = match session.engine.backlog().await {
+        Ok(backlog) => backlog,
+        Err(error) => return vec![unknown("outbox", Failure::from(error).message())],
+    };
+    let note = |found, meaning: &str| Fact {
+        name: "outbox",
+        found,
+        verdict: Verdict::Note,
+        meaning: meaning.into(),
+    };
+    let mut facts = vec![];
+    if !backlog.dead.is_none() {
+        let found = format!("dead messages: {}", backlog.dead);
+        facts.push(note(
+            found,
+            "refused too often, and kept with their runs: see `hapax outbox --dead`, then retry or drop them",
+        ));
+    }
+    if backlog.lag() > OLD {
+        let found =
+            format!("messages that wait: {}, the oldest for {}", backlog.pending, roughly(backlog.lag()));
+        facts.push(note(found, "no relay delivers them, or their receiver refuses them: see `hapax outbox`"));
+    }
+    facts
 }
 
 /// Reads a journal whole; each row is checked on the way.

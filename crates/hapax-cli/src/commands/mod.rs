@@ -27,9 +27,11 @@ mod show;
 mod signal;
 mod snapshot;
 mod tail;
+#[cfg(feature = "top")]
+mod top;
 mod transactions;
 pub(crate) mod worker;
-mod workers;
+pub(crate) mod workers;
 
 use crate::{demo::Demo, failure::Failure, output::Output, session::Session, signals::EndRequests};
 use clap::Subcommand;
@@ -70,6 +72,8 @@ pub(crate) enum Online {
     Relay(relay::Relay),
     Worker(worker::Worker),
     Workers(workers::Workers),
+    #[cfg(feature = "top")]
+    Top(top::Top),
     Ledger(ledger::Ledger),
     Gc(gc::Gc),
     Doctor(doctor::Doctor),
@@ -123,6 +127,8 @@ impl Online {
             Online::Relay(command) => command.run(session).await,
             Online::Worker(_) => unreachable!("it hears requests to end by itself"),
             Online::Workers(command) => command.run(session).await,
+            #[cfg(feature = "top")]
+            Online::Top(command) => command.run(session).await,
             Online::Ledger(command) => command.run(session).await,
             Online::Gc(command) => command.run(session).await,
             Online::Doctor(command) => command.run(session).await,
@@ -144,6 +150,7 @@ impl Online {
     }
 
     /// Whether it changes nothing, so that a store that takes no writes will do.
+    #[allow(clippy::match_same_arms, reason = "an alternative of a pattern can't depend on a feature")]
     pub(crate) fn only_reads(&self) -> bool {
         match self {
             Online::List(_)
@@ -156,6 +163,8 @@ impl Online {
             | Online::Workers(_)
             | Online::Ledger(_)
             | Online::Doctor(_) => true,
+            #[cfg(feature = "top")]
+            Online::Top(_) => true,
             Online::Outbox(command) => command.only_reads(),
             _ => false,
         }

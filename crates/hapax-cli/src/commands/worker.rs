@@ -33,6 +33,9 @@ pub(crate) struct Worker {
     /// How long steps in flight may take when it stops: a number with s, m, h, d or w
     #[arg(long, value_name = "AGE", default_value = "30s", value_parser = parse_age)]
     drain: Duration,
+    #[cfg(feature = "telemetry")]
+    #[command(flatten)]
+    telemetry: crate::telemetry::Flags,
 }
 
 /// What happens, one line each.
@@ -52,6 +55,8 @@ impl Worker {
         if graphs.is_empty() {
             return Err(no_graphs(session));
         }
+        #[cfg(feature = "telemetry")]
+        let telemetry = self.telemetry.start(session).await?;
         let mut events = session.engine.events();
         let crew = Crew::new(session.engine.clone()).drain_within(self.drain);
         let name = crew.name().to_owned();
@@ -79,6 +84,8 @@ impl Worker {
                 return Err(at_once());
             }
         };
+        #[cfg(feature = "telemetry")]
+        telemetry.shutdown().await;
         told_well?;
         while let Ok(event) = events.try_recv() {
             tell_one(session, &event)?;

@@ -35,7 +35,7 @@ struct Answer<'a> {
 }
 
 #[derive(Serialize)]
-struct WorkerView<'a> {
+pub(crate) struct WorkerView<'a> {
     name: &'a str,
     runs: u64,
     lease_left_ms: u64,
@@ -47,7 +47,7 @@ impl Workers {
     pub(super) async fn run(self, session: &Session<'_>) -> Result<(), Failure> {
         let fleet = session.engine.fleet().await?;
         let answer = Answer {
-            workers: fleet.holders.iter().map(view).collect(),
+            workers: fleet.holders.iter().map(WorkerView::of).collect(),
             waiting: fleet.waiting,
             lag_ms: millis(fleet.lag),
         };
@@ -55,12 +55,14 @@ impl Workers {
     }
 }
 
-fn view(holding: &Holding) -> WorkerView<'_> {
-    let Holding { owner, runs, lease_left, epoch } = holding;
-    WorkerView { name: owner, runs: *runs, lease_left_ms: millis(*lease_left), epoch: *epoch }
+impl<'a> WorkerView<'a> {
+    pub(crate) fn of(holding: &'a Holding) -> Self {
+        let Holding { owner, runs, lease_left, epoch } = holding;
+        Self { name: owner, runs: *runs, lease_left_ms: millis(*lease_left), epoch: *epoch }
+    }
 }
 
-fn millis(duration: std::time::Duration) -> u64 {
+pub(crate) fn millis(duration: std::time::Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 

@@ -13,6 +13,8 @@ mod requests;
 mod runs;
 mod tail;
 mod terminal;
+#[cfg(feature = "top")]
+mod top;
 mod transactions;
 mod workers;
 

@@ -1,10 +1,6 @@
 //! How it behaves towards people, pipes and shells.
 
-use crate::common::{Shop, said, steady, stock};
-use rustix::{
-    pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
-    termios::{Winsize, tcsetwinsize},
-};
+use crate::common::{Shop, new_terminal, said, steady, stock};
 use std::{fs::File, io::Read, process::Stdio};
 use unicode_width::UnicodeWidthStr;
 
@@ -21,12 +17,7 @@ async fn colours_are_for_terminals_unless_told_otherwise() {
 
 /// What the program shows on a terminal of forty columns.
 fn on_a_terminal(shop: &Shop, args: &[&str], env: &[(&str, &str)]) -> String {
-    let screen = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-    grantpt(&screen).unwrap();
-    unlockpt(&screen).unwrap();
-    tcsetwinsize(&screen, Winsize { ws_row: 24, ws_col: 40, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
-    let name = ptsname(&screen, vec![]).unwrap().into_string().unwrap();
-    let terminal = File::options().read(true).write(true).open(name).unwrap();
+    let (mut screen, terminal) = new_terminal(24, 40);
     let mut command = shop.command(args);
     command.env("TERM", "xterm").envs(env.iter().copied());
     command.stdin(terminal.try_clone().unwrap()).stderr(terminal.try_clone().unwrap()).stdout(terminal);
@@ -35,7 +26,7 @@ fn on_a_terminal(shop: &Shop, args: &[&str], env: &[(&str, &str)]) -> String {
     drop(command);
     let mut seen = vec![];
     // A terminal that nobody holds any more answers with an error.
-    let _ = File::from(screen).read_to_end(&mut seen);
+    let _ = screen.read_to_end(&mut seen);
     assert!(child.wait().unwrap().success());
     String::from_utf8(seen).unwrap()
 }

@@ -42,6 +42,21 @@ async fn a_worker_that_is_asked_twice_stops_at_once() {
     assert_eq!(worker.exit_code(), 130);
 }
 
+#[cfg(feature = "telemetry")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_shows_its_metrics_and_logs_when_it_is_told_to() {
+    let shop = Shop::open().await;
+    shop.engine.shutdown(Duration::from_secs(5)).await;
+    let orders = shop.reopened().await;
+    let error = tool_on(&shop, "worker --metrics nowhere").fails(1);
+    assert!(error.contains("error[HX0141]: telemetry can't be set up"), "{error}");
+    orders.submit("order-1", Order { sku: "anvil".into(), cents: 4200, ..Order::default() }).await.unwrap();
+    let args = "worker --metrics 127.0.0.1:0 --otlp http://127.0.0.1:1 --log-format json";
+    let mut worker = Worker::start(&shop.url(), args);
+    worker.until("left     order-1  succeeded");
+    assert_eq!(worker.stop(), 0, "a collector that is away stops nobody");
+}
+
 #[tokio::test]
 async fn a_program_without_graphs_has_nothing_to_work_on() {
     let shop = Shop::open().await;

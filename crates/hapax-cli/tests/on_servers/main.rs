@@ -398,3 +398,34 @@ async fn requests_in_postgres_are_seen_and_decided() {
 async fn requests_in_mariadb_are_seen_and_decided() {
     requests_are_seen_and_decided(hapax_servers::mysql().unwrap()).await;
 }
+
+async fn is_watched_through_a_restart(server: &mut Server) {
+    let url = fresh_database(&server.url()).unwrap();
+    shipped(&url).await;
+    let frame = hapax(&url, &["top", "--once"]).ok();
+    assert!(frame.contains("succeeded 2\n") && frame.contains("nobody holds a run"), "{frame}");
+    let look = hapax(&url, &["top", "--once", "--json"]).json();
+    assert_eq!((&look["runs"]["succeeded"]["count"], &look["outbox"]["lag_ms"]), (&2.into(), &0.into()));
+    let mut watch = stock(&["top", "--json", "--interval", "100ms"]);
+    let mut watch = watch.env("HAPAX_STORE", &url).stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(watch.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let mut looks = lines.map(|line| serde_json::from_str::<serde_json::Value>(&line).unwrap());
+    assert!(looks.any(|look| look["rates"]["steps_per_s"] == 0.0), "the second look has rates");
+    server.kill().unwrap();
+    let lost = looks.find(|look| !look["error"].is_null()).unwrap();
+    assert!(lost["error"]["code"].as_str().unwrap().starts_with("HX"), "{lost}");
+    server.restart().unwrap();
+    assert!(looks.any(|look| look["runs"]["succeeded"]["count"] == 2), "it goes on");
+    watch.kill().unwrap();
+    watch.wait().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_is_watched_through_a_restart_of_postgres() {
+    is_watched_through_a_restart(&mut Postgres::start().unwrap()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_is_watched_through_a_restart_of_mariadb() {
+    is_watched_through_a_restart(&mut MariaDb::start().unwrap()).await;
+}

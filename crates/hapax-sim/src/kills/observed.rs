@@ -14,9 +14,9 @@ use hapax::{
         mailbox::{Letter, NewLetter, Posted},
     },
     store::{
-        Answer, BoxFuture, Claimant, Created, Fleet, GcPolicy, GcReport, Lease, ListFilter, Loaded, NewRun,
-        Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreError, StoreStats, Ticket,
-        outbox::Outbox,
+        Answer, BoxFuture, Census, CensusFilter, Claimant, Created, Fleet, GcPolicy, GcReport, Lease,
+        ListFilter, Loaded, NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreError,
+        StoreStats, Ticket, outbox::Outbox,
     },
 };
 use std::{
@@ -148,6 +148,9 @@ impl Store for Observed {
     }
     fn fleet(&self, namespace: Namespace) -> Answer<'_, Fleet> {
         self.inner.fleet(namespace)
+    }
+    fn census(&self, filter: CensusFilter) -> Answer<'_, Census> {
+        self.inner.census(filter)
     }
     fn settle(&self, write: Arc<Write>) -> Answer<'_, Written> {
         self.inner.settle(write)

@@ -130,6 +130,7 @@ fn echo(text: &str) -> Command {
         deadline: "2999-01-01T00:00:00Z".into(),
         retry: Attempt { attempt: 1, max_attempts: 1 },
         priority: 5,
+        traceparent: None,
     }
 }
 

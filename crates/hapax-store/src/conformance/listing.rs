@@ -4,7 +4,7 @@ use super::{
     Fixture,
     sample::{Holder, Sample, failed, key, submit},
 };
-use crate::store::{ListFilter, Store};
+use crate::store::{Census, CensusFilter, ListFilter, Store, Tally};
 use hapax_core::{
     commit::Write,
     id::{Namespace, RunId, RunKey},
@@ -81,4 +81,41 @@ pub async fn namespaces_are_separate(fixture: Fixture) {
     let elsewhere = Namespace::new("elsewhere").expect("a fine name");
     let missing = RunKey { namespace: elsewhere, run: RunId::new("r").expect("a fine name") };
     assert_eq!(store.run(missing).await.unwrap(), None);
+}
+
+/// By status, with those that are new and those that are followed; of another tenant there is nothing.
+pub async fn where_runs_stand_is_counted(fixture: Fixture) {
+    let store = &fixture.store;
+    let first = store.census(CensusFilter::default()).await.unwrap();
+    assert!(first.statuses.values().all(|tally| tally.is_none()) && first.runs.is_empty(), "{first:?}");
+    Sample::run("elsewhere").namespace("another").create(store).await;
+    for run in ["p1", "p2"] {
+        Sample::run(run).tag("k", "v").create(store).await;
+    }
+    let mut held = Sample::run("held").hold(store).await;
+    held.commit(held.next("one")).await.unwrap();
+    Sample::run("done").hold(store).await.finish().await;
+    let filter = CensusFilter { since_us: first.at_us - 1, limit: 1, ..CensusFilter::default() };
+    let census = store.census(filter.clone()).await.unwrap();
+    let stand = |word: &str| (census.standing(word).count, census.standing(word).or_more);
+    assert_eq!(
+        ["pending", "running", "succeeded", "failed"].map(stand),
+        [(2, false), (1, false), (1, false), (0, false)]
+    );
+    assert_eq!((census.created, census.created_steps), (Tally::exactly(4), 2));
+    assert!(census.at_us >= first.at_us);
+    let names = |census: &Census| {
+        let mut names: Vec<String> = census.runs.iter().map(|run| run.key.run.to_string()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(&census), ["held", "p1"], "one of each that isn't over, the oldest");
+    let follow = ["done", "held", "gone"].map(|run| key(run).run).to_vec();
+    let later = CensusFilter { since_us: i64::MAX, follow, limit: 9, ..filter };
+    let census = store.census(later).await.unwrap();
+    assert_eq!(names(&census), ["done", "held", "p1", "p2"], "each once");
+    assert_eq!((census.created, census.created_steps), (Tally::default(), 0));
+    let held = census.runs.iter().find(|run| run.key == key("held")).unwrap();
+    assert_eq!((held.step, held.status.word(), held.owner.is_some()), (1, "running", true));
+    assert!(census.runs.iter().all(|run| run.tags.is_empty()));
 }

@@ -272,6 +272,7 @@ macro_rules! store_conformance {
                 channels_are_claimed_by_topic_and_tenant,
                 messages_are_listed_as_they_were_written,
                 a_failure_at_any_statement_of_a_mark_leaves_nothing,
+                what_is_undelivered_is_counted_with_its_age,
             }
             round_trip {
                 what_is_committed_is_read_back,
@@ -307,6 +308,7 @@ macro_rules! store_conformance {
                 runs_are_listed_newest_first,
                 tags_status_and_graph_filter_the_list,
                 namespaces_are_separate,
+                where_runs_stand_is_counted,
             }
             retention {
                 a_finished_run_is_deleted_whole,

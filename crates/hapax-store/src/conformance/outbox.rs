@@ -7,7 +7,7 @@ use super::{
 use crate::{
     error::StoreError,
     outbox::{Batch, ClaimFilter, Failure, Fate, MessageState, OutboxFilter, OutboxRecord},
-    store::{GcPolicy, GcReport, Store},
+    store::{GcPolicy, GcReport, Store, Tally},
 };
 use hapax_core::{
     commit::Write,
@@ -306,6 +306,36 @@ pub async fn messages_are_listed_as_they_were_written(fixture: Fixture) {
         other.outbox().list(OutboxFilter { limit: 2, ..OutboxFilter::default() }).await.unwrap().len(),
         2
     );
+}
+
+/// By the store's clock, whatever a relay does with the rest; those of another tenant don't count.
+pub async fn what_is_undelivered_is_counted_with_its_age(fixture: Fixture) {
+    let store = &fixture.store;
+    let look = async || {
+        let backlog = store.outbox().backlog(Namespace::default()).await.unwrap();
+        ([backlog.pending, backlog.dead].map(|tally| (tally.count, tally.or_more)), backlog)
+    };
+    let (counted, empty) = look().await;
+    assert_eq!((counted, empty.lag()), ([(0, false); 2], Duration::ZERO));
+    let mut elsewhere = Sample::run("r").namespace("elsewhere").hold(store).await;
+    elsewhere.commit(elsewhere.next_with("one", 1, 0, vec![to("t", "z")])).await.unwrap();
+    sent_by(store, "r", &[&[to("t", "a"), to("t", "b")], &[to("t", "c")]]).await;
+    let written = async |at: usize| Some(all(store).await[at].written_at_us);
+    let (counted, backlog) = look().await;
+    assert_eq!(counted, [(3, false), (0, false)]);
+    assert_eq!(backlog.oldest_pending_at_us, written(0).await);
+    assert!(backlog.at_us >= backlog.oldest_pending_at_us.unwrap(), "{backlog:?}");
+    let batch = only(store, "a").await;
+    store.outbox().mark_sent(batch.claim.clone(), vec![place(1, 0)], Some(LONG)).await.unwrap();
+    let failure = refusal(Duration::ZERO, Some(1));
+    store.outbox().mark_failed(batch.claim, place(1, 1), failure).await.unwrap();
+    let (counted, backlog) = look().await;
+    assert_eq!(counted, [(1, false), (1, false)]);
+    assert_eq!(backlog.oldest_pending_at_us, written(2).await, "neither the sent nor the dead one");
+    let other = Namespace::new("elsewhere").expect("a name");
+    assert_eq!(store.outbox().backlog(other).await.unwrap().pending, Tally::exactly(1));
+    store.outbox().retry_dead(key("r")).await.unwrap();
+    assert_eq!(look().await.1.oldest_pending_at_us, written(1).await, "it has waited since it was written");
 }
 
 /// Neither a claim, nor a mark, nor a death takes half an effect.

@@ -7,11 +7,16 @@ use crate::{
     clock::micros,
     error::StoreError,
     outbox::{
-        Batch, Channel, Claim, ClaimFilter, Failure, Fate, MessageState, Outbox, OutboxFilter, OutboxRecord,
+        Backlog, Batch, Channel, Claim, ClaimFilter, Failure, Fate, MessageState, Outbox, OutboxFilter,
+        OutboxRecord,
     },
-    store::{Answer, Claimant},
+    store::{Answer, Claimant, Tally},
 };
-use hapax_core::{commit::StepCommit, id::RunKey, outbox::Place};
+use hapax_core::{
+    commit::StepCommit,
+    id::{Namespace, RunKey},
+    outbox::Place,
+};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// The messages of one run.
@@ -185,6 +190,27 @@ impl Tables {
             |record: &&OutboxRecord| filter.states.is_empty() || filter.states.contains(&record.state);
         messages.filter(stands).take(filter.limit).cloned().collect()
     }
+
+    fn backlog(&self, namespace: &Namespace) -> Backlog {
+        let ours = self.runs.values().filter(|run| run.record.key.namespace == *namespace);
+        let (mut pending, mut dead, mut oldest) = (0, 0, None);
+        for record in ours.flat_map(|run| run.outbox.messages.values()) {
+            match record.state {
+                MessageState::Pending => {
+                    pending += 1;
+                    oldest = oldest.into_iter().chain([record.written_at_us]).min();
+                }
+                MessageState::Dead => dead += 1,
+                MessageState::Sent => {}
+            }
+        }
+        Backlog {
+            pending: Tally::exactly(pending),
+            dead: Tally::exactly(dead),
+            oldest_pending_at_us: oldest,
+            at_us: self.clock.now_us(),
+        }
+    }
 }
 
 impl Outbox for MemoryStore {
@@ -215,6 +241,10 @@ impl Outbox for MemoryStore {
 
     fn list(&self, filter: OutboxFilter) -> Answer<'_, Vec<OutboxRecord>> {
         Box::pin(async move { Ok(self.tables().list_outbox(&filter)) })
+    }
+
+    fn backlog(&self, namespace: Namespace) -> Answer<'_, Backlog> {
+        Box::pin(async move { Ok(self.tables().backlog(&namespace)) })
     }
 
     fn retry_dead(&self, run: RunKey) -> Answer<'_, usize> {

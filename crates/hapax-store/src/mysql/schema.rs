@@ -20,8 +20,9 @@ use hapax_core::error::code;
 use std::collections::BTreeMap;
 
 /// Each entry brings a database from the version that is its index to the next one. Entries are never changed, only
-/// added; each may run again where it has run before.
-const MIGRATIONS: &[&str] = &[V1];
+/// added; each may run again where it has run before. What one adds to a table stands where the table is made as well: who
+/// makes the tables anew needs no right to alter them.
+const MIGRATIONS: &[&str] = &[V1, V2];
 
 /// Names are bytes, so that no collation takes two for one. What may be longer than a key is a blob. A step's update of its
 /// run touches no indexed column. What is claimed in an order has an index in that order: a server locks all that it sorts.
@@ -41,7 +42,8 @@ CREATE TABLE IF NOT EXISTS hapax_runs (
     KEY hapax_runs_newest (namespace, created_at),
     KEY hapax_runs_owner (owner),
     KEY hapax_runs_parent (namespace, parent),
-    KEY hapax_runs_wake (namespace, graph, wake_at)
+    KEY hapax_runs_wake (namespace, graph, wake_at),
+    KEY hapax_runs_status (namespace, status, created_at)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4;
 
 CREATE TABLE IF NOT EXISTS hapax_keys (
@@ -79,7 +81,8 @@ CREATE TABLE IF NOT EXISTS hapax_outbox (
     payload LONGBLOB NOT NULL, status VARBINARY(32) NOT NULL, attempts BIGINT NOT NULL, error LONGBLOB,
     written_at BIGINT NOT NULL,
     PRIMARY KEY (namespace, run_id, step_id, position),
-    KEY hapax_outbox_unsent (namespace, run_id, topic, status, step_id, position)
+    KEY hapax_outbox_unsent (namespace, run_id, topic, status, step_id, position),
+    KEY hapax_outbox_backlog (namespace, status, written_at)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4;
 
 CREATE TABLE IF NOT EXISTS hapax_channels (
@@ -103,6 +106,12 @@ CREATE TABLE IF NOT EXISTS hapax_tags (
     PRIMARY KEY (namespace, tag_key, tag_value, run_id),
     KEY hapax_tags_run (namespace, run_id)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4;
+";
+
+/// What isn't delivered, by age, and runs by where they stand, for whoever looks how many there are.
+const V2: &str = "
+CREATE INDEX hapax_outbox_backlog ON hapax_outbox (namespace, status, written_at);
+CREATE INDEX hapax_runs_status ON hapax_runs (namespace, status, created_at);
 ";
 
 /// Which program made the tables.
@@ -193,7 +202,9 @@ async fn apply(session: &mut MySession, from: i64) -> Result<(), Fault> {
     session.text(SCHEMA, TextEnd::Idle).await?;
     for migration in MIGRATIONS.iter().skip(usize::try_from(from).unwrap_or(0)) {
         for statement in migration.split(';').map(str::trim).filter(|statement| !statement.is_empty()) {
-            session.text(statement, TextEnd::Idle).await?;
+            if !has_index(session, statement).await? {
+                session.text(statement, TextEnd::Idle).await?;
+            }
         }
     }
     if from < ours() {
@@ -204,6 +215,15 @@ async fn apply(session: &mut MySession, from: i64) -> Result<(), Fault> {
         session.commit().await?;
     }
     Ok(())
+}
+
+/// Whether it makes an index that is there already. Not all servers know "unless it is there" of an index, and who made it
+/// with its table needs no right to make it now.
+async fn has_index(session: &mut MySession, statement: &str) -> Result<bool, Fault> {
+    let name = statement.strip_prefix("CREATE INDEX ").and_then(|rest| rest.split(' ').next());
+    let Some(name) = name.map(|name| session.table(name)) else { return Ok(false) };
+    let sql = "SELECT 1 FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = DATABASE() AND INDEX_NAME = ? LIMIT 1";
+    Ok(one(session, sql, values![name.as_str()]).await?.is_some())
 }
 
 /// Refuses a database that has lost tables, and tables that forget nothing when a transaction is undone.
@@ -313,7 +333,12 @@ async fn may_not_create(session: &mut MySession, what: &str, fault: Fault) -> St
     if let Err(error) = demand_those_seen(session, what).await {
         return error;
     }
-    let rights = format!("CREATE, {}", RIGHTS.join(", "));
+    // Tables that are there lack an index, or one of them lacks all.
+    let table = session.table("hapax_runs");
+    let rights = match is_there(session, &table).await {
+        Ok(true) => format!("CREATE, INDEX, {}", RIGHTS.join(", ")),
+        _ => format!("CREATE, {}", RIGHTS.join(", ")),
+    };
     match grant(session, &rights, "*").await {
         Ok(grant) => refused(what, rights_missing(&[grant]), code::CANNOT_OPEN),
         Err(fault) => at_open(what, fault),

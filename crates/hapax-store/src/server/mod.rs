@@ -12,6 +12,7 @@
 //! | `read` | what is read, checked against its digests |
 
 pub(crate) mod address;
+mod census;
 pub(crate) mod chain;
 pub(crate) mod commit;
 mod creation;
@@ -39,8 +40,9 @@ use crate::{
     outbox::Outbox,
     prepare,
     store::{
-        Answer, BoxFuture, Claimant, Created, Fact, Fleet, GcPolicy, GcReport, Hint, Lease, ListFilter,
-        Loaded, NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreStats, Ticket, Verdict,
+        Answer, BoxFuture, Census, CensusFilter, Claimant, Created, Fact, Fleet, GcPolicy, GcReport, Hint,
+        Lease, ListFilter, Loaded, NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreStats,
+        Ticket, Verdict,
     },
 };
 use creation::{Birth, Creation};
@@ -175,9 +177,10 @@ macro_rules! ask {
             let $session: &mut dyn $crate::server::sql::Session = &mut **lent;
             $read.await
         };
-        answer.map_err(|fault| undone(fault, $about))
+        answer.map_err(|fault| $crate::server::error::undone(fault, $about))
     }};
 }
+pub(crate) use ask;
 
 /// Runs in a database server.
 pub(crate) struct ServerStore {
@@ -474,6 +477,14 @@ impl<T: OnServer> Store for T {
             let about = all_runs(&namespace);
             let fleet = look!(self.server(), &about, |session| lease::fleet(session, &namespace));
             fleet.map_err(|fault| undone(fault, &about))
+        })
+    }
+
+    fn census(&self, filter: CensusFilter) -> Answer<'_, Census> {
+        Box::pin(async move {
+            let about = all_runs(&filter.namespace);
+            let census = look!(self.server(), &about, |session| census::census(session, &filter));
+            census.map_err(|fault| undone(fault, &about))
         })
     }
 

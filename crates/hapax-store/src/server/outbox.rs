@@ -4,11 +4,11 @@
 //! update of that row which demanded the claim's token and met exactly one row.
 
 use super::{
-    ServerStore, call,
+    ServerStore, ask, call,
     error::{Outcome, all_runs, undone},
     look,
     runs::found_locked,
-    sql::{Fault, GROUP_BYTES, Row, Session, Value, groups, place_rows, places, values},
+    sql::{Fault, GROUP_BYTES, Row, Session, Value, groups, one, place_rows, places, values},
     writer::Tx,
 };
 use crate::{
@@ -16,14 +16,16 @@ use crate::{
     codec::Codec,
     error::{Source, StoreError},
     outbox::{
-        Batch, Channel, Claim, ClaimFilter, Failure, Fate, MessageState, Outbox, OutboxFilter, OutboxRecord,
+        Backlog, Batch, Channel, Claim, ClaimFilter, Failure, Fate, MessageState, Outbox, OutboxFilter,
+        OutboxRecord,
     },
-    store::{Answer, Claimant},
+    store::{Answer, Claimant, Tally},
 };
 use hapax_core::{
     commit::StepCommit,
     id::{Namespace, RunId, RunKey},
     json::Json,
+    limits::MAX_COUNTED,
     outbox::{Message, Place},
 };
 use std::{collections::BTreeSet, time::Duration};
@@ -341,6 +343,26 @@ fn list_query(filter: &OutboxFilter) -> (String, Vec<Value<'_>>) {
     (sql, all)
 }
 
+/// How much is undelivered, from the index over what isn't sent: one question.
+async fn backlog(session: &mut dyn Session, namespace: &Namespace) -> Result<Backlog, Fault> {
+    let unsent = |status: &str| {
+        format!(
+            "FROM hapax_outbox WHERE namespace = ? AND status = '{status}' AND status <> 'sent' AND written_at >= 0"
+        )
+    };
+    let sql = format!(
+        "SELECT (SELECT count(*) FROM (SELECT 1 AS one {pending} LIMIT ?) AS waiting), \
+         (SELECT count(*) FROM (SELECT 1 AS one {dead} LIMIT ?) AS given_up), (SELECT min(written_at) {pending}), {{now}}",
+        pending = unsent("pending"),
+        dead = unsent("dead"),
+    );
+    let (name, most) = (namespace.as_str(), MAX_COUNTED.saturating_add(1));
+    let row = one(session, &sql, values![name, most, name, most, name]).await?;
+    let row = row.ok_or_else(|| Fault::damage("the server counts nothing"))?;
+    let [pending, dead] = [row.count(0)?, row.count(1)?].map(Tally::exactly);
+    Ok(Backlog { pending, dead, oldest_pending_at_us: row.maybe_int(2)?, at_us: row.int(3)? })
+}
+
 async fn retry_dead(tx: &mut Tx<'_>, run: &RunKey) -> Outcome<usize> {
     found_locked(tx, run).await?;
     let place = values![run.namespace.as_str(), run.run.as_str()];
@@ -389,6 +411,13 @@ impl Outbox for ServerStore {
         Box::pin(async move {
             let about = all_runs(&filter.namespace);
             look!(self, &about, |session| list(session, &self.codec, &filter))
+        })
+    }
+
+    fn backlog(&self, namespace: Namespace) -> Answer<'_, Backlog> {
+        Box::pin(async move {
+            let about = all_runs(&namespace);
+            ask!(self, &about, |session| backlog(session, &namespace))
         })
     }
 

@@ -12,6 +12,7 @@
 //! | `commit`, `journal`, `lease`, `mailbox`, `outbox`, `runs` | what is done in that transaction |
 //! | `read`, `health` | what is read, checked against its digests; what is really in force |
 
+mod census;
 mod commit;
 pub(crate) mod connection;
 mod error;
@@ -38,8 +39,9 @@ use crate::{
     outbox::Outbox,
     prepare,
     store::{
-        Answer, BoxFuture, Claimant, Created, Fact, Fleet, GcPolicy, GcReport, Lease, ListFilter, Loaded,
-        NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreStats, Ticket,
+        Answer, BoxFuture, Census, CensusFilter, Claimant, Created, Fact, Fleet, GcPolicy, GcReport, Lease,
+        ListFilter, Loaded, NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreStats,
+        Ticket,
     },
 };
 use connection::{Place, Readers};
@@ -443,6 +445,16 @@ impl Store for SqliteStore {
             let (leases, now, about) = (self.leases.clone(), self.clock.now_us(), all_runs(&namespace));
             let read = move |connection: &_, _: &_, about: &_| {
                 lease::fleet(connection, &leases, &namespace, now).map_err(|error| unreadable(error, about))
+            };
+            self.read(about, read).await
+        })
+    }
+
+    fn census(&self, filter: CensusFilter) -> Answer<'_, Census> {
+        Box::pin(async move {
+            let (now, about) = (self.clock.now_us(), all_runs(&filter.namespace));
+            let read = move |connection: &_, _: &_, about: &_| {
+                census::census(connection, &filter, now).map_err(|error| unreadable(error, about))
             };
             self.read(about, read).await
         })

@@ -16,14 +16,17 @@ use crate::{
     codec::Codec,
     error::{Source, StoreError},
     outbox::{
-        Batch, Channel, Claim, ClaimFilter, Failure, Fate, MessageState, Outbox, OutboxFilter, OutboxRecord,
+        Backlog, Batch, Channel, Claim, ClaimFilter, Failure, Fate, MessageState, Outbox, OutboxFilter,
+        OutboxRecord,
     },
-    store::{Answer, Claimant},
+    store::{Answer, Claimant, Tally},
 };
 use hapax_core::{
+    canary,
     commit::StepCommit,
     id::{Namespace, RunId, RunKey},
     json::Json,
+    limits::MAX_COUNTED,
     outbox::{Message, Place},
 };
 use rusqlite::{Connection, Row, ToSql, params, params_from_iter};
@@ -352,6 +355,29 @@ fn list_query(filter: &OutboxFilter) -> (String, Vec<Box<dyn ToSql + '_>>) {
     (sql, values)
 }
 
+/// How much is undelivered, from the index over what isn't sent.
+fn backlog(connection: &Connection, namespace: &Namespace, now: i64) -> rusqlite::Result<Backlog> {
+    let unsent = |status: &str| {
+        format!(
+            "FROM hapax_outbox INDEXED BY hapax_outbox_backlog WHERE namespace = ?1 AND status = '{status}' \
+             AND status <> 'sent' AND written_at >= 0"
+        )
+    };
+    let sql = format!(
+        "SELECT (SELECT count(*) FROM (SELECT 1 {pending} LIMIT ?2)), (SELECT count(*) FROM (SELECT 1 {dead} LIMIT ?2)), \
+         (SELECT min(written_at) {pending} AND written_at > 0)",
+        pending = unsent("pending"),
+        dead = unsent("dead"),
+    );
+    let most = MAX_COUNTED.saturating_add(1).cast_signed();
+    connection.prepare_cached(&sql)?.query_row(params![namespace.as_str(), most], |row| {
+        let tally =
+            |column| Ok::<_, rusqlite::Error>(Tally::exactly(row.get::<_, i64>(column)?.cast_unsigned()));
+        let (pending, dead) = (tally(0)?, tally(if canary::on("dead_is_pending") { 0 } else { 1 })?);
+        Ok(Backlog { pending, dead, oldest_pending_at_us: row.get(2)?, at_us: now })
+    })
+}
+
 fn retry_dead(tx: &Tx<'_>, run: &RunKey) -> Outcome<usize> {
     found(tx, run)?;
     let place = params![run.namespace.as_str(), run.run.as_str()];
@@ -408,6 +434,16 @@ impl Outbox for SqliteStore {
         Box::pin(async move {
             let about = all_runs(&filter.namespace);
             let read = move |connection: &_, codec: &_, _: &_| list(connection, codec, &filter);
+            self.read(about, read).await
+        })
+    }
+
+    fn backlog(&self, namespace: Namespace) -> Answer<'_, Backlog> {
+        Box::pin(async move {
+            let (now, about) = (self.clock.now_us(), all_runs(&namespace));
+            let read = move |connection: &_, _: &_, about: &_| {
+                backlog(connection, &namespace, now).map_err(|error| unreadable(error, about))
+            };
             self.read(about, read).await
         })
     }

@@ -214,6 +214,7 @@ impl Check {
             deadline: super::clock_text(crate::clock::later(now_us(), self.patience)),
             retry: Attempt { attempt: 1, max_attempts: 6 },
             priority: 5,
+            traceparent: None,
         })
     }
 

@@ -31,6 +31,9 @@ use hapax_core::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::time::Duration;
 
+/// Characters of a `traceparent`.
+const TRACEPARENT_LEN: usize = 55;
+
 /// Work for an agent. Action, task, inputs and outputs are what it is: together with the workspace's snapshot they make its
 /// key, and the same work under the same key is done once.
 ///
@@ -148,10 +151,12 @@ impl Command {
             deadline: clock_text(0),
             retry: Attempt { attempt, max_attempts: attempt.saturating_add(agent.core().spec.restarts) },
             priority: self.priority,
+            traceparent: None,
         };
-        // With the most digits that attempts can have, so that no resend is larger than what was checked.
+        // With the most digits that attempts can have, and a trace, so that no resend is larger than what was checked.
         let most = Attempt { attempt: u32::MAX, max_attempts: u32::MAX };
-        frame::line(&protocol::Command { retry: most, ..command.clone() })?;
+        let traceparent = Some("-".repeat(TRACEPARENT_LEN));
+        frame::line(&protocol::Command { retry: most, traceparent, ..command.clone() })?;
         Ok(command)
     }
 }
@@ -319,7 +324,8 @@ impl<S: State, A: Send + Sync + 'static> Ctx<S, A> {
         let patience = (command.timeout, command.timeout.min(clock::left_until(until)));
         let send = async |call: Call| {
             let idempotency_key = anew.unwrap_or(sent.idempotency_key);
-            let sent = protocol::Command { idempotency_key, ..sent };
+            let traceparent = call.traceparent().map(str::to_owned);
+            let sent = protocol::Command { idempotency_key, traceparent, ..sent };
             ask(agent, sent, patience, &call).await.map_err(Error::into_node_error)
         };
         self.effect_as(&command.action, EffectKind::Write, Some(&key), &request, send).await

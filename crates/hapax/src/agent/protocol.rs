@@ -142,6 +142,9 @@ pub struct Command {
     /// Higher is more urgent.
     #[serde(default = "default_priority")]
     pub priority: i64,
+    /// The trace that it is part of, as W3C Trace Context has it; another one with each attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<String>,
 }
 
 /// The engine has an agent's answer for good.

@@ -80,22 +80,22 @@ impl Client {
     pub(super) async fn send(
         &self,
         request: &Request,
-        key: &str,
+        sent: Sent<'_>,
         clock: &Clock,
     ) -> Result<Response, NodeError> {
-        let exchange = tokio::time::timeout(request.time(), self.exchange(request, key, clock));
+        let exchange = tokio::time::timeout(request.time(), self.exchange(request, sent, clock));
         let outcome = exchange.await.unwrap_or_else(|_| Err(Failed::Silent(request.time())));
         outcome.map_err(|failed| failed.into_error(request))
     }
 
-    async fn exchange(&self, request: &Request, key: &str, clock: &Clock) -> Result<Response, Failed> {
+    async fn exchange(&self, request: &Request, sent: Sent<'_>, clock: &Clock) -> Result<Response, Failed> {
         let at_most_once = request.kind_of_call() == EffectKind::WriteAtMostOnce;
         let client = if at_most_once { &self.fresh } else { &self.pooled };
         let (mut url, mut trusted, mut hops) = (request.full_url(), true, 0);
         loop {
-            let headers = request.headers(key, trusted)?;
-            let sent = client.request(request.method(), url.clone()).headers(headers).body(request.payload());
-            let response = sent.send().await.map_err(|e| Failed::sending(&e))?;
+            let headers = request.headers(sent, trusted)?;
+            let post = client.request(request.method(), url.clone()).headers(headers).body(request.payload());
+            let response = post.send().await.map_err(|e| Failed::sending(&e))?;
             let next = next_hop(request, &url, &response).filter(|_| hops < limits::HTTP_REDIRECTS);
             let Some(next) = next else { return take(request, response, clock).await };
             // Secrets are for those whom they were given to; they are not told again on the way back.
@@ -103,6 +103,13 @@ impl Client {
             (url, hops) = (next, hops + 1);
         }
     }
+}
+
+/// What goes with a request and isn't part of it.
+#[derive(Clone, Copy)]
+pub(super) struct Sent<'a> {
+    pub(super) key: &'a str,
+    pub(super) traceparent: Option<&'a str>,
 }
 
 /// Where a read is redirected to. A write never is: that would send it a second time.

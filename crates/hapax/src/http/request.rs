@@ -2,7 +2,7 @@
 //!
 //! Invariant: a secret enters neither the recorded form nor any text. So it may change between two attempts.
 
-use super::Error;
+use super::{Error, client::Sent};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use hapax_core::{canonical, journal::EffectKind, key::sha256, limits};
 use percent_encoding::percent_decode_str;
@@ -14,6 +14,7 @@ use serde::Serialize;
 use std::{fmt, time::Duration};
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
 /// Headers whose values are secret under whatever method they are set.
 const SECRET: [&str; 5] = ["authorization", "cookie", "proxy-authorization", "x-api-key", "x-auth-token"];
@@ -326,13 +327,17 @@ impl Request {
         url
     }
 
-    /// The headers, with the key of a write; secrets only for whom they were given to.
-    pub(super) fn headers(&self, key: &str, trusted: bool) -> Result<HeaderMap, Error> {
+    /// The headers, with the key of a write and the trace that it is part of; secrets only for whom they were given to.
+    pub(super) fn headers(&self, sent: Sent<'_>, trusted: bool) -> Result<HeaderMap, Error> {
         let told = self.headers.iter().filter(|header| trusted || !header.value.is_sensitive());
         let mut headers: HeaderMap = told.map(|header| (header.name.clone(), header.value.clone())).collect();
         if self.kind_of_call() != EffectKind::Read {
             let unfit = |_| Error::Invalid("the key that the node's policy gives fits no header".into());
-            headers.insert(self.key_header.clone(), HeaderValue::from_str(key).map_err(unfit)?);
+            headers.insert(self.key_header.clone(), HeaderValue::from_str(sent.key).map_err(unfit)?);
+        }
+        if let Some(value) = sent.traceparent.and_then(|value| HeaderValue::from_str(value).ok()) {
+            // The program's own comes first, whoever it traces for.
+            headers.entry(TRACEPARENT).or_insert(value);
         }
         Ok(headers)
     }

@@ -188,8 +188,9 @@ impl Carrier {
                 Delivered::default()
             });
             down = if pass.unavailable.is_some() { down.saturating_add(1) } else { 0 };
-            if let Some(error) = &pass.unavailable {
-                tracing::warn!(%error, "messages wait; trying again");
+            if pass.unavailable.is_some() {
+                // What a sink says isn't logged: its words may hold an address with a password, or the message itself.
+                tracing::warn!("messages wait: their sink takes none; trying again");
             }
             let pause = match () {
                 () if down > 0 => self.rest(down),
@@ -331,7 +332,8 @@ impl Held<'_> {
             return Left::Lost;
         }
         let failure = self.carrier.failure(record, error);
-        tracing::warn!(run_id = %record.run, topic = %record.message.topic, %error, "a message was not taken");
+        // Why is in the outbox.
+        tracing::warn!(run_id = %record.run, topic = %record.message.topic, "a message was not taken");
         loop {
             let outbox = self.carrier.shared.store.outbox();
             match outbox.mark_failed(self.claim.clone(), record.place, failure.clone()).await {

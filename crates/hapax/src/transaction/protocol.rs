@@ -383,10 +383,10 @@ impl Call<'_> {
         match stuck {
             Stuck::Stopped => std::future::pending().await,
             Stuck::Away(why) => {
+                // Why is in the journal: a database's words may hold what is in its rows.
                 tracing::warn!(
                     database = self.db,
                     call = self.site.name,
-                    why,
                     "a transaction waits for its database"
                 );
                 let times = self.site.transaction().and_then(|tx| tx.away).map_or(0, |(times, _)| times);
@@ -396,7 +396,7 @@ impl Call<'_> {
                 waits.wait(Wait::Until(clock::later(self.live.now_us(), pause))).await
             }
             Stuck::Doubt(why) => {
-                tracing::error!(database = self.db, call = self.site.name, why, "a transaction is in doubt");
+                tracing::error!(database = self.db, call = self.site.name, "a transaction is in doubt");
                 self.note(TxSaid::Doubt { why: clip(why) }).await;
                 drop(busy);
                 waits.wait(Wait::Word(mailbox::resolution(key))).await

@@ -11,9 +11,9 @@ use hapax::{
         mailbox::{Letter, NewLetter, Posted},
     },
     store::{
-        Answer, BoxFuture, Claimant, Clock, Created, Fleet, GcPolicy, GcReport, Lease, ListFilter, Loaded,
-        NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreError, StoreStats, Ticket,
-        db::Statement, outbox::Outbox,
+        Answer, BoxFuture, Census, CensusFilter, Claimant, Clock, Created, Fleet, GcPolicy, GcReport, Lease,
+        ListFilter, Loaded, NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreError,
+        StoreStats, Ticket, db::Statement, outbox::Outbox,
     },
 };
 use std::{sync::Arc, time::Duration};
@@ -208,6 +208,7 @@ impl Store for Mortal {
         letter(run: RunKey, subject: Arc<str>, after: u64) -> Option<Letter>;
         outlook(filter: ReadyFilter) -> Outlook;
         fleet(namespace: Namespace) -> Fleet;
+        census(filter: CensusFilter) -> Census;
         retry(run: RunKey) -> ();
         delete(run: RunKey) -> ();
         gc(policy: GcPolicy) -> GcReport;

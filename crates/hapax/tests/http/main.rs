@@ -9,6 +9,7 @@ mod secrets;
 mod server;
 #[cfg(feature = "test-tls")]
 mod tls;
+mod traced;
 
 use common::*;
 use hapax::{

@@ -93,6 +93,7 @@ fn command(work: u64, number: u64) -> Result<Command> {
         deadline: NOW.into(),
         retry: Attempt { attempt: 1, max_attempts: 1 },
         priority: 5,
+        traceparent: None,
     })
 }
 

@@ -10,8 +10,13 @@ use hapax::{
     EffectKind::Write, Engine, Flow, Graph, Node, NodeError, Options, Outcome, RouteExt as _, StartOptions,
     State, core::id::Namespace,
 };
+use rustix::{
+    pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
+    termios::{Winsize, tcsetwinsize},
+};
 use serde::{Deserialize, Serialize};
 use std::{
+    fs::File,
     path::{Path, PathBuf},
     process::{Command, Output},
     sync::{
@@ -202,6 +207,21 @@ pub(crate) fn clean_env(command: &mut Command) {
     for name in ["HAPAX_STORE", "HAPAX_NAMESPACE", "COLUMNS", "NO_COLOR"] {
         command.env_remove(name);
     }
+}
+
+/// A terminal of that size: its user's side, and the program's.
+pub(crate) fn new_terminal(rows: u16, columns: u16) -> (File, File) {
+    let screen = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&screen).unwrap();
+    unlockpt(&screen).unwrap();
+    let screen = File::from(screen);
+    resize(&screen, rows, columns);
+    let name = ptsname(&screen, vec![]).unwrap().into_string().unwrap();
+    (screen, File::options().read(true).write(true).open(name).unwrap())
+}
+
+pub(crate) fn resize(screen: &File, rows: u16, columns: u16) {
+    tcsetwinsize(screen, Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
 }
 
 /// What a process said.

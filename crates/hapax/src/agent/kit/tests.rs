@@ -96,6 +96,7 @@ fn command(correlation_id: &str) -> Command {
         deadline: clock_text(0),
         retry: Attempt { attempt: 1, max_attempts: 6 },
         priority: 5,
+        traceparent: None,
     }
 }
 

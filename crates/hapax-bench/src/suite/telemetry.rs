@@ -1,0 +1,93 @@
+//! What looking on costs: the same work with traces to a collector and without, and the table.
+
+use super::{
+    cases::{Case, Place, Sizes},
+    rows::Row,
+    table::{aligned, piped, short},
+};
+
+const HEADINGS: [&str; 5] = ["what", "store", "steps/s", "CPU µs a step", "CPU beside untraced"];
+/// Columns from here on are numbers.
+const NUMBERS_FROM: usize = 2;
+
+/// The work untraced, and traced, held against the former.
+pub(super) fn cases(sizes: &Sizes) -> Vec<Case> {
+    let [w1, w2_runs] = sizes.telemetry;
+    let works = [
+        (Place::Memory, "memory-w1", "one run", format!("w1 {w1}")),
+        (Place::Memory, "memory-w2", "many runs", format!("w2 {w2_runs} 10 32")),
+        (Place::Sqlite, "sqlite-w1", "one run", format!("w1 {w1}")),
+        (Place::Sqlite, "sqlite-w2", "many runs", format!("w2 {w2_runs} 10 32")),
+    ];
+    let pair = |(place, id, title, call): (Place, &'static str, &str, String)| {
+        let case = |how: &str, words: &str, call: String| Case {
+            id: format!("telemetry-{how}-{id}"),
+            title: format!("{title}, {words}"),
+            place,
+            durability: "pipelined",
+            threads: None,
+            workers: 1,
+            call,
+            limit: None,
+            goals: vec![],
+        };
+        [case("off", "untraced", call.clone()), case("on", "traced", format!("--telemetry {call}"))]
+    };
+    works.into_iter().flat_map(pair).collect()
+}
+
+fn lines(rows: &[Row]) -> Vec<[String; HEADINGS.len()]> {
+    let line = |row: &Row| {
+        let untraced = row.id.replace("-on-", "-off-");
+        let untraced = rows.iter().find(|other| other.id == untraced && other.id != row.id);
+        let cpu_us = row.figures.cpu_us_per_step;
+        let beside = untraced.map(|other| cpu_us / other.figures.cpu_us_per_step);
+        [
+            row.title.clone(),
+            row.store.to_owned(),
+            short(row.figures.steps_per_s),
+            short(cpu_us),
+            beside.map_or("-".into(), |times| format!("{} x", short(times))),
+        ]
+    };
+    rows.iter().filter(|row| row.is_telemetry()).map(line).collect()
+}
+
+/// For a terminal; nothing, when none was made.
+pub(super) fn text(rows: &[Row]) -> String {
+    let lines = lines(rows);
+    if lines.is_empty() {
+        return String::new();
+    }
+    let all: Vec<_> = [HEADINGS.map(str::to_owned)].into_iter().chain(lines).collect();
+    aligned(&all, NUMBERS_FROM)
+}
+
+/// For the guide.
+pub(super) fn section(rows: &[Row], note: &str) -> String {
+    format!("{}\n{note}.\n", piped(&HEADINGS, lines(rows).into_iter(), NUMBERS_FROM))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::rows::Figures, *};
+
+    #[test]
+    fn traced_work_is_held_against_the_same_work_untraced() {
+        let row = |id: &str, cpu_us_per_step| Row {
+            id: id.into(),
+            title: id.into(),
+            store: "memory",
+            durability: "pipelined",
+            limit: None,
+            figures: Figures { steps_per_s: 250.0, cpu_us_per_step, ..Figures::default() },
+            verdicts: vec![],
+            samples: vec![],
+        };
+        let rows = [row("telemetry-off-memory-w1", 10.0), row("telemetry-on-memory-w1", 11.0)];
+        let table = section(&rows, "medians of 3");
+        let traced = "| telemetry-on-memory-w1 | memory | 250 | 11.0 | 1.10 x |";
+        assert_eq!(table.lines().nth(3), Some(traced), "{table}");
+        assert_eq!((text(&rows).lines().count(), text(&[]).as_str()), (3, ""));
+    }
+}

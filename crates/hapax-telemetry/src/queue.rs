@@ -1,0 +1,167 @@
+//! Spans on their way out: a queue with an end, and the task that empties it.
+//!
+//! Invariant: whoever puts a span in never waits. Spans are made ready for the collector by the task, not by runs.
+
+use crate::spans::data_of;
+use futures::future::BoxFuture;
+use hapax::watch::Span;
+use opentelemetry_sdk::{
+    error::OTelSdkResult,
+    trace::{SpanData, SpanExporter},
+};
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+use tokio::{
+    sync::{Notify, mpsc, oneshot},
+    task::JoinHandle,
+};
+
+/// Spans that are sent together at the most, and as soon as there are so many.
+const BATCH: usize = 512;
+/// How long a collector may take for them.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// An exporter of any kind.
+pub(crate) trait Export: Send + Sync {
+    fn send(&self, batch: Vec<SpanData>) -> BoxFuture<'_, OTelSdkResult>;
+}
+
+impl<E: SpanExporter> Export for E {
+    fn send(&self, batch: Vec<SpanData>) -> BoxFuture<'_, OTelSdkResult> {
+        Box::pin(self.export(batch))
+    }
+}
+
+/// What became of spans.
+///
+/// ```
+/// let counts = hapax_telemetry::SpanCounts::default();
+/// assert_eq!((counts.exported, counts.dropped, counts.failed), (0, 0, 0));
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SpanCounts {
+    /// The collector has them.
+    pub exported: u64,
+    /// The queue was full.
+    pub dropped: u64,
+    /// The collector didn't take them.
+    pub failed: u64,
+}
+
+/// Spans that wait for their export.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    waiting: Mutex<Vec<Span>>,
+    room: usize,
+    /// A batch is full.
+    full: Notify,
+    exported: AtomicU64,
+    dropped: AtomicU64,
+    failed: AtomicU64,
+}
+
+impl Queue {
+    pub(crate) fn new(room: usize) -> Self {
+        Self {
+            waiting: Mutex::default(),
+            room,
+            full: Notify::new(),
+            exported: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn push(&self, span: Span) {
+        let mut waiting = self.lock();
+        if waiting.len() >= self.room {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        waiting.push(span);
+        if waiting.len() == BATCH {
+            self.full.notify_one();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Span>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn counts(&self) -> SpanCounts {
+        SpanCounts {
+            exported: self.exported.load(Ordering::Relaxed),
+            dropped: self.dropped.load(Ordering::Relaxed),
+            failed: self.failed.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// The task that empties a queue; it ends with this.
+#[derive(Debug)]
+pub(crate) struct Exporting {
+    flush: mpsc::Sender<oneshot::Sender<()>>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Exporting {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Exporting {
+    pub(crate) fn start(queue: Arc<Queue>, exporter: Arc<dyn Export>, every: Duration) -> Self {
+        let (flush, asked) = mpsc::channel(1);
+        Self { flush, task: tokio::spawn(empty(queue, exporter, every, asked)) }
+    }
+
+    /// Resolves when what was queued is exported, or lost.
+    pub(crate) async fn flush(&self) {
+        let (done, is_done) = oneshot::channel();
+        if self.flush.send(done).await.is_ok() {
+            let _ = is_done.await;
+        }
+    }
+}
+
+async fn empty(
+    queue: Arc<Queue>,
+    exporter: Arc<dyn Export>,
+    every: Duration,
+    mut asked: mpsc::Receiver<oneshot::Sender<()>>,
+) {
+    let mut is_well = true;
+    loop {
+        let flush = tokio::select! {
+            () = queue.full.notified() => None,
+            () = tokio::time::sleep(every) => None,
+            flush = asked.recv() => flush,
+        };
+        let waiting = std::mem::take(&mut *queue.lock());
+        for batch in waiting.chunks(BATCH) {
+            let taken = send(&*exporter, batch).await;
+            let counter = if taken { &queue.exported } else { &queue.failed };
+            counter.fetch_add(batch.len() as u64, Ordering::Relaxed);
+            if is_well && !taken {
+                // Why isn't said: the reason may hold the collector's address, and that a password.
+                tracing::warn!(spans = batch.len(), "the collector takes no spans; they are lost");
+            }
+            is_well = taken;
+        }
+        if let Some(done) = flush {
+            let _ = done.send(());
+        }
+    }
+}
+
+async fn send(exporter: &dyn Export, batch: &[Span]) -> bool {
+    let sent = exporter.send(batch.iter().map(data_of).collect());
+    tokio::time::timeout(PATIENCE, sent).await.is_ok_and(|sent| sent.is_ok())
+}
