@@ -219,6 +219,12 @@ pub mod code {
         LEDGER = "HX0131";
         /// A review wasn't content after as many rounds as it may take.
         AGENT_ROUNDS = "HX0132";
+        /// A consumer's name or a message's id can't be one.
+        INBOX_NAME = "HX0150";
+        /// The transaction of a message's effect doesn't wait for the disk.
+        INBOX_NOT_DURABLE = "HX0151";
+        /// The database of a message's effect has no inbox.
+        INBOX_NOT_THERE = "HX0152";
     }
 }
 
