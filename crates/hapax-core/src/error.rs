@@ -157,6 +157,12 @@ pub mod code {
         CLAIM_LOST = "HX0070";
         /// A message could not be handed over.
         SINK_FAILED = "HX0071";
+        /// A sink's address, secret or setting can't be used.
+        SINK_INVALID = "HX0072";
+        /// A topic can't be a name of the broker's.
+        TOPIC_UNFIT = "HX0073";
+        /// The broker has nothing that takes a topic.
+        NO_RECEIVER = "HX0074";
         /// An HTTP request or client isn't valid; nothing was sent.
         HTTP_INVALID = "HX0080";
         /// The other side answered, but not with success.

@@ -249,6 +249,23 @@ pub const RELAY_BATCH: usize = 100;
 /// ```
 pub const RELAY_ATTEMPTS: u32 = 20;
 
+/// How long a sink waits for a broker's word: less than a third of a relay's claim, so that it is the sink that gives up.
+///
+/// ```
+/// use hapax_core::limits::{RELAY_TTL, SINK_TIMEOUT};
+/// assert!(SINK_TIMEOUT < RELAY_TTL / 3);
+/// ```
+pub const SINK_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a broker should know the ids of what it took: when a relay dies between a delivery and its mark, another one
+/// delivers again once the claim has ended, and the broker may be down for a while meanwhile.
+///
+/// ```
+/// use hapax_core::limits::{DUPLICATE_WINDOW, RELAY_TTL};
+/// assert!(DUPLICATE_WINDOW >= 2 * RELAY_TTL);
+/// ```
+pub const DUPLICATE_WINDOW: Duration = Duration::from_secs(120);
+
 /// An HTTP request and its answer: less than a node's time, so that the request fails and not the node.
 ///
 /// ```

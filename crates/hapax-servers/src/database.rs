@@ -44,8 +44,8 @@ pub fn sql(url: &str, statement: &str) -> Result<String, ServerError> {
     let parsed = Url::parse(url)?;
     let answer = match parsed.scheme {
         "mysql" => mariadb(&parsed, statement)?.replace('\t', "|"),
-        "redis" => return Err(ServerError::BadUrl(url.to_owned())),
-        _ => psql(url, statement)?,
+        "postgres" | "postgresql" => psql(url, statement)?,
+        _ => return Err(ServerError::BadUrl(url.to_owned())),
     };
     Ok(answer.trim_end().to_owned())
 }
@@ -71,7 +71,10 @@ fn mariadb(url: &Url<'_>, statement: &str) -> Result<String, ServerError> {
     run(client.arg(url.database))
 }
 
-/// The parts of a database's URL: `scheme://account@address/database?options`.
+/// Schemes of servers, of which some have databases and some hand on messages.
+const SCHEMES: [&str; 7] = ["postgres", "postgresql", "mysql", "redis", "nats", "amqp", "http"];
+
+/// The parts of a server's URL: `scheme://account@address/database?options`.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Url<'a> {
     scheme: &'a str,
@@ -89,7 +92,7 @@ impl<'a> Url<'a> {
         let (rest, options) = rest.split_at(rest.find('?').unwrap_or(rest.len()));
         let (authority, database) = rest.split_once('/').unwrap_or((rest, ""));
         let (account, address) = authority.rsplit_once('@').unwrap_or(("", authority));
-        if address.is_empty() || !["postgres", "postgresql", "mysql", "redis"].contains(&scheme) {
+        if address.is_empty() || !SCHEMES.contains(&scheme) {
             return Err(bad());
         }
         Ok(Url { scheme, account, address, database, options })

@@ -35,7 +35,7 @@ pub enum ServerError {
         /// What it printed.
         output: String,
     },
-    /// None of `postgres://`, `mysql://` and `redis://`, or not that of the server that is needed, or without a host.
+    /// The URL of no server here, or not that of the server that is needed, or without a host.
     BadUrl(String),
     /// The operating system refused something.
     Io {
@@ -67,7 +67,8 @@ impl fmt::Display for ServerError {
             ServerError::BadUrl(url) => {
                 write!(
                     f,
-                    "`{url}` is no URL of the form postgres://user@host:port, mysql://user@host:port or redis://host:port/0"
+                    "`{url}` is no URL of the server that is needed, such as postgres://user@host:port, \
+                     mysql://user@host:port, redis://host:port/0, nats://host:port or amqp://user:password@host:port"
                 )
             }
             ServerError::Io { doing, source } => write!(f, "could not {doing}: {source}"),

@@ -16,7 +16,9 @@ use crate::process::{UNPRIVILEGED, is_root};
 const KEEPER: &str = r#"
 read -r _
 for process in /proc/[0-9]*; do
-    [ "$process/cwd" -ef "$0/data" ] && kill -KILL "${process#/proc/}"
+    if [ "$process/cwd" -ef "$0/data" ] || [ "$process/cwd" -ef "$0" ]; then
+        kill -KILL "${process#/proc/}"
+    fi
 done
 if [ -f "$0/data/postmaster.pid" ]; then
     set -- $(sed -n 7p "$0/data/postmaster.pid")

@@ -3,7 +3,7 @@
 //! | item | what it is for |
 //! |---|---|
 //! | [`postgres`], [`mysql`], [`redis`] | a fresh database for one test, on the server that the whole test run shares |
-//! | [`Postgres`], [`MariaDb`], [`Redis`] | a server of a test's own, which it may kill, freeze and restart |
+//! | [`Postgres`], [`MariaDb`], [`Redis`], [`Nats`] | a server of a test's own, which it may kill, freeze and restart |
 //! | [`Server`] | what all have in common |
 //! | [`Proxy`] | stands between a client and a server, counts round trips, loses and holds messages on cue |
 //! | [`fresh_database`], [`sql`], [`redis_command`] | databases and statements through the servers' own clients |
@@ -17,6 +17,7 @@ mod database;
 mod error;
 mod folder;
 mod mariadb;
+mod nats;
 mod postgres;
 mod process;
 mod programs;
@@ -28,6 +29,7 @@ mod shared;
 pub use database::{fresh_database, sql};
 pub use error::ServerError;
 pub use mariadb::MariaDb;
+pub use nats::Nats;
 pub use postgres::Postgres;
 pub use programs::{clock_off_by, install_missing};
 pub use proxy::{Counts, Proxy};

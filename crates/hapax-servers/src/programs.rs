@@ -24,10 +24,11 @@ pub(crate) const MARIADBD: Program = Program { name: "mariadbd", package: "maria
 pub(crate) const MARIADB: Program = Program { name: "mariadb", package: "mariadb-server" };
 pub(crate) const REDIS: Program = Program { name: "redis-server", package: "redis-server" };
 pub(crate) const REDIS_CLI: Program = Program { name: "redis-cli", package: "redis-server" };
+pub(crate) const NATS: Program = Program { name: "nats-server", package: "nats-server" };
 const FAKETIME: Program = Program { name: "faketime", package: "faketime" };
 
 const ALL: &[Program] =
-    &[INITDB, POSTGRES, PG_BASEBACKUP, PSQL, INSTALL_DB, MARIADBD, MARIADB, REDIS, REDIS_CLI, FAKETIME];
+    &[INITDB, POSTGRES, PG_BASEBACKUP, PSQL, INSTALL_DB, MARIADBD, MARIADB, REDIS, REDIS_CLI, NATS, FAKETIME];
 
 /// Where Debian keeps the programs of each version of PostgreSQL.
 const POSTGRES_VERSIONS: &str = "/usr/lib/postgresql";

@@ -45,8 +45,8 @@ pub(crate) struct Extras {
 /// A running server, or one that was killed and can be restarted. Dropped, it is killed and its folder removed; the same
 /// happens when this process ends in any other way, even by SIGKILL.
 ///
-/// [`Postgres`](crate::Postgres), [`MariaDb`](crate::MariaDb) and [`Redis`](crate::Redis) lead here, so a test can be
-/// written for several:
+/// [`Postgres`](crate::Postgres), [`MariaDb`](crate::MariaDb), [`Redis`](crate::Redis) and [`Nats`](crate::Nats) lead here,
+/// so a test can be written for several:
 ///
 /// ```no_run
 /// use hapax_servers::{MariaDb, Postgres, Server, ServerError, sql};
@@ -101,7 +101,7 @@ impl Server {
         for port in ports {
             let mut child = launch(kind, &program, &folder, port, &extras)?;
             match wait_until_ready(kind, &mut child, &folder, port) {
-                Err(ServerError::NotReady { log, .. }) if log.contains("Address already in use") => {}
+                Err(ServerError::NotReady { log, .. }) if is_port_taken(&log) => {}
                 outcome => return outcome.map(|()| Server { kind, child, folder, port, extras }),
             }
         }
@@ -260,6 +260,11 @@ fn launch(
     let log = || folder.open_log();
     command.args((kind.args)(folder, port)).args(&extras.args).stdout(log()?).stderr(log()?);
     process::spawn(command).map(ServerProcess).map_err(ServerError::io(format!("start {}", kind.name)))
+}
+
+/// Whether a server's log says that somebody else listens on its port.
+fn is_port_taken(log: &str) -> bool {
+    log.to_lowercase().contains("address already in use")
 }
 
 fn wait_until_ready(

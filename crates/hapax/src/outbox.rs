@@ -6,93 +6,29 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `relay` | claims, delivers in order, marks |
-//! | `file`, `stdout` | ready sinks |
+//! | `delivery` | a message on its way, as itself or as a CloudEvent |
+//! | `failed` | why a message wasn't taken, and what the relay does then |
+//! | `file`, `stdout`, `nats` | ready sinks; brokers behind a feature each |
 
+mod delivery;
+mod failed;
 mod file;
+#[cfg(feature = "nats")]
+mod nats;
 mod relay;
 mod stdout;
 
+pub use delivery::Delivery;
+pub use failed::SinkError;
 pub use file::FileSink;
+#[cfg(feature = "nats")]
+pub use nats::{NatsSink, NatsStream};
 pub use relay::{Delivered, Relay};
 pub use stdout::StdoutSink;
 
 use futures::future::BoxFuture;
-use hapax_core::{
-    error::{Code, Coded, code},
-    id::RunKey,
-    json::Json,
-    limits,
-};
-use hapax_store::outbox::OutboxRecord;
-use serde::{Serialize, Serializer, ser::SerializeStruct};
-use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
-
-/// A message on its way, as a [`Sink`] gets it. As JSON it has `id`, `topic`, `key`, `payload`, `namespace`, `run` and
-/// `step`, and is the same on every delivery.
-///
-/// ```
-/// use hapax::{core::json::Json, outbox::Delivery};
-/// # use hapax::core::id::{Namespace, RunId, RunKey};
-/// # let run = RunKey { namespace: Namespace::default(), run: RunId::new("order-42")? };
-/// # let (id, topic, key) = ("msg:3b0f".into(), "orders".into(), "order-42".into());
-/// let first = Delivery { id, topic, key, payload: Json::of("paid")?, run, step: 1, refused: 0 };
-/// let again = Delivery { refused: 1, ..first.clone() };
-/// assert_eq!(serde_json::to_value(&again)?, serde_json::to_value(&first)?);
-/// assert_eq!(serde_json::to_value(&again)?["payload"], "paid");
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Delivery {
-    /// The same on every delivery: receivers tell a repeated one by it.
-    pub id: String,
-    /// Where it goes.
-    pub topic: String,
-    /// The receiver's partition or routing key; may be empty.
-    pub key: String,
-    /// What it says.
-    pub payload: Json,
-    /// The run that sent it.
-    pub run: RunKey,
-    /// The step whose commit sent it.
-    pub step: u64,
-    /// Deliveries of it that were refused before this one.
-    pub refused: u32,
-}
-
-impl Delivery {
-    fn of(record: &OutboxRecord) -> Self {
-        Self {
-            id: record.id(),
-            topic: record.message.topic.clone(),
-            key: record.message.key.clone(),
-            payload: record.message.payload.clone(),
-            run: record.run.clone(),
-            step: record.place.step,
-            refused: record.attempts,
-        }
-    }
-
-    /// The message as one line of JSON, ended.
-    fn line(&self) -> Result<Vec<u8>, SinkError> {
-        let mut line = serde_json::to_vec(self).map_err(SinkError::refused)?;
-        line.push(b'\n');
-        Ok(line)
-    }
-}
-
-impl Serialize for Delivery {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut fields = serializer.serialize_struct("Delivery", 7)?;
-        fields.serialize_field("id", &self.id)?;
-        fields.serialize_field("topic", &self.topic)?;
-        fields.serialize_field("key", &self.key)?;
-        fields.serialize_field("payload", &self.payload)?;
-        fields.serialize_field("namespace", &self.run.namespace)?;
-        fields.serialize_field("run", &self.run.run)?;
-        fields.serialize_field("step", &self.step)?;
-        fields.end()
-    }
-}
+use hapax_core::limits;
+use std::{fmt, sync::Arc, time::Duration};
 
 /// Where messages go: a broker, a queue, a file.
 ///
@@ -139,55 +75,6 @@ pub trait Sink: Send + Sync + 'static {
 impl<T: Sink + ?Sized> Sink for Arc<T> {
     fn publish<'a>(&'a self, message: &'a Delivery) -> BoxFuture<'a, Result<(), SinkError>> {
         (**self).publish(message)
-    }
-}
-
-/// Why a message wasn't taken, named by what the relay does next.
-///
-/// ```
-/// use hapax::{Coded, outbox::SinkError};
-/// assert!(!SinkError::refused("no such topic").is_unavailable());
-/// assert_eq!(SinkError::unavailable("connection refused").code(), "HX0071");
-/// ```
-#[derive(Debug)]
-pub struct SinkError {
-    source: Box<dyn StdError + Send + Sync>,
-    unavailable: bool,
-}
-
-impl SinkError {
-    /// The other side won't take this message: it is tried again later, and is dead after some attempts.
-    pub fn refused(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        Self { source: error.into(), unavailable: false }
-    }
-
-    /// The other side takes none: no message is to blame, and all of them wait.
-    pub fn unavailable(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        Self { source: error.into(), unavailable: true }
-    }
-
-    /// Whether no message is to blame.
-    pub fn is_unavailable(&self) -> bool {
-        self.unavailable
-    }
-}
-
-impl fmt::Display for SinkError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let what = if self.unavailable { "the sink cannot be reached" } else { "the message was refused" };
-        write!(f, "{what}: {}", self.source)
-    }
-}
-
-impl StdError for SinkError {
-    fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        Some(&*self.source)
-    }
-}
-
-impl Coded for SinkError {
-    fn code(&self) -> Code {
-        code::SINK_FAILED
     }
 }
 
@@ -274,6 +161,7 @@ pub struct RelayOptions {
     max_attempts: u32,
     on_poison: OnPoison,
     backoff: Backoff,
+    event_source: Option<Arc<str>>,
 }
 
 impl Default for RelayOptions {
@@ -287,6 +175,7 @@ impl Default for RelayOptions {
             max_attempts: limits::RELAY_ATTEMPTS,
             on_poison: OnPoison::default(),
             backoff: Arc::new(doubled),
+            event_source: None,
         }
     }
 }
@@ -358,6 +247,14 @@ impl RelayOptions {
     /// The rest after the n-th refusal of a message, counted from 1. Default: 100 ms, doubled up to ten minutes.
     pub fn backoff(mut self, pause: impl Fn(u32) -> Duration + Send + Sync + 'static) -> Self {
         self.backoff = Arc::new(pause);
+        self
+    }
+
+    /// Messages leave as [CloudEvents](https://cloudevents.io) 1.0 in JSON, whatever the sink. This says whose events they
+    /// are: a URI, or a part of one such as `/shop`; when it is empty, `hapax:` and the namespace. [`Delivery`] shows one.
+    /// Default: as they are.
+    pub fn cloud_events(mut self, source: &str) -> Self {
+        self.event_source = Some(source.into());
         self
     }
 }

@@ -1,8 +1,8 @@
 //! Holds a server until it is killed: the tests see that nothing outlives it.
 //!
-//! `hapax-server-holder postgres|mariadb|redis [frozen]` prints the process id and the folder of the server.
+//! `hapax-server-holder postgres|mariadb|redis|nats [frozen]` prints the process id and the folder of the server.
 
-use hapax_servers::{MariaDb, Postgres, Redis, Server, ServerError};
+use hapax_servers::{MariaDb, Nats, Postgres, Redis, Server, ServerError};
 
 fn main() -> Result<(), ServerError> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -10,7 +10,8 @@ fn main() -> Result<(), ServerError> {
         Some("postgres") => hold(&*Postgres::start()?, &args),
         Some("mariadb") => hold(&*MariaDb::start()?, &args),
         Some("redis") => hold(&*Redis::start()?, &args),
-        _ => panic!("which server: postgres, mariadb or redis?"),
+        Some("nats") => hold(&*Nats::start()?, &args),
+        _ => panic!("which server: postgres, mariadb, redis or nats?"),
     }
 }
 

@@ -78,7 +78,7 @@ impl Relay {
 pub struct Delivered {
     /// Delivered, and marked as such.
     pub sent: usize,
-    /// Refused; they are tried again later.
+    /// Not taken; they are tried again later.
     pub refused: usize,
     /// Refused too often.
     pub dead: usize,
@@ -180,19 +180,19 @@ impl Carrier {
     /// Delivers until it is stopped.
     async fn carry_on(&self, sink: &dyn Sink) {
         let mut news = self.shared.mail.subscribe();
-        let mut down = 0;
+        let mut down = 0u32;
         while !self.is_stopped() {
             news.mark_unchanged();
             let pass = self.pass(sink).await.unwrap_or_else(|error| {
                 tracing::warn!(%error, "cannot claim messages; trying again");
                 Delivered::default()
             });
-            down = if pass.unavailable.is_some() { down + 1 } else { 0 };
+            down = if pass.unavailable.is_some() { down.saturating_add(1) } else { 0 };
             if let Some(error) = &pass.unavailable {
                 tracing::warn!(%error, "messages wait; trying again");
             }
             let pause = match () {
-                () if down > 0 => self.options.poll_interval.saturating_mul(down).min(LONGEST_PAUSE),
+                () if down > 0 => self.rest(down),
                 () if pass.is_nothing() => self.options.poll_interval,
                 () => continue,
             };
@@ -203,6 +203,13 @@ impl Carrier {
                 () = tokio::time::sleep(pause) => {}
             }
         }
+    }
+
+    /// The pause after so many passes in a row that found the sink down: the usual one, doubled up to the longest.
+    fn rest(&self, down: u32) -> Duration {
+        let usual = self.options.poll_interval;
+        let factor = 1u32.checked_shl(down - 1).unwrap_or(u32::MAX);
+        usual.saturating_mul(factor).min(LONGEST_PAUSE.max(usual))
     }
 
     fn is_stopped(&self) -> bool {
@@ -244,10 +251,15 @@ impl Carrier {
 
     fn failure(&self, record: &OutboxRecord, error: &SinkError) -> Failure {
         let RelayOptions { max_attempts, on_poison, backoff, .. } = &self.options;
-        Failure {
-            error: clip(error.to_string()),
-            again_after: backoff(record.attempts.saturating_add(1)),
-            dead_after: (*on_poison == OnPoison::DeadLetter).then_some(*max_attempts),
+        let (pause, text) = (backoff(record.attempts.saturating_add(1)), clip(error.to_string()));
+        match error.asked_rest().filter(|_| !canary::on("busy_is_fatal")) {
+            Some(rest) => {
+                Failure { error: text, again_after: pause.min(LONGEST_PAUSE).max(rest), dead_after: None }
+            }
+            None => {
+                let dead_after = (*on_poison == OnPoison::DeadLetter).then_some(*max_attempts);
+                Failure { error: text, again_after: pause, dead_after }
+            }
         }
     }
 }
@@ -278,7 +290,7 @@ impl Held<'_> {
                 self.unmarked.push(record.place);
                 self.mark(true).await;
             }
-            let delivery = Delivery::of(record);
+            let delivery = Delivery::of(record, self.carrier.options.event_source.as_ref());
             let late = |_| Err(SinkError::refused(format!("it took longer than {slice:?}")));
             match tokio::time::timeout(slice, sink.publish(&delivery)).await.unwrap_or_else(late) {
                 Ok(()) => self.unmarked.push(record.place),

@@ -13,7 +13,7 @@ use std::io::Write;
 /// # async fn main() -> hapax::Result<()> {
 /// # let run = RunKey { namespace: Namespace::default(), run: RunId::new("order-42")? };
 /// # let (id, topic, key) = ("msg:3b0f".into(), "orders".into(), String::new());
-/// # let message = Delivery { id, topic, key, payload: Json::of("paid")?, run, step: 1, refused: 0 };
+/// # let message = Delivery { id, topic, key, payload: Json::of("paid")?, run, step: 1, refused: 0, event_source: None };
 /// // {"id":"msg:3b0f","topic":"orders","key":"","payload":"paid","namespace":"default","run":"order-42","step":1}
 /// assert!(StdoutSink.publish(&message).await.is_ok(), "somebody reads our output");
 /// # Ok(())

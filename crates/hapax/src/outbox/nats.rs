@@ -1,0 +1,233 @@
+//! A sink that publishes to streams of NATS JetStream.
+//!
+//! Invariant: a message is acknowledged when a stream has said that it holds it, or held one with its id already.
+
+use super::{Delivery, Sink, SinkError};
+use async_nats::{
+    Client, ConnectOptions, HeaderMap, ServerAddr,
+    connection::State,
+    header::NATS_MESSAGE_ID,
+    jetstream::{
+        self, Context,
+        context::{GetStreamByNameErrorKind, PublishError, PublishErrorKind},
+    },
+};
+use futures::future::BoxFuture;
+use hapax_core::{canary, error::code, limits};
+use std::{fmt, time::Duration};
+
+/// Publishes each message to JetStream, with its id as `Nats-Msg-Id`, and waits until the stream has it. Behind the feature
+/// `nats`.
+///
+/// The subject is the topic, after the [prefix](Self::prefix) if there is one. A topic that can't be a subject is refused:
+/// one with white space, with `*` or `>`, with an empty part between dots, or with `$` first, where NATS keeps its own. The
+/// body is the payload, or the CloudEvent; `traceparent`, run, step and the rest are headers.
+///
+/// A stream must take the subject. Until there is one, or while it is full, the topic waits and others go on. The stream
+/// drops what it already has by the id, within its duplicate window: [`stream`](Self::stream) tells how long that is.
+///
+/// ```no_run
+/// # #[tokio::main]
+/// # async fn main() -> hapax::Result<()> {
+/// use hapax::outbox::{NatsSink, RelayOptions};
+/// let engine = hapax::Engine::open("orders.db").await?;
+/// let sink = NatsSink::connect("nats://127.0.0.1:4222").await?.prefix("shop.");
+/// let relay = engine.relay(RelayOptions::default().topics(["orders"]), sink)?; // to the subject `shop.orders`
+/// # relay.stop().await;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct NatsSink {
+    client: Client,
+    jetstream: Context,
+    prefix: String,
+    timeout: Duration,
+}
+
+impl fmt::Debug for NatsSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NatsSink").field("prefix", &self.prefix).finish_non_exhaustive()
+    }
+}
+
+/// A stream, as far as relays care.
+///
+/// ```
+/// use hapax::outbox::NatsStream;
+/// # use std::time::Duration;
+/// let stream = NatsStream { name: "SHOP".into(), duplicate_window: Duration::from_secs(20) };
+/// assert!(!stream.remembers_enough(), "a relay that takes over from a dead one may come later than that");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NatsStream {
+    /// Its name.
+    pub name: String,
+    /// How long it knows the ids of what it took.
+    pub duplicate_window: Duration,
+}
+
+impl NatsStream {
+    /// Whether it still knows a message when a relay with the usual settings takes over from a dead one and delivers it
+    /// again: for two minutes.
+    pub fn remembers_enough(&self) -> bool {
+        self.duplicate_window >= limits::DUPLICATE_WINDOW
+    }
+}
+
+impl NatsSink {
+    /// Connects to a server, or to one of several with commas between them: `nats://user:password@host:port`, or
+    /// `nats://token@host:port`; `tls://` demands TLS. A server that is down is no error, and is tried again and again.
+    pub async fn connect(urls: &str) -> Result<Self, SinkError> {
+        let addresses: Result<Vec<ServerAddr>, _> = urls.split(',').map(str::parse).collect();
+        // The library's own words may repeat the address, and with it the password.
+        let unfit = || SinkError::unavailable("its address is not one of NATS, nats://host:port");
+        let addresses = addresses.map_err(|_| unfit().under(code::SINK_INVALID))?;
+        let token =
+            addresses.iter().find(|address| address.password().is_none()).and_then(ServerAddr::username);
+        let options = ConnectOptions::new().retry_on_initial_connect().name("hapax relay");
+        let options = token.map(|token| token.to_owned()).into_iter().fold(options, ConnectOptions::token);
+        let client = options.connect(addresses).await;
+        Ok(Self::new(client.map_err(|error| SinkError::unavailable(error.kind().to_string()))?))
+    }
+
+    /// Uses a connection of the program's own, say with credentials of another kind.
+    ///
+    /// ```no_run
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let options = async_nats::ConnectOptions::with_user_and_password("me".into(), "secret".into());
+    /// let sink = hapax::outbox::NatsSink::new(options.connect("nats://127.0.0.1:4222").await?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn new(client: Client) -> Self {
+        let jetstream = jetstream::new(client.clone());
+        Self { client, jetstream, prefix: String::new(), timeout: Duration::ZERO }
+            .timeout(limits::SINK_TIMEOUT)
+    }
+
+    /// What subjects begin with, before the topic. Default: nothing.
+    pub fn prefix(mut self, prefix: &str) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// How long the stream's word is waited for. Default: 5 s.
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.timeout = limit;
+        self.jetstream.set_timeout(limit);
+        self
+    }
+
+    /// The stream that takes a topic. One whose duplicate window is shorter than relays need stores a message twice when it
+    /// is delivered late again; `hapax doctor --relay-to nats://…` looks, too.
+    ///
+    /// ```no_run
+    /// # #[tokio::main]
+    /// # async fn main() -> hapax::Result<()> {
+    /// let sink = hapax::outbox::NatsSink::connect("nats://127.0.0.1:4222").await?;
+    /// assert!(sink.stream("orders").await?.remembers_enough());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn stream(&self, topic: &str) -> Result<NatsStream, SinkError> {
+        let subject = self.subject(topic)?;
+        let name = self.jetstream.stream_by_subject(&subject).await.map_err(|error| match error.kind() {
+            GetStreamByNameErrorKind::NotFound => no_stream(&subject),
+            _ => SinkError::unavailable(error),
+        })?;
+        let stream = self.jetstream.get_stream(&name).await.map_err(SinkError::unavailable)?;
+        Ok(NatsStream { name, duplicate_window: stream.cached_info().config.duplicate_window })
+    }
+
+    fn subject(&self, topic: &str) -> Result<String, SinkError> {
+        let subject = format!("{}{topic}", self.prefix);
+        let is_token = |token: &str| !token.is_empty() && !token.contains(['*', '>']);
+        let fits = subject.split('.').all(is_token)
+            && !subject.starts_with('$')
+            && !subject.chars().any(|c| c.is_whitespace() || c.is_control());
+        if fits {
+            return Ok(subject);
+        }
+        Err(SinkError::refused(format!("{subject:?} cannot be a subject of NATS")).under(code::TOPIC_UNFIT))
+    }
+
+    async fn hand_over(&self, message: &Delivery) -> Result<(), SinkError> {
+        let (subject, body) = (self.subject(&message.topic)?, message.body()?.into_owned());
+        self.connected().await?;
+        let sent = self.jetstream.publish_with_headers(subject.clone(), headers(message), body.into()).await;
+        let acknowledgement = sent.map_err(|error| self.failed(&subject, error))?;
+        if canary::on("nats_unacknowledged") {
+            return Ok(());
+        }
+        acknowledgement.await.map(drop).map_err(|error| self.failed(&subject, error))
+    }
+
+    /// Waits for a connection before anything is sent: what is published without one would leave much later, when the
+    /// message may long have been delivered in another way.
+    async fn connected(&self) -> Result<(), SinkError> {
+        if self.client.connection_state() == State::Connected {
+            return Ok(());
+        }
+        let flushed = tokio::time::timeout(self.timeout, self.client.flush()).await;
+        let down = || SinkError::unavailable("there is no connection to NATS");
+        flushed.map_err(|_| down())?.map_err(|_| down())
+    }
+
+    fn failed(&self, subject: &str, error: PublishError) -> SinkError {
+        match error.kind() {
+            // No stream takes it, its leader is away, or JetStream is off: it looks the same from here, and passes.
+            PublishErrorKind::StreamNotFound => no_stream(subject),
+            PublishErrorKind::MaxPayloadExceeded => SinkError::refused(error),
+            PublishErrorKind::TimedOut => {
+                self.renew();
+                SinkError::unavailable(error)
+            }
+            PublishErrorKind::BrokenPipe | PublishErrorKind::MaxAckPending => SinkError::unavailable(error),
+            _ => judged(error),
+        }
+    }
+
+    /// A connection that swallowed something may swallow more, and pings would tell only after minutes.
+    fn renew(&self) {
+        let client = self.client.clone();
+        tokio::spawn(async move {
+            // It fails when the connection is closed for good, and then the next message says so.
+            let _ = client.force_reconnect().await;
+        });
+    }
+}
+
+fn headers(message: &Delivery) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for (name, value) in message.headers() {
+        headers.insert(name, value.as_str());
+    }
+    headers.insert("content-type", message.content_type());
+    headers.insert(NATS_MESSAGE_ID, message.id.as_str());
+    headers
+}
+
+fn no_stream(subject: &str) -> SinkError {
+    SinkError::busy(format!("no stream takes the subject `{subject}`")).under(code::NO_RECEIVER)
+}
+
+/// A stream's own word: 5xx is its state (it is full, or short of something), the rest is the message's fault.
+fn judged(error: PublishError) -> SinkError {
+    let source = std::error::Error::source(&error);
+    let status =
+        source.and_then(|source| source.downcast_ref::<jetstream::Error>()).map(jetstream::Error::code);
+    match status {
+        Some(500..) => SinkError::busy(error),
+        Some(_) => SinkError::refused(error),
+        // Somebody else listens on the subject and has answered first.
+        None => SinkError::busy(error),
+    }
+}
+
+impl Sink for NatsSink {
+    fn publish<'a>(&'a self, message: &'a Delivery) -> BoxFuture<'a, Result<(), SinkError>> {
+        Box::pin(self.hand_over(message))
+    }
+}

@@ -1,0 +1,152 @@
+//! NATS JetStream.
+
+use crate::shop::{EACH, IMPATIENT, Shop, Told, Trouble, assert_whole, befall, eager, told};
+use async_nats::jetstream::{
+    self, Context,
+    stream::{Config, DiscardPolicy, Stream},
+};
+use hapax::{
+    Coded,
+    core::error::code,
+    outbox::{Delivery, NatsSink, Sink},
+    store::outbox::MessageState,
+};
+use hapax_servers::{Nats, Proxy};
+use std::time::Duration;
+
+async fn jetstream(url: &str) -> Context {
+    jetstream::new(async_nats::connect(url).await.unwrap())
+}
+
+fn config(name: &str) -> Config {
+    Config { name: name.into(), subjects: vec![format!("{name}.>")], ..Config::default() }
+}
+
+/// All that a stream holds, in its order.
+async fn held(stream: &Stream) -> Vec<Told> {
+    let state = stream.get_info().await.unwrap().state;
+    let mut all = vec![];
+    for sequence in state.first_sequence..=state.last_sequence {
+        let message = stream.get_raw_message(sequence).await.unwrap();
+        let header = |name: &str| message.headers.get(name).unwrap().to_string();
+        all.push(told(&header("Nats-Msg-Id"), header, &message.payload));
+    }
+    all
+}
+
+/// The stream drops what comes again: it holds every message once, and all of them in order.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_befalls_nats_a_stream_has_everything_once_and_in_order() {
+    let mut server = Nats::start().unwrap();
+    let proxy = Proxy::start(server.address()).unwrap();
+    jetstream(&server.url()).await.create_stream(config("shop")).await.unwrap();
+    let shop = Shop::open(&["shop.orders", "shop.mail"]).await;
+    let sink = NatsSink::connect(&proxy.url(&server.url()).unwrap()).await.unwrap().timeout(IMPATIENT);
+    let (relay, watch) = shop.relay(eager(), sink);
+    let late = Trouble::Late("Nats-Msg-Id");
+    for trouble in
+        [Trouble::NoReplies, Trouble::Kill, Trouble::Cut, late, Trouble::Freeze, Trouble::NoRequests]
+    {
+        befall(&shop, &watch, &mut server, &proxy, trouble).await;
+    }
+    relay.stop().await;
+    let stream = jetstream(&server.url()).await.get_stream("shop").await.unwrap();
+    let held = held(&stream).await;
+    assert_whole(&shop, &held).await;
+    assert_eq!(held.len(), 6 * shop.per_run(), "the stream took nothing twice");
+}
+
+/// One stream is full, one isn't there, and one topic can be no subject. None of it stops the fourth topic, and only what is
+/// a message's own fault kills it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_that_nats_does_not_take_waits_alone_and_loses_nothing() {
+    let server = Nats::start().unwrap();
+    let jetstream = jetstream(&server.url()).await;
+    let full = Config { max_messages: 3, discard: DiscardPolicy::New, ..config("full") };
+    let (full, good) =
+        (jetstream.create_stream(full).await.unwrap(), jetstream.create_stream(config("good")).await);
+    let shop = Shop::open(&["full.a", "late.a", "no subject", "good.a"]).await;
+    shop.sell("order").await;
+    let sink = NatsSink::connect(&server.url()).await.unwrap().timeout(IMPATIENT);
+    let (relay, watch) = shop.relay(eager(), sink);
+    // All of the good ones, and what there was room for.
+    watch.until_taken(EACH as usize + 3).await;
+    assert_eq!(held(&good.unwrap()).await.len(), EACH as usize);
+    // More failures than a refused message may have, for both that wait.
+    for words in ["maximum messages exceeded", "no stream takes the subject `late.a` [HX0074]"] {
+        while watch.failures().iter().filter(|failure| failure.contains(words)).count() < 5 {
+            watch.until_failed(watch.failures().len()).await;
+        }
+    }
+    let late = jetstream.create_stream(config("late")).await.unwrap();
+    for round in 1.. {
+        let (taken, room) = (held(&full).await, EACH as usize - 3 * round);
+        assert_eq!(taken.iter().map(|told| told.number).collect::<Vec<_>>().len(), 3);
+        full.purge().await.unwrap();
+        let more = EACH as usize + 3 * round + room.min(3);
+        watch.until_taken(more).await;
+        if room <= 3 {
+            break;
+        }
+    }
+    watch.until_taken(3 * EACH as usize).await;
+    let numbers: Vec<u64> = held(&late).await.iter().map(|told| told.number).collect();
+    assert_eq!(numbers, (0..EACH).collect::<Vec<_>>());
+    while shop.in_state(MessageState::Dead).await.len() < EACH as usize {
+        watch.until_failed(watch.failures().len()).await;
+    }
+    relay.stop().await;
+    let dead = shop.in_state(MessageState::Dead).await;
+    let unfit = |error: &str| error.contains("cannot be a subject of NATS") && error.ends_with("[HX0073]");
+    assert!(dead.iter().all(|record| record.message.topic == "no subject"), "{dead:?}");
+    assert!(dead.iter().all(|record| unfit(record.error.as_deref().unwrap())), "{dead:?}");
+    assert!(shop.in_state(MessageState::Pending).await.is_empty());
+}
+
+/// Twice by hand: once as it is and once as a CloudEvent, which is another body under the same id.
+#[tokio::test]
+async fn nats_stores_an_id_once_with_its_trace_and_says_how_long_it_knows_it() {
+    let server = Nats::start_with(&["--user", "me", "--pass", "s3cr3t"]).unwrap();
+    let url = server.url().replace("nats://", "nats://me:s3cr3t@");
+    let jetstream = jetstream(&url).await;
+    let short = Config { duplicate_window: Duration::from_secs(5), ..config("short") };
+    let (stream, _) = (
+        jetstream.create_stream(config("shop")).await.unwrap(),
+        jetstream.create_stream(short).await.unwrap(),
+    );
+    let sink = NatsSink::connect(&url).await.unwrap().prefix("shop.").timeout(IMPATIENT);
+    let message = message("a");
+    let event = Delivery { event_source: Some("/shop".into()), ..message.clone() };
+    for delivery in [&event, &message, &event] {
+        sink.publish(delivery).await.unwrap();
+    }
+    assert_eq!(stream.get_info().await.unwrap().state.messages, 1);
+    let stored = stream.get_raw_message(1).await.unwrap();
+    let header = |name: &str| stored.headers.get(name).unwrap().to_string();
+    assert_eq!((header("traceparent"), header("hapax-key")), (message.traceparent(), "key".into()));
+    assert_eq!(header("content-type"), "application/cloudevents+json");
+    assert_eq!(stored.payload, serde_json::to_vec(&event).unwrap());
+    assert!(sink.stream("a").await.unwrap().remembers_enough());
+    let other = sink.clone().prefix("");
+    assert!(!other.stream("short.a").await.unwrap().remembers_enough());
+    assert_eq!(other.stream("nobody.a").await.unwrap_err().code(), code::NO_RECEIVER);
+    let refused = NatsSink::connect(&url.replace("s3cr3t", "t0ps3cret")).await.unwrap().timeout(IMPATIENT);
+    let denied = refused.publish(&message).await.unwrap_err();
+    let unreadable = NatsSink::connect("http://me:t0ps3cret@127.0.0.1:4222").await.unwrap_err();
+    assert_eq!(unreadable.code(), code::SINK_INVALID);
+    for error in [denied, unreadable] {
+        assert!(error.is_unavailable() && !format!("{error} {error:?}").contains("t0ps3cret"), "{error:?}");
+    }
+}
+
+/// A message made by hand.
+fn message(topic: &str) -> Delivery {
+    use hapax::core::{
+        id::{Namespace, RunId, RunKey},
+        json::Json,
+    };
+    let run = RunKey { namespace: Namespace::default(), run: RunId::new("order").unwrap() };
+    let payload = Json::of(&7).unwrap();
+    let (id, topic, key) = ("msg:1".into(), topic.into(), "key".into());
+    Delivery { id, topic, key, payload, run, step: 1, refused: 0, event_source: None }
+}
