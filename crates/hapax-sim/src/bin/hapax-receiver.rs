@@ -13,6 +13,8 @@ use std::{env, error::Error, io::Read, process, thread, time::Duration};
 const BATCH: usize = 100;
 /// How long it waits for as many.
 const WAIT: Duration = Duration::from_millis(200);
+/// How long a broker may take for that: one that was killed says nothing. What came of it is delivered again.
+const IMPATIENT: Duration = Duration::from_millis(1000);
 /// How soon it asks again after a broker that is down.
 const AGAIN: Duration = Duration::from_millis(20);
 
@@ -53,7 +55,10 @@ async fn receive(books: &mut Books, stream: &Stream) -> Result<(), Failed> {
         let Ok(batch) = reader.batch().max_messages(BATCH).expires(WAIT).messages().await else {
             return Ok(());
         };
-        let Ok(messages) = batch.try_collect::<Vec<_>>().await else { return Ok(()) };
+        let Ok(messages) = tokio::time::timeout(IMPATIENT, batch.try_collect::<Vec<_>>()).await else {
+            continue;
+        };
+        let Ok(messages) = messages else { return Ok(()) };
         let raw: Vec<Raw> =
             messages.iter().map(|message| Raw::of(message).expect("a relay has sent it")).collect();
         if raw.is_empty() {

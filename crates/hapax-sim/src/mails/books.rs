@@ -3,7 +3,7 @@
 
 use super::Raw;
 use hapax_store::inbox::{InboxError, MySqlInbox, PostgresInbox, Received, SqliteInbox};
-use mysql_async::{Conn, Pool, TxOpts, prelude::Queryable};
+use mysql_async::{Conn, TxOpts, prelude::Queryable};
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 use std::{error::Error, time::Duration};
 use tokio_postgres::{Client, NoTls};
@@ -51,7 +51,7 @@ impl Books {
             ));
         }
         if url.starts_with("mysql:") {
-            let conn = Pool::from_url(url)?.get_conn().await?;
+            let conn = Conn::from_url(url).await?;
             return Ok(Books::MySql(MySqlInbox::open(url, Default::default()).await?, conn));
         }
         let (client, connection) = tokio_postgres::connect(url, NoTls).await?;

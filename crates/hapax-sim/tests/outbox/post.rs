@@ -162,19 +162,19 @@ impl Post {
     /// Each message has one id, and first deliveries are in the order of sending, for each run and topic.
     fn check_stream(&self, all: &[Raw]) {
         let (mut ids, mut seen) = (BTreeMap::new(), BTreeSet::new());
-        let mut order: BTreeMap<(&str, &str), Vec<u64>> = BTreeMap::new();
+        let mut order: BTreeMap<(String, String), Vec<u64>> = BTreeMap::new();
         for raw in all {
             let known = ids.entry(&raw.mail).or_insert(&raw.id);
             assert_eq!(*known, &raw.id, "a message came under two ids: {raw:?}");
             if seen.insert(&raw.id) {
-                order.entry((&raw.mail.run, &raw.topic)).or_default().push(raw.mail.number);
+                order.entry((raw.mail.run.clone(), raw.topic.clone())).or_default().push(raw.mail.number);
             }
         }
         assert_eq!(seen.len(), ids.len(), "two messages came under one id");
         for number in 0..self.runs {
             let run = mails::run_id(number);
             for (parity, topic) in (0..).zip(TOPICS) {
-                let arrived = order.remove(&(&*run, topic)).unwrap_or_default();
+                let arrived = order.remove(&(run.clone(), topic.into())).unwrap_or_default();
                 let sent: Vec<u64> = (0..PER_RUN).filter(|number| number % 2 == parity).collect();
                 assert_eq!(arrived, sent, "{run} to {topic}");
             }
