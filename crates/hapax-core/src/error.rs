@@ -229,6 +229,12 @@ pub mod code {
         WATCHED = "HX0140";
         /// Telemetry can't be set up as it is asked for.
         TELEMETRY = "HX0141";
+        /// A consumer's name or a message's id can't be one.
+        INBOX_NAME = "HX0150";
+        /// The transaction of a message's effect doesn't wait for the disk.
+        INBOX_NOT_DURABLE = "HX0151";
+        /// The database of a message's effect has no inbox.
+        INBOX_NOT_THERE = "HX0152";
     }
 }
 

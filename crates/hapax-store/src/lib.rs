@@ -17,6 +17,8 @@ pub mod error;
 pub mod faulty;
 mod fleet;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+pub mod inbox;
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod inspection;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod judge;

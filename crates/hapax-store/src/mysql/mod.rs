@@ -8,16 +8,19 @@
 //! | `connection`, `schema`, `error` | a session and what it demands of its server; the tables; numbers of errors |
 //! | `commit`, `fence`, `script`, `send` | chains of many runs, written together; their one fence; a transaction as one text |
 //! | `health` | what the server says of itself |
+//! | `beside`, `requests`, `inbox` | tables of a database beside those of runs |
 //!
 //! What is done in other transactions, and how runs share them, is in `server`, with PostgreSQL.
 //!
 //! Tested on MariaDB 10.11; the statements keep to what MySQL 8 understands as well.
 
+mod beside;
 mod commit;
 mod connection;
 mod error;
 mod fence;
 mod health;
+mod inbox;
 mod requests;
 mod schema;
 mod script;
@@ -52,6 +55,7 @@ use std::{
 };
 
 pub use crate::server::Isolation;
+pub use inbox::MySqlInbox;
 pub use requests::MySqlRequests;
 pub use user::MySqlDatabase;
 

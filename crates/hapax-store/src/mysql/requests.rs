@@ -3,10 +3,11 @@
 //! Invariant: a duplicate waits for no lock and writes nothing: it is found by a plain read, before anything is inserted.
 
 use super::{
-    MySqlOptions, connect,
-    connection::{Asking, MySession, Server, TextEnd},
-    error::{at_commit, at_open, fault, is_denied, refused},
-    schema::{grant, is_there, probe},
+    MySqlOptions,
+    beside::{Table, prepare},
+    connect,
+    connection::{Asking, Server},
+    error::{at_commit, fault},
 };
 use crate::{
     error::StoreError,
@@ -16,25 +17,24 @@ use crate::{
         sql::{self, Bound, TokenBytes},
         storable,
     },
-    server::{
-        Isolation, RIGHTS,
-        options::Options,
-        pool::Sessions,
-        rights_missing,
-        sql::{Fault, Session, one, values},
-    },
+    server::{Isolation, RIGHTS, options::Options, pool::Sessions},
     store::Answer,
 };
 use hapax_core::{
     canary,
-    error::code,
     request::{Completion, Lease, Record, RecoveryPoint, RequestId},
 };
 use mysql_async::{Params, Transaction, Value, prelude::Queryable};
 use std::{sync::Arc, time::Duration};
 
 /// The table, for whoever makes it beforehand.
-const SCHEMA: &str = include_str!("../requests/schema/mysql.sql");
+const TABLE: Table = Table {
+    name: sql::TABLE,
+    holds: "requests",
+    schema: include_str!("../requests/schema/mysql.sql"),
+    key: sql::KEY,
+    rights: &RIGHTS,
+};
 
 /// Requests in MySQL or MariaDB.
 ///
@@ -79,7 +79,7 @@ impl MySqlRequests {
         let options = options.isolation(Isolation::ReadCommitted);
         let Options { sessions, answer_limit, must_exist, .. } = options.shared.clone();
         let (server, mut first) = connect(url, options).await?;
-        prepare(&mut first, &server.what, must_exist).await?;
+        prepare(&mut first, &server.what, must_exist, &TABLE).await?;
         let sessions = Sessions::new(Arc::new(Asking(server.clone())), sessions, answer_limit);
         Ok(Arc::new(Self { requests: ServerRequests::new(sessions, Dialect::MySql), server }))
     }
@@ -199,69 +199,6 @@ fn bound(value: &Bound<'_>) -> Value {
 async fn roll_back(tx: Transaction<'_>) -> Result<Finished, StoreError> {
     tx.rollback().await.map_err(|error| StoreError::Retry(error.into()))?;
     Ok(Finished::Stale)
-}
-
-/// Makes the table where there is none, and refuses one that isn't fit for its purpose.
-async fn prepare(session: &mut MySession, what: &str, must_exist: bool) -> Result<(), StoreError> {
-    let about = |fault| at_open(what, fault);
-    let table = session.table(sql::TABLE);
-    if !is_there(session, &table).await.map_err(about)? {
-        if must_exist {
-            let why = "it holds no requests of Hapax: check its address, or let the service open it first";
-            return Err(refused(what, why, code::CANNOT_OPEN));
-        }
-        match session.text(SCHEMA.trim_end().trim_end_matches(';'), TextEnd::Idle).await {
-            Err(fault) if is_denied(&fault) => {
-                // A table with which a user may do nothing looks as if it weren't there.
-                let rights = format!("CREATE, {}", RIGHTS.join(", "));
-                let grants = [grant(session, &rights, &format!("`{table}`")).await.map_err(about)?];
-                return Err(refused(what, rights_missing(&grants), code::CANNOT_OPEN));
-            }
-            made => made.map_err(about)?,
-        }
-    }
-    demand_rights(session, what, &table).await?;
-    match flaw(session, &table).await.map_err(about)? {
-        Some(flaw) => Err(refused(what, format!("its table {table} {flaw}"), code::CANNOT_OPEN)),
-        None => Ok(()),
-    }
-}
-
-/// Refuses a user who may not do with the table what is done with it.
-async fn demand_rights(session: &mut MySession, what: &str, table: &str) -> Result<(), StoreError> {
-    let about = |fault| at_open(what, fault);
-    let mut missing = vec![];
-    for right in session.rights() {
-        match session.text(&probe(sql::TABLE, right), TextEnd::InTransaction).await {
-            Err(fault) if is_denied(&fault) => missing.push(*right),
-            explained => explained.map_err(about)?,
-        }
-    }
-    session.rollback().await.map_err(about)?;
-    if missing.is_empty() {
-        return Ok(());
-    }
-    let grants = [grant(session, &missing.join(", "), &format!("`{table}`")).await.map_err(about)?];
-    Err(refused(what, rights_missing(&grants), code::CANNOT_OPEN))
-}
-
-/// What is wrong with the table.
-async fn flaw(session: &mut MySession, table: &str) -> Result<Option<String>, Fault> {
-    let ask =
-        "SELECT ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = ?";
-    let row = one(session, ask, values![table]).await?;
-    let engine =
-        row.map(|row| row.maybe_text(0).map(|text| text.unwrap_or_default().to_owned())).transpose()?;
-    if engine.as_deref() != Some("InnoDB") {
-        return Ok(Some(format!("has no transactions: ALTER TABLE {table} ENGINE=InnoDB")));
-    }
-    let ask = "SELECT count(*) = 4 AND count(sub_part) = 0 AND sum(column_name IN \
-               ('namespace', 'principal', 'method', 'idempotency_key')) = 4 FROM information_schema.STATISTICS \
-               WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = ? AND INDEX_NAME = 'PRIMARY'";
-    let row = one(session, ask, values![table]).await?;
-    let has_key = row.map(|row| row.maybe_int(0)).transpose()?.flatten() == Some(1);
-    let cure = format!("ALTER TABLE {table} ADD PRIMARY KEY (namespace, principal, method, idempotency_key)");
-    Ok((!has_key).then(|| format!("lets two have the same key: {cure}")))
 }
 
 crate::requests::on_server!(MySqlRequests);

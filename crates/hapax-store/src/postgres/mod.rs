@@ -7,14 +7,17 @@
 //! |---|---|
 //! | `connection`, `tls`, `schema`, `error` | a session and what it demands of its server; its encryption; the tables; SQLSTATEs |
 //! | `commit` | the one statement |
+//! | `beside`, `requests`, `inbox` | tables of a database beside those of runs |
 //! | `listen`, `health` | what other processes say; what the server says of itself |
 //!
 //! What is done in other transactions, and how runs share them, is in `server`, with MySQL.
 
+mod beside;
 mod commit;
 mod connection;
 mod error;
 mod health;
+mod inbox;
 mod listen;
 mod requests;
 mod schema;
@@ -52,6 +55,7 @@ use tokio_postgres::{Config, config::SslMode};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 pub use crate::server::Isolation;
+pub use inbox::PostgresInbox;
 pub use requests::PostgresRequests;
 pub use user::PostgresDatabase;
 

@@ -3,10 +3,11 @@
 //! Invariant: a first claim is one statement, so one round trip; a duplicate writes nothing.
 
 use super::{
-    PostgresOptions, connect,
-    connection::{PgSession, Server},
-    error::{ends_session, fault, refused},
-    schema::{LOCK, missing_for_schema, texts},
+    PostgresOptions,
+    beside::{DURABLE, Table, prepare},
+    connect,
+    connection::Server,
+    error::{ends_session, fault},
 };
 use crate::{
     error::StoreError,
@@ -16,18 +17,11 @@ use crate::{
         sql::{self, Bound, TokenBytes},
         storable,
     },
-    server::{
-        Isolation,
-        options::Options,
-        pool::Sessions,
-        rights_missing,
-        sql::{Fault, Session, one, values},
-    },
+    server::{Isolation, RIGHTS, options::Options, pool::Sessions},
     store::Answer,
 };
 use hapax_core::{
     canary,
-    error::code,
     request::{Completion, Lease, Record, RecoveryPoint, RequestId},
 };
 use std::{sync::Arc, time::Duration};
@@ -38,7 +32,15 @@ use tokio_postgres::{
 };
 
 /// The tables, for whoever makes them beforehand.
-const SCHEMA: &str = include_str!("../requests/schema/postgres.sql");
+const TABLES: Table = Table {
+    name: sql::TABLE,
+    holds: "requests",
+    schema: include_str!("../requests/schema/postgres.sql"),
+    last: "hapax_requests_sequence",
+    sequence: Some("hapax_requests_sequence"),
+    key: sql::KEY,
+    rights: &RIGHTS,
+};
 
 /// Requests in PostgreSQL.
 ///
@@ -81,7 +83,7 @@ impl PostgresRequests {
         let options = options.isolation(Isolation::ReadCommitted);
         let Options { sessions, answer_limit, must_exist, .. } = options.shared.clone();
         let (server, mut first) = connect(url, options).await?;
-        prepare(&mut first, &server.what, must_exist).await?;
+        prepare(&mut first, &server.what, must_exist, &TABLES).await?;
         let sessions = Sessions::new(Arc::new(server.clone()), sessions, answer_limit);
         Ok(Arc::new(Self { requests: ServerRequests::new(sessions, Dialect::Postgres), server }))
     }
@@ -174,9 +176,7 @@ impl PostgresRequests {
         values: &[Bound<'_>],
         lease: &Lease,
     ) -> Result<bool, StoreError> {
-        let durable = " RETURNING CASE current_setting('synchronous_commit') WHEN 'off' \
-                       THEN set_config('synchronous_commit', 'on', true) END";
-        let words = self.server.options.words(&format!("{text}{durable}"));
+        let words = self.server.options.words(&format!("{text}{DURABLE}"));
         let typed: Vec<_> = values.iter().map(typed).collect();
         let rows = tx.query_typed(&words, &typed).await;
         let rows = rows.map_err(|error| reported(fault(error).before_commit(), &lease.id.to_string()))?;
@@ -201,92 +201,6 @@ async fn roll_back(tx: Transaction<'_>) -> Result<Finished, StoreError> {
 /// Whether an error of COMMIT leaves open how it ended.
 fn leaves_open(error: &tokio_postgres::Error) -> bool {
     ends_session(error) || error.code() == Some(&SqlState::T_R_STATEMENT_COMPLETION_UNKNOWN)
-}
-
-/// Makes the table where there is none, and refuses one that isn't fit for its purpose.
-async fn prepare(session: &mut PgSession, what: &str, must_exist: bool) -> Result<(), StoreError> {
-    let about = |fault: Fault| reported(fault.before_commit(), "*");
-    let lacking = |grants: Vec<String>| match &*grants {
-        [] => Ok(()),
-        grants => Err(refused(what, rights_missing(grants), code::CANNOT_OPEN)),
-    };
-    lacking(missing_for_schema(session, "USAGE").await.map_err(about)?)?;
-    if !is_there(session).await.map_err(about)? {
-        if must_exist {
-            let why = "it holds no requests of Hapax: check its address, or let the service open it first";
-            return Err(refused(what, why, code::CANNOT_OPEN));
-        }
-        lacking(missing_for_schema(session, "CREATE").await.map_err(about)?)?;
-        make(session).await.map_err(about)?;
-    }
-    if let Some(flaw) = flaw(session).await.map_err(about)? {
-        return Err(refused(what, flaw, code::CANNOT_OPEN));
-    }
-    lacking(missing_rights(session).await.map_err(about)?)
-}
-
-/// Several who make it at once would get in each other's way without a lock.
-async fn make(session: &mut PgSession) -> Result<(), Fault> {
-    session.begin().await?;
-    let made = match session.rows("SELECT 1 FROM pg_advisory_xact_lock(?)", values![LOCK]).await {
-        Ok(_) => session.script(SCHEMA).await,
-        Err(fault) => Err(fault),
-    };
-    match made {
-        Ok(()) => session.commit().await,
-        Err(fault) => {
-            // A session that can't roll back is closed, which does the same.
-            let _ = session.rollback().await;
-            Err(fault)
-        }
-    }
-}
-
-async fn is_there(session: &mut PgSession) -> Result<bool, Fault> {
-    let (sequence, schema) = (session.table("hapax_requests_sequence"), session.schema());
-    // What is made last.
-    let sql = "SELECT 1 FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace \
-               WHERE c.relname = ? AND n.nspname = ?";
-    Ok(one(session, sql, values![sequence.as_str(), schema.as_str()]).await?.is_some())
-}
-
-/// What is wrong with the table.
-async fn flaw(session: &mut PgSession) -> Result<Option<String>, Fault> {
-    let (table, schema) = (session.table(sql::TABLE), session.schema());
-    let ask = "SELECT CASE WHEN c.relkind NOT IN ('r', 'p') THEN 'is no table' \
-               WHEN c.relpersistence <> 'p' THEN format('doesn''t survive a crash: ALTER TABLE %I SET LOGGED', c.relname) \
-               WHEN NOT EXISTS (SELECT FROM pg_catalog.pg_index AS i WHERE i.indrelid = c.oid AND i.indisunique \
-                   AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL AND i.indnkeyatts = 4 AND 4 = \
-                   (SELECT count(*) FROM pg_catalog.pg_attribute AS a WHERE a.attrelid = c.oid \
-                   AND a.attnum = ANY (i.indkey::smallint[]) \
-                   AND a.attname IN ('namespace', 'principal', 'method', 'idempotency_key'))) \
-               THEN format('lets two have the same key: ALTER TABLE %I ADD PRIMARY KEY \
-                    (namespace, principal, method, idempotency_key)', c.relname) END \
-               FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace \
-               WHERE c.relname = ? AND n.nspname = ?";
-    let row = one(session, ask, values![table.as_str(), schema.as_str()]).await?;
-    let flaw = match &row {
-        None => Some("is gone: restore it from a backup"),
-        Some(row) => row.maybe_text(0)?,
-    };
-    Ok(flaw.map(|flaw| format!("its table {table} {flaw}")))
-}
-
-/// The statements that would grant what is done with the table and the sequence and isn't allowed.
-async fn missing_rights(session: &mut PgSession) -> Result<Vec<String>, Fault> {
-    let (table, sequence) = (session.table(sql::TABLE), session.table("hapax_requests_sequence"));
-    let (schema, rights) = (session.schema(), session.rights().join(" "));
-    let ask = "SELECT format('GRANT %s ON %I.%I TO %I', string_agg(r.word, ', ' ORDER BY r.n), n.nspname, c.relname, \
-               current_user) FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace \
-               CROSS JOIN unnest(string_to_array(?, ' ')) WITH ORDINALITY AS r(word, n) \
-               WHERE n.nspname = ? AND c.relname = ? AND NOT has_table_privilege(c.oid, r.word) \
-               GROUP BY n.nspname, c.relname UNION ALL \
-               SELECT format('GRANT USAGE ON SEQUENCE %I.%I TO %I', n.nspname, c.relname, current_user) \
-               FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace \
-               WHERE n.nspname = ? AND c.relname = ? AND ? <> 'SELECT' AND NOT has_sequence_privilege(c.oid, 'USAGE')";
-    let (rights, schema) = (rights.as_str(), schema.as_str());
-    let values = values![rights, schema, table.as_str(), schema, sequence.as_str(), rights];
-    texts(&session.rows(ask, values).await?)
 }
 
 crate::requests::on_server!(PostgresRequests);

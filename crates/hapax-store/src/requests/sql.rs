@@ -18,6 +18,10 @@ use std::time::Duration;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) const TABLE: &str = "hapax_requests";
 
+/// What makes a record unique.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) const KEY: &[&str] = &["namespace", "principal", "method", "idempotency_key"];
+
 /// Names one record.
 macro_rules! key {
     () => {

@@ -11,12 +11,15 @@
 //! | `turn` | who may write to the file next, the user's transactions among them |
 //! | `commit`, `journal`, `lease`, `mailbox`, `outbox`, `runs` | what is done in that transaction |
 //! | `read`, `health` | what is read, checked against its digests; what is really in force |
+//! | `beside`, `requests`, `inbox` | tables of a file beside those of runs |
 
+mod beside;
 mod census;
 mod commit;
 pub(crate) mod connection;
 mod error;
 mod health;
+mod inbox;
 mod journal;
 mod lease;
 mod locks;
@@ -63,6 +66,7 @@ use std::{path::Path, sync::Arc};
 use turn::Turns;
 use writer::{Halt, Shared, Writer};
 
+pub use inbox::SqliteInbox;
 pub use requests::SqliteRequests;
 
 /// How a file is opened.

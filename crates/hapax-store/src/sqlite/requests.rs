@@ -5,11 +5,11 @@
 
 use super::{
     SqliteOptions,
-    connection::{self, Place, Readers},
-    error::{Refusal, all_runs, cannot_open, commit_left_nothing, nothing_written, unreadable},
+    beside::{self, Beside, Table},
+    connection::Readers,
+    error::all_runs,
 };
 use crate::{
-    clock::Clock,
     error::StoreError,
     requests::{
         Begun, Claim, Finished, Listed, Pointed, RELEASED, RequestFilter, RequestStore, check_completion,
@@ -27,18 +27,17 @@ use hapax_core::{
     request::{Completion, Lease, Record, RecoveryPoint, RequestId},
 };
 use rusqlite::{
-    Connection, OptionalExtension, Row, ToSql, Transaction, TransactionBehavior, params_from_iter,
+    Connection, OptionalExtension, Row, ToSql, Transaction, params_from_iter,
     types::{ToSqlOutput, ValueRef},
 };
-use std::{
-    path::Path,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
-use tokio::sync::Semaphore;
+use std::{path::Path, sync::Arc, time::Duration};
 
 /// The table, for whoever makes it beforehand.
-const SCHEMA: &str = include_str!("../requests/schema/sqlite.sql");
+const TABLE: Table = Table {
+    name: "hapax_requests",
+    holds: "requests",
+    schema: include_str!("../requests/schema/sqlite.sql"),
+};
 
 /// Requests in a SQLite file, which may hold the service's own tables as well.
 ///
@@ -56,17 +55,13 @@ const SCHEMA: &str = include_str!("../requests/schema/sqlite.sql");
 /// # }
 /// ```
 pub struct SqliteRequests {
-    writer: Arc<Mutex<Connection>>,
-    /// Whoever writes waits here, in the order of coming.
-    turn: Arc<Semaphore>,
+    file: Beside,
     readers: Arc<Readers>,
-    clock: Clock,
-    what: String,
 }
 
 impl std::fmt::Debug for SqliteRequests {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SqliteRequests").field("file", &self.what).finish_non_exhaustive()
+        f.debug_struct("SqliteRequests").field("file", &self.file.place.shown()).finish_non_exhaustive()
     }
 }
 
@@ -76,29 +71,8 @@ impl SqliteRequests {
     /// Refuses, with [`StoreError::Open`], what can't be durable: a read-only folder, a network file system, a damaged
     /// file. See [`SqliteOptions::must_exist`] for a table that must be there.
     pub async fn open(path: impl AsRef<Path>, options: SqliteOptions) -> Result<Arc<Self>, StoreError> {
-        let path = path.as_ref().to_owned();
-        blocking(move || Ok(Self::open_blocking(&path, options)?)).await
-    }
-
-    fn open_blocking(path: &Path, options: SqliteOptions) -> Result<Arc<Self>, Refusal> {
-        let place = Place::new(path);
-        if options.must_exist {
-            connection::check_holds(&place, "requests", |file| file.table_exists(None, "hapax_requests"))?;
-        }
-        let opened = connection::open_with(&place, options.allow_network_fs, |connection| {
-            let made = connection.transaction_with_behavior(TransactionBehavior::Immediate).and_then(|tx| {
-                tx.execute_batch(SCHEMA)?;
-                tx.commit()
-            });
-            made.map_err(|error| cannot_open(&place.shown(), &error))
-        })?;
-        Ok(Arc::new(Self {
-            writer: Arc::new(Mutex::new(opened)),
-            turn: Arc::new(Semaphore::new(1)),
-            what: place.shown(),
-            readers: Arc::new(Readers::new(place)),
-            clock: options.clock,
-        }))
+        let file = Beside::open(path, options, TABLE).await?;
+        Ok(Arc::new(Self { readers: Arc::new(Readers::new(file.place.clone())), file }))
     }
 
     /// Finishes a request in the transaction of its effect, and commits both; or rolls both back, when it is
@@ -136,9 +110,9 @@ impl SqliteRequests {
         completion: &Completion,
     ) -> Result<Finished, StoreError> {
         check_completion(completion)?;
-        match finish(&tx, self.clock.now_us(), lease, &storable(completion)).map_err(undone)? {
+        match finish(&tx, self.file.clock.now_us(), lease, &storable(completion)).map_err(undone)? {
             0 if !canary::on("stale_commits") => tx.rollback().map(|()| Finished::Stale).map_err(undone),
-            _ => committed(tx).map(|()| Finished::Done),
+            _ => beside::committed(tx).map(|()| Finished::Done),
         }
     }
 
@@ -170,7 +144,7 @@ impl SqliteRequests {
         check_point(point)?;
         let token = TokenBytes::from(lease.token);
         let values = sql::held(sql::point(point), lease, &token);
-        match run(&tx, sql::POINT, self.clock.now_us(), &values).map_err(undone)? {
+        match run(&tx, sql::POINT, self.file.clock.now_us(), &values).map_err(undone)? {
             0 => tx.rollback().map(|()| Pointed::Stale).map_err(undone),
             _ => Ok(Pointed::Set(tx)),
         }
@@ -181,24 +155,12 @@ impl SqliteRequests {
         &self,
         work: impl FnOnce(&Transaction<'_>, i64) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let turn =
-            self.turn.clone().acquire_owned().await.map_err(|error| StoreError::Retry(error.into()))?;
-        let (writer, clock) = (self.writer.clone(), self.clock.clone());
-        blocking(move || {
-            let _turn = turn;
-            let mut writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
-            let tx = writer.transaction_with_behavior(TransactionBehavior::Immediate).map_err(undone)?;
-            // The time of whoever waited for the lock is that of its end.
-            let answer = work(&tx, clock.now_us()).map_err(undone)?;
-            committed(tx)?;
-            Ok(answer)
-        })
-        .await
+        self.file.write(work).await.map_err(of_request)
     }
 
     /// Reads the record of a request, and the time.
     async fn look(&self, id: &RequestId) -> Result<(i64, Option<Record>), StoreError> {
-        let (id, clock) = (id.clone(), self.clock.clone());
+        let (id, clock) = (id.clone(), self.file.clock.clone());
         let read = move |connection: &Connection| {
             let now = clock.now_us();
             look(connection, &id, now).map(|found| (now, found)).map_err(undone)
@@ -238,25 +200,16 @@ impl SqliteRequests {
     }
 }
 
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
-) -> Result<T, StoreError> {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(StoreError::Retry(error.into())))
-}
-
 /// An error after which nothing of the transaction is in the file.
 fn undone(error: rusqlite::Error) -> StoreError {
-    match unreadable(error, &all_runs(&Namespace::default())) {
+    of_request(beside::undone(error))
+}
+
+fn of_request(error: StoreError) -> StoreError {
+    match error {
         StoreError::Corrupt { what, .. } => StoreError::CorruptRequest { request: "*".into(), what },
         error => error,
     }
-}
-
-fn committed(tx: Transaction<'_>) -> Result<(), StoreError> {
-    tx.commit().map_err(|error| match commit_left_nothing(&error) {
-        true => nothing_written(&Arc::new(error), &all_runs(&Namespace::default())),
-        false => StoreError::Unknown(error.into()),
-    })
 }
 
 impl ToSql for Bound<'_> {
@@ -433,7 +386,7 @@ impl RequestStore for SqliteRequests {
     }
 
     fn expired(&self) -> Answer<'_, u64> {
-        let clock = self.clock.clone();
+        let clock = self.file.clock.clone();
         let read = move |connection: &Connection| {
             let now = clock.now_us();
             let count: rusqlite::Result<i64> =
@@ -444,6 +397,6 @@ impl RequestStore for SqliteRequests {
     }
 
     fn now_us(&self) -> Answer<'_, i64> {
-        Box::pin(std::future::ready(Ok(self.clock.now_us())))
+        Box::pin(std::future::ready(Ok(self.file.clock.now_us())))
     }
 }
