@@ -16,7 +16,9 @@ use tracing::{
     level_filters::LevelFilter,
     span,
 };
-use tracing_subscriber::{Layer, layer::Context, layer::SubscriberExt, registry::LookupSpan};
+use tracing_subscriber::{
+    Layer, layer::Context, layer::SubscriberExt, registry::LookupSpan, registry::Scope,
+};
 
 /// What is taken from the spans around an event, and from the event itself, to the top of its line.
 const IDS: [&str; 7] = ["run_id", "step_id", "node_id", "order_key", "attempt", "trace_id", "span_id"];
@@ -97,7 +99,7 @@ where
 
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
         let mut ids = Map::new();
-        for span in context.event_scope(event).into_iter().flat_map(|scope| scope.from_root()) {
+        for span in context.event_scope(event).into_iter().flat_map(Scope::from_root) {
             if let Some(own) = span.extensions().get::<Ids>() {
                 ids.extend(own.0.clone());
             }

@@ -10,7 +10,7 @@ use crate::{
 };
 use hapax::{Coded, Engine};
 use hapax_core::error::{Code, code};
-use opentelemetry_sdk::{Resource, trace::SpanExporter};
+use opentelemetry_sdk::{Resource, resource::ResourceBuilder, trace::SpanExporter};
 use std::{fmt, net::SocketAddr, sync::Arc, time::Duration};
 
 /// Spans that wait for their export at the most.
@@ -72,11 +72,14 @@ pub struct Builder {
     every: Duration,
 }
 
+/// Makes an exporter once it is known what is traced.
+type Made = Box<dyn FnOnce(&Resource) -> Arc<dyn Export> + Send>;
+
 /// Where spans go.
 enum Way {
     Nowhere,
     Otlp(String),
-    Own(Box<dyn FnOnce(&Resource) -> Arc<dyn Export> + Send>),
+    Own(Made),
 }
 
 impl fmt::Debug for Builder {
@@ -171,7 +174,7 @@ fn resource(service_name: Option<String>) -> Resource {
     let named = std::env::var_os("OTEL_SERVICE_NAME").is_some();
     let name = service_name.or_else(|| (!named).then(|| "hapax".to_owned()));
     let resource = Resource::builder();
-    name.into_iter().fold(resource, |resource, name| resource.with_service_name(name)).build()
+    name.into_iter().fold(resource, ResourceBuilder::with_service_name).build()
 }
 
 /// Telemetry of an engine. Dropped, it ends, and what it hasn't exported is lost: see [`Telemetry::shutdown`].

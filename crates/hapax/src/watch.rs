@@ -68,7 +68,13 @@ pub trait Watch: Send + Sync + 'static {
 
 /// Something that took its time.
 ///
-/// See [`Watch`] for an example.
+/// ```
+/// use hapax::watch::Span;
+/// fn took_ms(span: &Span) -> i64 {
+///     (span.ended_us - span.began_us) / 1000
+/// }
+/// # let _ = took_ms;
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Span {
@@ -96,7 +102,17 @@ pub struct Span {
 
 /// What took its time.
 ///
-/// See [`Watch`] for an example.
+/// ```
+/// use hapax::watch::What;
+/// fn title(what: &What) -> String {
+///     match what {
+///         What::Attempt { node, attempt, .. } => format!("{node}, attempt {attempt}"),
+///         What::Call { name, .. } => name.clone(),
+///         _ => "something else".into(),
+///     }
+/// }
+/// # let _ = title;
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum What {
@@ -176,7 +192,13 @@ pub enum Ended {
 /// A span that another one has to do with, in its own trace or another. It needn't ever have been told of: whoever was at it
 /// may have been killed.
 ///
-/// See [`Watch`] for what links are part of.
+/// ```
+/// use hapax::watch::{Span, Why};
+/// fn is_retry(span: &Span) -> bool {
+///     span.links.iter().any(|link| link.why == Why::Retry)
+/// }
+/// # let _ = is_retry;
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Link {
