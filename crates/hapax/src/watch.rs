@@ -44,7 +44,7 @@ use std::{any::Any, sync::Arc};
 /// let spans = kept.0.lock().unwrap();
 /// assert!(matches!(spans[0].what, What::Attempt { attempt: 1, .. }));
 /// assert_eq!(spans[0].parent, Some(spans[1].id), "it is part of its step");
-/// assert!(matches!(&spans[2].what, What::Run { status: "succeeded" }));
+/// assert!(matches!(&spans[2].what, What::Run { status: "succeeded", .. }));
 /// # Ok(())
 /// # }
 /// ```
