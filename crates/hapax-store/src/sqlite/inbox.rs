@@ -12,7 +12,7 @@ use crate::{
     inbox::{InboxError, Received, check, sql},
 };
 use hapax_core::canary;
-use rusqlite::{Transaction, params};
+use rusqlite::{Transaction, ffi, params};
 use std::{path::Path, time::Duration};
 
 /// The table, for whoever makes it beforehand.
@@ -113,9 +113,14 @@ impl SqliteInbox {
     }
 }
 
-/// An error of a statement in the consumer's transaction.
+/// An error of a statement in the consumer's transaction. One that SQLite finds in the words alone is the table's fault.
 fn refused(error: rusqlite::Error) -> InboxError {
-    reported(undone(error))
+    match &error {
+        rusqlite::Error::SqliteFailure(said, Some(what)) if said.extended_code == ffi::SQLITE_ERROR => {
+            InboxError::NotThere { what: what.clone() }
+        }
+        _ => reported(undone(error)),
+    }
 }
 
 fn reported(error: StoreError) -> InboxError {

@@ -103,37 +103,24 @@ impl Books {
         books
     }
 
-    /// Runs statements behind everybody's back; answers what they say.
+    /// Runs statements behind everybody's back; answers what a server says.
     pub(crate) fn sql(&self, statements: &str) -> String {
         if self.kind != Kind::Sqlite {
             return sql(&self.url, statements).expect("a statement");
         }
-        let file = connect_file(&self.url.clone().into());
-        let mut said = String::new();
-        let mut batch = rusqlite::Batch::new(&file, statements);
-        while let Some(mut statement) = batch.next().expect("a statement") {
-            let mut rows = statement.query([]).expect("an answer");
-            while let Some(row) = rows.next().expect("a row") {
-                said.push_str(&format!("{:?}\n", row.get_ref(0).expect("a column")));
-            }
-        }
-        said
+        connect_file(&self.url.clone().into()).execute_batch(statements).expect("a statement");
+        String::new()
     }
 
     /// How often a message took effect.
     pub(crate) fn effects(&self, id: &str) -> usize {
-        let mark = format!("effect {id};");
-        let ask = match self.kind {
-            Kind::Sqlite => format!("SELECT count(*) FROM effects WHERE id = '{id}'"),
-            _ => format!("SELECT concat('effect ', id, ';') FROM effects WHERE id = '{id}'"),
-        };
-        let said = self.sql(&ask);
-        match self.kind {
-            Kind::Sqlite => {
-                said.trim().trim_start_matches("Integer(").trim_end_matches(')').parse().expect("a number")
-            }
-            _ => said.matches(&mark).count(),
+        if self.kind == Kind::Sqlite {
+            let count = "SELECT count(*) FROM effects WHERE id = ?";
+            let file = connect_file(&self.url.clone().into());
+            return file.query_row(count, [id], |row| row.get::<_, u32>(0)).expect("a number") as usize;
         }
+        let ask = format!("SELECT concat('effect ', id) FROM effects WHERE id = '{id}'");
+        self.sql(&ask).matches("effect ").count()
     }
 
     /// Deletes what is older than that.
