@@ -14,6 +14,7 @@
 //! | [`Options`], [`NodePolicy`], [`Retry`] | limits and what happens on failure |
 //! | [`Error`], [`NodeError`], [`EffectError`] | what can go wrong, each with a code |
 //! | [`outbox`] | relays and sinks: how messages leave |
+//! | `inbox` | how another program takes them in, once: with a store's feature |
 //! | `http` | a ready HTTP effect, with the feature `http` |
 //! | `agent` | programs that do work for nodes, once, with the feature `agents` |
 //! | [`testing`] | for tests of your own: a clock that skips, scripted effects, recorded histories |
@@ -120,6 +121,8 @@ pub use hapax_macros::State;
 /// ```
 pub use hapax_macros::node;
 pub use hapax_store as store;
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+pub use hapax_store::inbox;
 pub use letters::NotInDoubt;
 pub use node::{Blocking, IntoNode, blocking};
 pub use observe::Event;

@@ -9,6 +9,38 @@
 //! | `delivery` | a message on its way, as itself or as a CloudEvent |
 //! | `failed` | why a message wasn't taken, and what the relay does then |
 //! | `file`, `stdout`, `nats` | ready sinks; brokers behind a feature each |
+//!
+//! # Receiving
+//!
+//! A message may come more than once, each time with its id. A program that changes a database asks its `inbox` there, in
+//! the transaction of the change. One whose messages start runs needs none: the id is the run's, and names one run.
+//!
+//! ```
+//! use hapax::{Flow, prelude::*, store::ListFilter};
+//! use serde::{Deserialize, Serialize};
+//!
+//! #[derive(State, Clone, Default, Serialize, Deserialize)]
+//! struct Invoice { cents: u64, sent: bool }
+//! # const SEND: Node = Node::new("send");
+//! # async fn send(_: hapax::Ctx<Invoice>) -> InvoiceDelta { Invoice::delta().sent(true) }
+//!
+//! /// The run is durable when this returns: now the broker may be told.
+//! async fn receive(invoices: &Flow<Invoice>, id: &str, cents: u64) -> hapax::Result<()> {
+//!     invoices.start(id, Invoice { cents, sent: false }).await?;
+//!     Ok(())
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> hapax::Result<()> {
+//! let engine = Engine::open("memory:").await?;
+//! let invoices = engine.register(Graph::new("invoices", 1, SEND).node(SEND, send), ()).await?;
+//! for _delivery in 0..2 {
+//!     receive(&invoices, "msg:3b0f", 4200).await?;
+//! }
+//! assert_eq!(engine.list(ListFilter::default()).await?.len(), 1);
+//! # Ok(())
+//! # }
+//! ```
 
 mod delivery;
 mod failed;
