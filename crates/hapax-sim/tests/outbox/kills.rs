@@ -2,6 +2,7 @@
 
 use crate::post::{Post, Who};
 use hapax::core::{order::PathHash, rng::Rng};
+use hapax_sim::mails::PER_RUN;
 use std::{
     collections::BTreeMap,
     env,
@@ -9,8 +10,18 @@ use std::{
     hint,
 };
 
-/// So many messages pass between two kills, on average.
-const BETWEEN: u64 = 800;
+/// How often somebody is killed while all messages pass, on average.
+const KILLS: u64 = 28;
+/// Who is killed, in an order that is drawn, before anybody's turn comes again. The broker's death stops all the others.
+const TURN: [Who; 7] = [
+    Who::Emitter(0),
+    Who::Emitter(0),
+    Who::Emitter(1),
+    Who::Emitter(1),
+    Who::Broker,
+    Who::Receiver,
+    Who::Receiver,
+];
 /// And a kill comes up to so many turns of a loop after a line: some milliseconds.
 const TURNS: u64 = 100_000;
 
@@ -22,27 +33,19 @@ fn rng() -> Rng {
     Rng::for_item(seed, 0, PathHash::ROOT, "post")
 }
 
-/// Who is killed: the broker's death stops all the others, so it comes less often.
-fn victim(rng: &mut Rng) -> Who {
-    match rng.below(7) {
-        0..2 => Who::Emitter(0),
-        2..4 => Who::Emitter(1),
-        4 => Who::Broker,
-        _ => Who::Receiver,
-    }
-}
-
 /// Kills somebody again and again until all is sent, and once more whoever receives behind that.
 fn each_message_takes_effect_once(runs: u64, books: Option<String>) {
+    let between = 2 * runs * PER_RUN / KILLS;
     let runs = if env::var_os("HAPAX_LONG").is_some() { runs * 5 } else { runs };
     let (mut rng, mut post) = (rng(), Post::open(runs, books));
+    let mut turn = vec![];
     let mut struck: BTreeMap<Who, u32> = BTreeMap::new();
     let mut strike = |post: &mut Post, who: Who, turns: u64| {
         (0..turns).for_each(|_| hint::spin_loop());
         post.strike(who);
         *struck.entry(who).or_default() += 1;
     };
-    let mut left = 1 + rng.below(2 * BETWEEN);
+    let mut left = 1 + rng.below(between);
     loop {
         match post.line() {
             (_, line) if line == "drained" => break,
@@ -50,9 +53,12 @@ fn each_message_takes_effect_once(runs: u64, books: Option<String>) {
             _ => {}
         }
         if left == 0 {
-            let (who, turns) = (victim(&mut rng), rng.below(TURNS));
-            strike(&mut post, who, turns);
-            left = 1 + rng.below(2 * BETWEEN);
+            if turn.is_empty() {
+                turn.extend(TURN);
+            }
+            let who = turn.swap_remove(rng.below(turn.len() as u64) as usize);
+            strike(&mut post, who, rng.below(TURNS));
+            left = 1 + rng.below(between);
         }
     }
     strike(&mut post, Who::Receiver, rng.below(TURNS));

@@ -15,7 +15,7 @@
 //!
 //! ```
 //! # #[cfg(feature = "sqlite")] {
-//! use hapax_store::inbox::{InboxError, Received, SqliteInbox};
+//! use hapax_store::inbox::{Received, SqliteInbox};
 //! use rusqlite::{Connection, TransactionBehavior};
 //!
 //! /// A message that a broker delivered, maybe not for the first time.

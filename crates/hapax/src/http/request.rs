@@ -391,6 +391,10 @@ mod tests {
 
     const TOKEN: &str = "s3cr3t-canary";
 
+    fn sent(key: &str) -> Sent<'_> {
+        Sent { key, traceparent: None }
+    }
+
     fn recorded(request: &Request) -> String {
         String::from_utf8(canonical::to_vec(&request.recorded()).unwrap()).unwrap()
     }
@@ -440,7 +444,7 @@ mod tests {
         assert_eq!(request.check(), Ok(()));
         assert!(!recorded(&request).contains("alice") && !recorded(&request).contains(TOKEN));
         assert_eq!(request.full_url().as_str(), "https://a.example/x");
-        let decoded = Request::get("https://alice:a%3Ab%20c@a.example").headers("", true).unwrap();
+        let decoded = Request::get("https://alice:a%3Ab%20c@a.example").headers(sent(""), true).unwrap();
         assert_eq!(decoded["authorization"], format!("Basic {}", BASE64_STANDARD.encode("alice:a:b c")));
         assert!(request.header("authorization", "Basic x").check().is_err());
     }
@@ -533,10 +537,13 @@ mod tests {
     #[test]
     fn a_key_that_fits_no_header_is_refused() {
         let request = Request::post("https://a.example");
-        assert!(request.headers("fx:1", true).unwrap().contains_key("idempotency-key"));
-        assert!(matches!(request.headers("two\nlines", true), Err(Error::Invalid(_))));
+        assert!(request.headers(sent("fx:1"), true).unwrap().contains_key("idempotency-key"));
+        assert!(matches!(request.headers(sent("two\nlines"), true), Err(Error::Invalid(_))));
         assert!(
-            !Request::get("https://a.example").headers("fx:1", true).unwrap().contains_key("idempotency-key")
+            !Request::get("https://a.example")
+                .headers(sent("fx:1"), true)
+                .unwrap()
+                .contains_key("idempotency-key")
         );
     }
 }

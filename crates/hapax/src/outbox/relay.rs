@@ -188,9 +188,9 @@ impl Carrier {
                 Delivered::default()
             });
             down = if pass.unavailable.is_some() { down.saturating_add(1) } else { 0 };
-            if pass.unavailable.is_some() {
+            if let Some(error) = &pass.unavailable {
                 // What a sink says isn't logged: its words may hold an address with a password, or the message itself.
-                tracing::warn!("messages wait: their sink takes none; trying again");
+                tracing::warn!(code = error.code(), "messages wait: their sink takes none; trying again");
             }
             let pause = match () {
                 () if down > 0 => self.rest(down),
