@@ -6,7 +6,7 @@
 use super::{Delivery, OnPoison, RelayOptions, Sink, SinkError};
 use crate::{Engine, Error, clock, worker::Shared};
 use futures::future::join_all;
-use hapax_core::{canary, failure::clip, outbox::Place};
+use hapax_core::{canary, error::Coded as _, failure::clip, outbox::Place};
 use hapax_store::{
     Claimant, StoreError,
     outbox::{Batch, Claim, ClaimFilter, Failure, Fate, OutboxFilter, OutboxRecord},
