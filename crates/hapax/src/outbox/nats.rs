@@ -240,10 +240,9 @@ fn judged(error: PublishError) -> SinkError {
     let status =
         source.and_then(|source| source.downcast_ref::<jetstream::Error>()).map(jetstream::Error::code);
     match status {
-        Some(500..) => SinkError::busy(error),
-        Some(_) => SinkError::refused(error),
-        // Somebody else listens on the subject and has answered first.
-        None => SinkError::busy(error),
+        Some(..500) => SinkError::refused(error),
+        // Without a status somebody else listens on the subject, and has answered first.
+        Some(_) | None => SinkError::busy(error),
     }
 }
 
