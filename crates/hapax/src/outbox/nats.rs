@@ -240,9 +240,9 @@ fn judged(error: PublishError) -> SinkError {
     let status =
         source.and_then(|source| source.downcast_ref::<jetstream::Error>()).map(jetstream::Error::code);
     match status {
-        // Without a status somebody else listens on the subject and has answered first.
-        Some(500..) | None => SinkError::busy(error),
-        Some(_) => SinkError::refused(error),
+        Some(..500) => SinkError::refused(error),
+        // Without a status somebody else listens on the subject, and has answered first.
+        Some(_) | None => SinkError::busy(error),
     }
 }
 
