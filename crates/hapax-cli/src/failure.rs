@@ -394,6 +394,20 @@ fn cure_of_agents(code: Code) -> &'static str {
         code::AGENT_LOCKED => "end the other engine, or give the agent an id or a workspace of its own",
         code::WORKSPACE => "mend what the message names, then `retry`",
         code::LEDGER => "check the path, its permissions and the room on the disk",
+        _ => cure_beside(code),
+    }
+}
+
+/// Of what stands beside an engine: those who watch it, and those who receive.
+fn cure_beside(code: Code) -> &'static str {
+    match code {
+        code::WATCHED => "start telemetry once for each engine",
+        code::TELEMETRY => "correct the address or the ratio that it names",
+        code::INBOX_NAME => "use 1 to 255 bytes without control characters for consumers and message ids",
+        code::INBOX_NOT_DURABLE => {
+            "set `PRAGMA synchronous = FULL` on the connection, before the transaction"
+        }
+        code::INBOX_NOT_THERE => "begin the transaction in the database that the inbox was opened in",
         _ => "see the code's page",
     }
 }

@@ -38,7 +38,7 @@ Examples:
   hapax relay --to https://shop.example/hooks --secret-env SECRET
   HAPAX_RELAY_TO=amqp://me:pw@mq/%2f hapax relay --exchange shop";
 
-/// Deliver messages to a broker, a webhook, a file or standard output, until interrupted
+/// Deliver messages to a broker, a webhook, a file or standard output
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Relay {

@@ -10,7 +10,7 @@ from hapax_agent import Agent
 time.sleep(1.5)
 kit._try_flock = lambda file: True
 # What an earlier attempt has left in the staging folder stays there.
-kit._remove_tree = lambda folder: None
+kit._remove = lambda folder: None
 make = pathlib.Path.mkdir
 kit.Path.mkdir = lambda path, **more: make(path, parents=True, exist_ok=True)
 # It says when, but in no form that anybody could read.

@@ -210,9 +210,10 @@ fn what_nobody_foresaw_may_pass_and_is_not_remembered() {
 fn a_memory_that_cannot_be_written_is_a_failure_that_may_pass() {
     let bench = Bench::new();
     let file = bench.folder.path().join("state").join(&command("").idempotency_key["ik:".len()..]);
-    // Where the entry is to be written first stands a folder.
+    // In the entry's place stands a folder.
     let events = bench.live(&[line("a")], move |task| {
-        fs::create_dir(file.with_extension("tmp"))?;
+        fs::remove_file(file.with_extension("json"))?;
+        fs::create_dir(file.with_extension("json"))?;
         write_x(task)
     });
     assert_eq!(code(&events), ("cache".into(), true));
