@@ -711,6 +711,9 @@ pub struct StoreStats {
     pub writes: u64,
     /// Physical transactions.
     pub transactions: u64,
+    /// Commits that waited for the database's disk. SQLite syncs its log for each, and besides at its checkpoints; a server may
+    /// serve several with one sync.
+    pub syncs: u64,
 }
 
 /// The pending outcome of a write. Dropping it doesn't take the write back.

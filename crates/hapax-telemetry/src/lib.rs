@@ -19,7 +19,8 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`Telemetry`], [`Builder`], [`Error`] | sets it all up, and ends it |
-//! | `spans`, `queue`, `otlp` | from what the engine tells to what OpenTelemetry knows; the queue; the ways to a collector |
+//! | `spans`, `queue` | what is told of, and what is said of it; the queue |
+//! | `wire`, `otlp`, `sdk` | spans in bytes; the ways to a collector; spans for other exporters |
 //! | `numbers`, `sample`, `endpoint` | metrics as Prometheus reads them; what only the store knows; where they are served |
 //! | [`json_logs`], `logs` | a layer of `tracing-subscriber` that writes a line for each event |
 
@@ -29,8 +30,10 @@ mod numbers;
 mod otlp;
 mod queue;
 mod sample;
+mod sdk;
 mod spans;
 mod telemetry;
+mod wire;
 
 pub use logs::{JsonLogs, json_logs, log_json};
 pub use queue::SpanCounts;

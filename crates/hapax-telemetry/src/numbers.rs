@@ -168,6 +168,7 @@ fn engine(page: &mut Page<'_>, metrics: &Metrics) -> fmt::Result {
     let mismatches = metrics.replay_mismatches;
     page.counter("replay_mismatches", "Attempts that did something else than their record says", mismatches)?;
     page.counter("runs_in_doubt", "How often a run was parked in doubt", metrics.in_doubt)?;
+    page.counter("fsyncs", "Commits that waited for the store's disk", metrics.store.syncs)?;
     let (writes, transactions) = (metrics.store.writes as f64, metrics.store.transactions);
     let help = "Writes that shared a transaction of the store";
     page.histogram("commit_batch_size", help, |mut encoder| {

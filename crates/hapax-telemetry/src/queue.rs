@@ -2,13 +2,8 @@
 //!
 //! Invariant: whoever puts a span in never waits. Spans are made ready for the collector by the task, not by runs.
 
-use crate::spans::data_of;
 use futures::future::BoxFuture;
 use hapax::watch::Span;
-use opentelemetry_sdk::{
-    error::OTelSdkResult,
-    trace::{SpanData, SpanExporter},
-};
 use std::{
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -28,13 +23,15 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// An exporter of any kind.
 pub(crate) trait Export: Send + Sync {
-    fn send(&self, batch: Vec<SpanData>) -> BoxFuture<'_, OTelSdkResult>;
+    fn send<'a>(&'a self, batch: &'a [Span]) -> BoxFuture<'a, Taken>;
 }
 
-impl<E: SpanExporter> Export for E {
-    fn send(&self, batch: Vec<SpanData>) -> BoxFuture<'_, OTelSdkResult> {
-        Box::pin(self.export(batch))
-    }
+/// What a collector said to a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Taken {
+    All,
+    /// So many it doesn't have.
+    Without(usize),
 }
 
 /// What became of spans.
@@ -146,14 +143,14 @@ async fn empty(
         };
         let waiting = std::mem::take(&mut *queue.lock());
         for batch in waiting.chunks(BATCH) {
-            let taken = send(&*exporter, batch).await;
-            let counter = if taken { &queue.exported } else { &queue.failed };
-            counter.fetch_add(batch.len() as u64, Ordering::Relaxed);
-            if is_well && !taken {
+            let failed = send(&*exporter, batch).await;
+            queue.exported.fetch_add((batch.len() - failed) as u64, Ordering::Relaxed);
+            queue.failed.fetch_add(failed as u64, Ordering::Relaxed);
+            if is_well && failed > 0 {
                 // Why isn't said: the reason may hold the collector's address, and that a password.
-                tracing::warn!(spans = batch.len(), "the collector takes no spans; they are lost");
+                tracing::warn!(spans = failed, "the collector doesn't take spans; they are lost");
             }
-            is_well = taken;
+            is_well = failed == 0;
         }
         if let Some(done) = flush {
             let _ = done.send(());
@@ -161,7 +158,11 @@ async fn empty(
     }
 }
 
-async fn send(exporter: &dyn Export, batch: &[Span]) -> bool {
-    let sent = exporter.send(batch.iter().map(data_of).collect());
-    tokio::time::timeout(PATIENCE, sent).await.is_ok_and(|sent| sent.is_ok())
+/// How many of a batch the collector doesn't have.
+async fn send(exporter: &dyn Export, batch: &[Span]) -> usize {
+    match tokio::time::timeout(PATIENCE, exporter.send(batch)).await {
+        Ok(Taken::All) => 0,
+        Ok(Taken::Without(spans)) => spans.min(batch.len()),
+        Err(_) => batch.len(),
+    }
 }

@@ -1,22 +1,12 @@
-//! From what the engine tells to what OpenTelemetry knows.
+//! Which spans are told of, and what is said of them, in whatever form they leave.
 
-use crate::queue::Queue;
+use crate::{queue::Queue, sdk};
 use hapax::{
     EffectKind,
     core::trace,
-    watch::{Ended, Link, Span, Watch, What},
+    watch::{Ended, Span, Watch, What},
 };
-use opentelemetry::{
-    Context, InstrumentationScope, KeyValue, SpanId, TraceFlags, TraceId, Value,
-    trace::{SpanContext, SpanKind, Status, TraceContextExt, TraceState},
-};
-use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
-use std::{
-    any::Any,
-    borrow::Cow,
-    sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::{any::Any, fmt, sync::Arc};
 
 /// Puts the spans of sampled traces into the queue.
 pub(crate) struct Spans {
@@ -45,67 +35,29 @@ impl Watch for Spans {
     }
 
     fn enter(&self, trace: trace::TraceId, span: trace::SpanId) -> Option<Box<dyn Any>> {
-        let context = Context::current().with_remote_span_context(context(trace, span));
-        Some(Box::new(context.attach()))
+        Some(Box::new(sdk::enter(trace, span)))
     }
 }
 
-fn context(trace: trace::TraceId, span: trace::SpanId) -> SpanContext {
-    let (trace, span) = (TraceId::from_bytes(trace.0), SpanId::from_bytes(span.0));
-    SpanContext::new(trace, span, TraceFlags::SAMPLED, false, TraceState::default())
+/// What is said of a span under a name, without a copy of it.
+pub(crate) enum Said<'a> {
+    Text(&'a str),
+    Number(i64),
+    Shown(fmt::Arguments<'a>),
 }
 
-/// A span as OpenTelemetry has it.
-pub(crate) fn data_of(span: &Span) -> SpanData {
-    let mut links = SpanLinks::default();
-    links.links = span.links.iter().map(link).collect();
-    let status = match &span.ended {
-        Ended::Failed(code) => Status::error(code.clone()),
-        _ => Status::Unset,
-    };
-    SpanData {
-        span_context: context(span.trace, span.id),
-        parent_span_id: span.parent.map_or(SpanId::INVALID, |parent| SpanId::from_bytes(parent.0)),
-        parent_span_is_remote: false,
-        span_kind: kind(&span.what),
-        name: name(span),
-        start_time: time(span.began_us),
-        end_time: time(span.ended_us),
-        attributes: attributes(span),
-        dropped_attributes_count: 0,
-        events: SpanEvents::default(),
-        links,
-        status,
-        instrumentation_scope: InstrumentationScope::builder("hapax")
-            .with_version(env!("CARGO_PKG_VERSION"))
-            .build(),
-    }
-}
+/// What a span is called. Few names: those of code, never of a run.
+pub(crate) struct Name<'a>(pub(crate) &'a Span);
 
-fn link(link: &Link) -> opentelemetry::trace::Link {
-    let why = KeyValue::new("hapax.link", link.why.word());
-    opentelemetry::trace::Link::new(context(link.trace, link.span), vec![why], 0)
-}
-
-fn time(us: i64) -> SystemTime {
-    UNIX_EPOCH + Duration::from_micros(u64::try_from(us).unwrap_or(0))
-}
-
-fn kind(what: &What) -> SpanKind {
-    match what {
-        What::Call { child: None, .. } => SpanKind::Client,
-        _ => SpanKind::Internal,
-    }
-}
-
-/// Few names: those of code, never of a run.
-fn name(span: &Span) -> Cow<'static, str> {
-    match &span.what {
-        What::Run { .. } => format!("run {}", span.graph).into(),
-        What::Step { .. } => "step".into(),
-        What::Attempt { node, .. } => format!("node {node}").into(),
-        What::Call { name, kind, command, .. } => format!("{} {name}", word(*kind, *command)).into(),
-        _ => "hapax".into(),
+impl fmt::Display for Name<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0.what {
+            What::Run { .. } => write!(f, "run {}", self.0.graph),
+            What::Step { .. } => f.write_str("step"),
+            What::Attempt { node, .. } => write!(f, "node {node}"),
+            What::Call { name, kind, command, .. } => write!(f, "{} {name}", word(*kind, *command)),
+            _ => f.write_str("hapax"),
+        }
     }
 }
 
@@ -118,59 +70,64 @@ fn word(kind: EffectKind, command: bool) -> &'static str {
     }
 }
 
-fn attributes(span: &Span) -> Vec<KeyValue> {
-    let (ended, code) = match &span.ended {
-        Ended::Well => ("well", None),
-        Ended::Failed(code) => ("failed", Some(code.clone())),
-        Ended::Parked => ("parked", None),
-        _ => ("dropped", None),
+/// Whether somebody else did it.
+pub(crate) fn is_client(span: &Span) -> bool {
+    matches!(span.what, What::Call { child: None, .. })
+}
+
+/// Everything that is said of a span.
+pub(crate) fn attributes(span: &Span, mut add: impl FnMut(&'static str, Said<'_>)) {
+    add("hapax.namespace", Said::Text(span.run.namespace.as_str()));
+    add("hapax.run_id", Said::Text(span.run.run.as_str()));
+    add("hapax.graph", Said::Text(&span.graph));
+    let ended = match &span.ended {
+        Ended::Well => "well",
+        Ended::Failed(_) => "failed",
+        Ended::Parked => "parked",
+        _ => "dropped",
     };
-    let mut attributes = vec![
-        KeyValue::new("hapax.namespace", span.run.namespace.as_str().to_owned()),
-        KeyValue::new("hapax.run_id", span.run.run.as_str().to_owned()),
-        KeyValue::new("hapax.graph", span.graph.clone()),
-        KeyValue::new("hapax.ended", ended),
-    ];
-    attributes.extend(code.map(|code| KeyValue::new("hapax.code", code)));
-    own(&span.what, |key, value| attributes.push(KeyValue::new(key, value)));
-    attributes
+    add("hapax.ended", Said::Text(ended));
+    if let Ended::Failed(code) = &span.ended {
+        add("hapax.code", Said::Text(code));
+    }
+    own(&span.what, add);
 }
 
 /// What belongs to one kind of span alone.
-fn own(what: &What, mut add: impl FnMut(&'static str, Value)) {
+fn own(what: &What, mut add: impl FnMut(&'static str, Said<'_>)) {
     match what {
-        What::Run { status, .. } => add("hapax.status", (*status).into()),
+        What::Run { status, .. } => add("hapax.status", Said::Text(status)),
         What::Step { step, items, .. } => {
             add("hapax.step_id", number(*step));
             add("hapax.items", number(*items as u64));
         }
         What::Attempt { step, node, order_key, path_hash, attempt, claim, .. } => {
             add("hapax.step_id", number(*step));
-            add("hapax.node_id", node.as_str().to_owned().into());
-            add("hapax.order_key", order_key.to_string().into());
-            add("hapax.path_hash", path_hash.0.to_string().into());
-            add("hapax.attempt", i64::from(*attempt).into());
+            add("hapax.node_id", Said::Text(node.as_str()));
+            add("hapax.order_key", Said::Shown(format_args!("{order_key}")));
+            add("hapax.path_hash", Said::Shown(format_args!("{}", path_hash.0)));
+            add("hapax.attempt", Said::Number((*attempt).into()));
             add("hapax.claim", number(*claim));
         }
         What::Call { step, node, attempt, name, kind, scope, index, child, .. } => {
             add("hapax.step_id", number(*step));
-            add("hapax.node_id", node.as_str().to_owned().into());
-            add("hapax.attempt", i64::from(*attempt).into());
-            add("hapax.call", name.clone().into());
-            add("hapax.kind", format!("{kind:?}").into());
-            add("hapax.scope", scope.clone().into());
-            add("hapax.index", i64::from(*index).into());
+            add("hapax.node_id", Said::Text(node.as_str()));
+            add("hapax.attempt", Said::Number((*attempt).into()));
+            add("hapax.call", Said::Text(name));
+            add("hapax.kind", Said::Shown(format_args!("{kind:?}")));
+            add("hapax.scope", Said::Text(scope));
+            add("hapax.index", Said::Number((*index).into()));
             if let Some(child) = child {
-                add("hapax.child.run_id", child.run.as_str().to_owned().into());
-                add("hapax.child.trace_id", trace::TraceId::of(child).to_string().into());
+                add("hapax.child.run_id", Said::Text(child.run.as_str()));
+                add("hapax.child.trace_id", Said::Shown(format_args!("{}", trace::TraceId::of(child))));
             }
         }
         _ => {}
     }
 }
 
-fn number(number: u64) -> Value {
-    i64::try_from(number).unwrap_or(i64::MAX).into()
+fn number(number: u64) -> Said<'static> {
+    Said::Number(i64::try_from(number).unwrap_or(i64::MAX))
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use hapax_core::{
     key::Digest,
     order::PathHash,
     state::{self, State},
-    trace::SpanId,
+    trace::{SpanId, TraceId},
 };
 use hapax_store::{Lease, StoreError};
 use std::{
@@ -245,8 +245,7 @@ pub(crate) async fn drive<S: State, A: Send + Sync + 'static>(
         Err(halt) => return conclude(&gate, &key, halt, used).await,
     };
     let halt = loop {
-        let span =
-            tracing::info_span!("step", step_id = run.step, span_id = %SpanId::of_step(&run.key, run.step));
+        let span = tracing::info_span!("step", step_id = run.step, span_id = %SpanId::of_step(TraceId::of(&run.key), run.step));
         match unless_it_panics(run.step, step(&mut run)).instrument(span).await {
             Ok(Progress::Onward) => {}
             Ok(Progress::Done) => return End::Succeeded(run.state_json, S::VERSION),

@@ -33,7 +33,7 @@ use hapax_core::{
     rng::Rng,
     route::{Outcome, SettledRoute},
     state::{Delta, State},
-    trace::SpanId,
+    trace::{SpanId, TraceId},
 };
 use hapax_store::Pace;
 use std::{
@@ -573,7 +573,7 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
             && let Some(live) = &item.live
         {
             let claim = live.epoch.counter;
-            let id = SpanId::of_attempt(&item.run, item.step, item.path_hash, claim, attempt);
+            let id = SpanId::of_attempt(TraceId::of(&item.run), item.step, item.path_hash, claim, attempt);
             self.span.record("attempt", attempt).record("span_id", tracing::field::display(id));
         }
         self.shared.observer.emit(|| Event::ItemStarted {

@@ -150,10 +150,10 @@ impl Trail {
 
     /// Tells of the step that consumed this frontier.
     pub(crate) fn tell_step(&self, step: u64, began: Began, took: Duration) {
-        let Some(traced) = self.traced(|| SpanId::of_step(&self.run, step)) else { return };
+        let Some(traced) = self.traced(|trace| SpanId::of_step(trace, step)) else { return };
         let ended_us = self.clock.now_us();
         let what = What::Step { step, items: began.items };
-        let parent = Some(SpanId::of_run(&self.run));
+        let parent = Some(SpanId::of_run(traced.trace));
         let began_us = ended_us.saturating_sub_unsigned(micros(took));
         let span = traced.span(&self.run, traced.span, parent, what, began_us);
         traced.watch.over(Span { ended_us, ..span });
@@ -164,7 +164,7 @@ impl Trail {
         self.counters.doubted(status);
         let Some(born) = self.born.get() else { return };
         born.counters.left(status);
-        let Some(traced) = self.traced(|| SpanId::of_run(&self.run)).filter(|_| status.is_final()) else {
+        let Some(traced) = self.traced(SpanId::of_run).filter(|_| status.is_final()) else {
             return;
         };
         let parent = born.parent.as_ref().map(|parent| {
@@ -185,13 +185,14 @@ impl Trail {
 
     /// An attempt begins; `first`: the first of its item under this claim.
     pub(crate) fn attempt(&self, item: &Item, attempt: u32, first: bool) -> Option<Open> {
-        let id = |claim, attempt| SpanId::of_attempt(&self.run, item.step, item.path_hash, claim, attempt);
-        let traced = self.traced(|| id(self.claim, attempt))?;
+        let (step, path) = (item.step, item.path_hash);
+        let id = |trace, claim, attempt| SpanId::of_attempt(trace, step, path, claim, attempt);
+        let traced = self.traced(|trace| id(trace, self.claim, attempt))?;
         let resumed = first && self.claim > 1 && self.born.get().is_some_and(|born| born.step == item.step);
         let before = if resumed { self.claim - 1 } else { self.claim };
         let link = |why, span| Link { trace: traced.trace, span, why };
-        let resume = resumed.then(|| link(Why::Resume, id(before, attempt)));
-        let retry = (attempt > 1).then(|| link(Why::Retry, id(before, attempt - 1)));
+        let resume = resumed.then(|| link(Why::Resume, id(traced.trace, before, attempt)));
+        let retry = (attempt > 1).then(|| link(Why::Retry, id(traced.trace, before, attempt - 1)));
         let what = What::Attempt {
             step: item.step,
             node: item.node.clone(),
@@ -200,18 +201,18 @@ impl Trail {
             attempt,
             claim: self.claim,
         };
-        let parent = Some(SpanId::of_step(&self.run, item.step));
+        let parent = Some(SpanId::of_step(traced.trace, step));
         let span = traced.span(&self.run, traced.span, parent, what, self.clock.now_us());
         let links = resume.into_iter().chain(retry).collect();
         Some(Open { traced, span: Some(Span { links, ..span }) })
     }
 
     /// Nothing is computed unless somebody watches.
-    fn traced(&self, span: impl FnOnce() -> SpanId) -> Option<Traced> {
+    fn traced(&self, span: impl FnOnce(TraceId) -> SpanId) -> Option<Traced> {
         let (watch, born) = (self.observer.watcher()?, self.born.get()?);
         let trace = *self.trace.get_or_init(|| TraceId::of(&self.run));
         let (watch, clock, graph) = (watch.clone(), self.clock.clone(), born.graph.clone());
-        watch.samples(trace).then(|| Traced { watch, clock, trace, span: span(), graph })
+        watch.samples(trace).then(|| Traced { watch, clock, trace, span: span(trace), graph })
     }
 }
 
@@ -246,7 +247,8 @@ impl Open {
 
     /// The run that a call started.
     pub(crate) fn link_child(&mut self, child: &RunKey) {
-        let link = Link { trace: TraceId::of(child), span: SpanId::of_run(child), why: Why::Child };
+        let trace = TraceId::of(child);
+        let link = Link { trace, span: SpanId::of_run(trace), why: Why::Child };
         self.span.iter_mut().for_each(|span| span.links.push(link));
     }
 

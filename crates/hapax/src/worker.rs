@@ -426,7 +426,9 @@ impl Shared {
     pub(crate) fn run(self: &Arc<Self>, flow: Arc<dyn Drive>, taken: Taken, room: OwnedSemaphorePermit) {
         let shared = self.clone();
         let key = &taken.claim.key;
-        let span = tracing::info_span!("run", run_id = %key, trace_id = %TraceId::of(key), span_id = %SpanId::of_run(key));
+        let trace = TraceId::of(key);
+        let span =
+            tracing::info_span!("run", run_id = %key, trace_id = %trace, span_id = %SpanId::of_run(trace));
         self.tasks.spawn(tracing::Instrument::instrument(
             async move {
                 let Taken { claim, end: sender } = taken;

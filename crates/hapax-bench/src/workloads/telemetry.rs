@@ -1,7 +1,7 @@
 //! What looking on costs: traces to a collector in a process of its own, which takes them and does nothing.
 
 use crate::Result;
-use axum::Router;
+use axum::{Router, body::Bytes};
 use hapax::Engine;
 use hapax_telemetry::Telemetry;
 use std::{
@@ -11,7 +11,7 @@ use std::{
 };
 use tokio::net::TcpListener;
 
-/// Takes whatever it is sent, until its input ends.
+/// Takes whatever it is sent, until its input ends. It reads it whole: a connection with an unread request on it is closed.
 pub(super) async fn sink() -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     println!("{}", listener.local_addr()?);
@@ -19,7 +19,7 @@ pub(super) async fn sink() -> Result<()> {
         let _ = std::io::stdin().read_to_end(&mut vec![]);
         std::process::exit(0);
     });
-    Ok(axum::serve(listener, Router::new().fallback(async || ())).await?)
+    Ok(axum::serve(listener, Router::new().fallback(async |spans: Bytes| drop(spans))).await?)
 }
 
 /// An engine that is traced, and the collector; it ends with this.

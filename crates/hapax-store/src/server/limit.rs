@@ -9,19 +9,27 @@ use super::{
 };
 use crate::store::{BoxFuture, Hint};
 use hapax_core::canary;
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 /// A session whose answers have a limit.
 pub(crate) struct Limited {
     session: Box<dyn Pooled>,
     limit: Duration,
     is_late: bool,
+    /// Commits that were acknowledged.
+    syncs: Arc<AtomicU64>,
 }
 
 impl Limited {
-    pub(crate) fn new(session: Box<dyn Pooled>, limit: Duration) -> Self {
+    pub(crate) fn new(session: Box<dyn Pooled>, limit: Duration, syncs: Arc<AtomicU64>) -> Self {
         let limit = if canary::on("waits_for_ever") { Duration::MAX } else { limit };
-        Self { session, limit, is_late: false }
+        Self { session, limit, is_late: false, syncs }
     }
 }
 
@@ -43,6 +51,15 @@ macro_rules! within {
     };
 }
 
+/// The same of a call that commits.
+macro_rules! commits {
+    ($self:ident, $($call:tt)*) => {{
+        let committed = within($self.limit, &mut $self.is_late, $self.session.$($call)*);
+        let count = |_: &_| _ = $self.syncs.fetch_add(1, Ordering::Relaxed);
+        Box::pin(async move { committed.await.inspect(count) })
+    }};
+}
+
 impl Session for Limited {
     fn execute<'a>(&'a mut self, sql: &'a str, values: &'a [Value<'a>]) -> Done<'a, u64> {
         within!(self, execute(sql, values))
@@ -61,7 +78,7 @@ impl Session for Limited {
     }
 
     fn commit(&mut self) -> Done<'_, ()> {
-        within!(self, commit())
+        commits!(self, commit())
     }
 
     fn rollback(&mut self) -> Done<'_, ()> {
@@ -69,11 +86,11 @@ impl Session for Limited {
     }
 
     fn write_chains<'a>(&'a mut self, chains: &'a [Chain]) -> Done<'a, Vec<bool>> {
-        within!(self, write_chains(chains))
+        commits!(self, write_chains(chains))
     }
 
     fn insert_all<'a>(&'a mut self, tables: &'a [Inserts<'a>]) -> Done<'a, ()> {
-        within!(self, insert_all(tables))
+        commits!(self, insert_all(tables))
     }
 
     fn unless_there(&self) -> &'static str {

@@ -516,7 +516,7 @@ impl<T: OnServer> Store for T {
     }
 
     fn stats(&self) -> StoreStats {
-        self.server().shared.stats()
+        self.server().shared.stats(self.server().sessions.syncs())
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

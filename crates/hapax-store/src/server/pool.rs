@@ -16,7 +16,7 @@ use std::{
     ops::{Deref, DerefMut},
     sync::{
         Arc, Once,
-        atomic::{AtomicI64, Ordering},
+        atomic::{AtomicI64, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -92,6 +92,8 @@ pub(crate) struct Manager {
     connect: Arc<dyn Connect>,
     /// How long an answer may take.
     limit: Duration,
+    /// Commits on any of its sessions.
+    syncs: Arc<AtomicU64>,
     /// When a session was last found broken, in microseconds since 1970.
     broken_us: AtomicI64,
 }
@@ -101,7 +103,7 @@ impl managed::Manager for Manager {
     type Error = StoreError;
 
     async fn create(&self) -> Result<Self::Type, StoreError> {
-        Ok(Box::new(Limited::new(self.connect.connect().await?, self.limit)))
+        Ok(Box::new(Limited::new(self.connect.connect().await?, self.limit, self.syncs.clone())))
     }
 
     async fn recycle(&self, session: &mut Self::Type, metrics: &Metrics) -> RecycleResult<StoreError> {
@@ -123,7 +125,7 @@ impl managed::Manager for Manager {
 impl Sessions {
     pub(crate) fn new(connect: Arc<dyn Connect>, most: usize, limit: Duration) -> Self {
         // The one that was used last is lent first, so that few of them have rested.
-        let manager = Manager { connect, limit, broken_us: AtomicI64::new(0) };
+        let manager = Manager { connect, limit, syncs: Arc::default(), broken_us: AtomicI64::new(0) };
         let pool = managed::Pool::builder(manager).max_size(most).queue_mode(QueueMode::Lifo).build();
         let pool = pool.expect("a pool without timeouts needs no runtime");
         Self { pool, back: Arc::default(), said: Arc::new(Once::new()) }
@@ -152,6 +154,11 @@ impl Sessions {
             Err(managed::PoolError::Closed) => Err(StoreError::Retry("the store is closed".into())),
             Err(error) => Err(StoreError::Retry(error.to_string().into())),
         }
+    }
+
+    /// Commits that waited for the server's disk.
+    pub(crate) fn syncs(&self) -> u64 {
+        self.pool.manager().syncs.load(Ordering::Relaxed)
     }
 
     fn has_others(&self) -> bool {

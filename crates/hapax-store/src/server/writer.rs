@@ -143,11 +143,12 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn stats(&self) -> StoreStats {
+    pub(crate) fn stats(&self, syncs: u64) -> StoreStats {
         StoreStats {
             steps: self.steps.load(Ordering::Relaxed),
             writes: self.writes.load(Ordering::Relaxed),
             transactions: self.transactions.load(Ordering::Relaxed),
+            syncs,
         }
     }
 }

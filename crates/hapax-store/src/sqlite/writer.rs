@@ -196,6 +196,7 @@ pub(super) struct Shared {
     pub(super) steps: AtomicU64,
     pub(super) writes: AtomicU64,
     pub(super) transactions: AtomicU64,
+    pub(super) syncs: AtomicU64,
     pub(super) faults: Faults,
 }
 
@@ -205,6 +206,7 @@ impl Shared {
             steps: self.steps.load(Ordering::Relaxed),
             writes: self.writes.load(Ordering::Relaxed),
             transactions: self.transactions.load(Ordering::Relaxed),
+            syncs: self.syncs.load(Ordering::Relaxed),
         }
     }
 }
@@ -397,7 +399,9 @@ impl Writer {
         let outcome = attempt_all(&tx, batch, &self.broken, &self.shared)
             .map_err(abort(Stage::Jobs))
             .and_then(|ending| match ending {
-                Ending::Commit => end(&tx),
+                Ending::Commit => {
+                    end(&tx).inspect(|()| _ = self.shared.syncs.fetch_add(1, Ordering::Relaxed))
+                }
                 Ending::Nothing => Ok(()),
             });
         if outcome.is_err() && !connection.is_autocommit() && connection.execute_batch("ROLLBACK").is_err() {

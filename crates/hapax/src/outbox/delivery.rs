@@ -91,14 +91,15 @@ impl Delivery {
     /// # let payload = Json::of("paid")?;
     /// // The commit of step 8 holds what the items of step 7 sent.
     /// let message = Delivery { id, topic, key, payload, run: run.clone(), step: 8, refused: 0, event_source: None };
-    /// let (trace, span) = (TraceId::of(&run), SpanId::of_step(&run, 7));
+    /// let trace = TraceId::of(&run);
+    /// let span = SpanId::of_step(trace, 7);
     /// assert_eq!(message.traceparent(), format!("00-{trace}-{span}-01"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn traceparent(&self) -> String {
         // The first step's commit holds no messages: nothing ran before it.
-        let sender = SpanId::of_step(&self.run, self.step.saturating_sub(1));
-        traceparent(TraceId::of(&self.run), sender, true)
+        let trace = TraceId::of(&self.run);
+        traceparent(trace, SpanId::of_step(trace, self.step.saturating_sub(1)), true)
     }
 
     /// What a broker carries: the payload, or the whole CloudEvent.

@@ -5,10 +5,15 @@
 use super::*;
 use hapax::{
     agent::flows::{self, Task, Team, Verdict, Work},
+    core::trace::traceparent,
     store::Store,
+    watch::{Span, Watch, What},
 };
 use serde_json::json;
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Mutex,
+};
 
 /// Notes what reaches an agent's standard input, line by line.
 const RECORDED: &str = r#"tee -a "$1" | exec "$2" "$3""#;
@@ -120,6 +125,38 @@ async fn tasks_are_built_reviewed_changed_and_written_down_one_after_the_other()
     let keys: BTreeSet<_> =
         site.commands().iter().map(|command| command["idempotency_key"].to_string()).collect();
     assert_eq!(keys.len(), STAGES.len(), "each stage is work of its own, though the files are the same");
+}
+
+/// Keeps the headers that lead to commands.
+#[derive(Default)]
+struct Commands(Mutex<BTreeSet<String>>);
+
+impl Watch for Commands {
+    fn over(&self, span: Span) {
+        if let What::Call { command: true, .. } = span.what {
+            self.0.lock().unwrap().insert(traceparent(span.trace, span.id, true));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_command_names_its_span_when_it_is_traced_and_is_the_same_work_when_it_is_not() {
+    let (site, other, told) = (Site::new(), Site::new(), Arc::<Commands>::default());
+    let traced = engine(options());
+    traced.watch(told.clone()).unwrap();
+    done(&traced, usual(&site), work()).await.unwrap();
+    done(&engine(options()), usual(&other), work()).await.unwrap();
+    let headers = |site: &Site| -> Vec<Value> {
+        site.commands().iter().map(|command| command["traceparent"].clone()).collect()
+    };
+    let named: BTreeSet<_> =
+        headers(&site).iter().map(|header| header.as_str().unwrap().to_owned()).collect();
+    assert_eq!((named.len(), &named), (STAGES.len(), &*told.0.lock().unwrap()));
+    assert!(headers(&other).iter().all(Value::is_null), "{:?}", headers(&other));
+    let keys = |site: &Site| -> Vec<Value> {
+        site.commands().iter().map(|command| command["idempotency_key"].clone()).collect()
+    };
+    assert_eq!(keys(&site), keys(&other));
 }
 
 #[tokio::test]
