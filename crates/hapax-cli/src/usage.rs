@@ -80,6 +80,7 @@ fn failure(error: &clap::Error, args: &[OsString]) -> Failure {
     let dashed = Dashed::of(error, args);
     let text = error.render().to_string();
     let text = dashed.as_ref().map_or(text.clone(), |dashed| dashed.made_whole(&text));
+    let text = without_logins(&text);
     let mut paragraphs = text.split("\n\n");
     let message = match error.kind() {
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => "which command? none is named".into(),
@@ -90,6 +91,18 @@ fn failure(error: &clap::Error, args: &[OsString]) -> Failure {
         Some(cure) => failure.cured_by(cure),
         None => failure,
     }
+}
+
+/// An argument in the wrong place is repeated, and it may be an address: who is named before its `@` isn't.
+fn without_logins(text: &str) -> String {
+    let mut parts = text.split("://");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| {
+        let address = part.find(char::is_whitespace).unwrap_or(part.len());
+        let place = part[..address].rfind('@').map_or(0, |at| at + 1);
+        let login = if place > 0 { "…@" } else { "" };
+        format!("{text}://{login}{}", &part[place..])
+    })
 }
 
 fn one_line(text: &str) -> String {
@@ -154,6 +167,17 @@ mod tests {
         let args: Vec<OsString> = ["hapax"].iter().chain(args).map(Into::into).collect();
         let error = read(&args).unwrap_err();
         failure(&error, &args).report().unwrap().human(None, |_, text| text.to_owned())
+    }
+
+    #[test]
+    fn an_address_in_the_wrong_place_is_repeated_without_its_password() {
+        for (text, shown) in [
+            ("argument 'redis://:p4ss@w0rd@127.0.0.1/0' found", "argument 'redis://…@127.0.0.1/0' found"),
+            ("a://b c@d nats://me:x@y and ://", "a://b c@d nats://…@y and ://"),
+            ("no address, me@home", "no address, me@home"),
+        ] {
+            assert_eq!(without_logins(text), shown);
+        }
     }
 
     #[test]

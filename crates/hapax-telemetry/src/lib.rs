@@ -22,8 +22,9 @@
 //! | `spans`, `queue` | what is told of, and what is said of it; the queue |
 //! | `wire`, `otlp`, `sdk` | spans in bytes; the ways to a collector; spans for other exporters |
 //! | `numbers`, `sample`, `endpoint` | metrics as Prometheus reads them; what only the store knows; where they are served |
-//! | [`json_logs`], `logs` | a layer of `tracing-subscriber` that writes a line for each event |
+//! | [`json_logs`], `logs`, `aside` | a layer of `tracing-subscriber` that writes a line for each event; lines for a reader who may stand still |
 
+mod aside;
 mod endpoint;
 mod logs;
 mod numbers;
@@ -35,6 +36,7 @@ mod spans;
 mod telemetry;
 mod wire;
 
+pub use aside::Logs;
 pub use logs::{JsonLogs, json_logs, log_json};
 pub use queue::SpanCounts;
 pub use telemetry::{Builder, Error, Telemetry};

@@ -2,7 +2,10 @@
 //!
 //! Invariant: of spans only the ids are written, never another field; what an event says is written as it is.
 
-use crate::telemetry::Error;
+use crate::{
+    aside::{self, Logs},
+    telemetry::Error,
+};
 use hapax::store::Clock;
 use serde_json::{Map, Value, json};
 use std::{
@@ -23,7 +26,7 @@ use tracing_subscriber::{
 /// What is taken from the spans around an event, and from the event itself, to the top of its line.
 const IDS: [&str; 7] = ["run_id", "step_id", "node_id", "order_key", "attempt", "trace_id", "span_id"];
 
-/// Writes each event as a line of JSON: a layer of `tracing-subscriber`.
+/// Writes each event as a line of JSON: a layer of `tracing-subscriber`. Whoever logs waits for the writer.
 ///
 /// ```
 /// use tracing_subscriber::layer::SubscriberExt;
@@ -37,16 +40,21 @@ pub fn json_logs<W: Write + Send + 'static>(writer: W) -> JsonLogs<W> {
 
 /// Has the whole program write its events of this level and more serious ones to the standard error, as lines of JSON.
 ///
+/// Nobody waits for whoever reads them: 8,192 lines may be on their way, and more are dropped and counted. What is returned
+/// waits, when it is dropped, for a second at the most until they are written: keep it to the program's end.
+///
 /// ```
-/// hapax_telemetry::log_json(tracing::Level::INFO)?;
+/// let _logs = hapax_telemetry::log_json(tracing::Level::INFO)?;
 /// assert!(hapax_telemetry::log_json(tracing::Level::INFO).is_err(), "there is one logger");
 /// # Ok::<(), hapax_telemetry::Error>(())
 /// ```
-pub fn log_json(level: Level) -> Result<(), Error> {
-    let layer = json_logs(std::io::stderr()).with_filter(LevelFilter::from_level(level));
+pub fn log_json(level: Level) -> Result<Logs, Error> {
+    let (aside, logs) = aside::to(std::io::stderr());
+    let layer = json_logs(aside).with_filter(LevelFilter::from_level(level));
     let subscriber = tracing_subscriber::registry().with(layer);
     tracing::subscriber::set_global_default(subscriber)
-        .map_err(|_| Error::Invalid("the program has a logger already".into()))
+        .map_err(|_| Error::Invalid("the program has a logger already".into()))?;
+    Ok(logs)
 }
 
 /// See [`json_logs`].

@@ -205,6 +205,9 @@ fn graphs(page: &mut Page<'_>, graphs: &[GraphMetrics]) -> fmt::Result {
 }
 
 fn sampled(page: &mut Page<'_>, sample: Sample) -> fmt::Result {
+    if let Some(is_there) = sample.is_there {
+        page.gauge("store_up", "Whether the store answered the last look", f64::from(u8::from(is_there)))?;
+    }
     if let Some(runs) = sample.in_doubt {
         page.gauge("in_doubt", "Runs that are in doubt now", runs as f64)?;
     }

@@ -15,7 +15,7 @@ use reqwest::{
     Url,
     header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue},
 };
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 use tonic::{
     Request, Status,
     client::Grpc,
@@ -25,8 +25,8 @@ use tonic::{
     transport::{Channel, ClientTlsConfig, Endpoint},
 };
 
-/// How long a batch may take.
-const TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes of an answer that are read at the most.
+const LONGEST_REPLY: usize = 64 * 1024;
 /// What is called in gRPC.
 const METHOD: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
 /// Headers that collectors ask for, as OpenTelemetry names them: the more special one counts.
@@ -54,7 +54,9 @@ pub(crate) fn exporter(url: &str, resource: &Resource) -> Result<Arc<dyn Export>
         return Ok(Arc::new(ByGrpc { sender, channel, metadata: MetadataMap::from_headers(headers) }));
     }
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-protobuf"));
-    let client = reqwest::Client::builder().timeout(TIMEOUT).default_headers(headers);
+    // A redirection would take the address along, and the address may hold a token.
+    let client = reqwest::Client::builder().default_headers(headers);
+    let client = client.redirect(reqwest::redirect::Policy::none()).referer(false);
     let client = client.build().map_err(|_| unusable(()))?;
     Ok(Arc::new(ByHttp { sender, client, address }))
 }
@@ -130,14 +132,25 @@ impl Export for ByHttp {
     fn send<'a>(&'a self, batch: &'a [Span]) -> BoxFuture<'a, Taken> {
         let request = self.client.post(self.address.clone()).body(self.sender.request(batch));
         Box::pin(async move {
-            let answer = async { request.send().await?.error_for_status()?.bytes().await };
-            match answer.await {
+            match request.send().await {
                 // What it answers besides is of interest only if it is what OTLP says.
-                Ok(body) => Reply::decode(body).map_or(Taken::All, |reply| reply.taken()),
-                Err(_) => Taken::Without(batch.len()),
+                Ok(answer) if answer.status().is_success() => reply(answer).await.unwrap_or_default().taken(),
+                _ => Taken::Without(batch.len()),
             }
         })
     }
+}
+
+/// Reads an answer, unless it is longer than any that OTLP has.
+async fn reply(mut answer: reqwest::Response) -> Option<Reply> {
+    let mut body = vec![];
+    while let Some(chunk) = answer.chunk().await.ok()? {
+        body.extend_from_slice(&chunk);
+        if body.len() > LONGEST_REPLY {
+            return None;
+        }
+    }
+    Reply::decode(&*body).ok()
 }
 
 /// By a unary call.
@@ -148,7 +161,7 @@ struct ByGrpc {
 }
 
 fn channel(address: &Url) -> Result<Channel, tonic::transport::Error> {
-    let endpoint = Endpoint::from_shared(address.to_string())?.timeout(TIMEOUT);
+    let endpoint = Endpoint::from_shared(address.to_string())?;
     let endpoint = match address.scheme() {
         "https" => endpoint.tls_config(ClientTlsConfig::new().with_enabled_roots())?,
         _ => endpoint,
@@ -165,6 +178,7 @@ impl Export for ByGrpc {
             if client.ready().await.is_err() {
                 return Taken::Without(batch.len());
             }
+            let mut client = client.max_decoding_message_size(LONGEST_REPLY);
             let reply = client.unary(request, PathAndQuery::from_static(METHOD), Written).await;
             reply.map_or_else(|_| Taken::Without(batch.len()), |reply| reply.into_inner().taken())
         })

@@ -18,8 +18,8 @@ use tokio::{
 
 /// Spans that are sent together at the most, and as soon as there are so many.
 const BATCH: usize = 512;
-/// How long a collector may take for them.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a collector may take for them, connecting included.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// An exporter of any kind.
 pub(crate) trait Export: Send + Sync {
@@ -142,8 +142,13 @@ async fn empty(
             flush = asked.recv() => flush,
         };
         let waiting = std::mem::take(&mut *queue.lock());
+        let mut hangs = false;
         for batch in waiting.chunks(BATCH) {
-            let failed = send(&*exporter, batch).await;
+            // Whoever didn't answer once isn't waited for again and again: a flush comes to its end.
+            let failed = match hangs {
+                true => batch.len(),
+                false => send(&*exporter, batch, &mut hangs).await,
+            };
             queue.exported.fetch_add((batch.len() - failed) as u64, Ordering::Relaxed);
             queue.failed.fetch_add(failed as u64, Ordering::Relaxed);
             if is_well && failed > 0 {
@@ -159,8 +164,10 @@ async fn empty(
 }
 
 /// How many of a batch the collector doesn't have.
-async fn send(exporter: &dyn Export, batch: &[Span]) -> usize {
-    match tokio::time::timeout(PATIENCE, exporter.send(batch)).await {
+async fn send(exporter: &dyn Export, batch: &[Span], hangs: &mut bool) -> usize {
+    let taken = tokio::time::timeout(PATIENCE, exporter.send(batch)).await;
+    *hangs = taken.is_err();
+    match taken {
         Ok(Taken::All) => 0,
         Ok(Taken::Without(spans)) => spans.min(batch.len()),
         Err(_) => batch.len(),

@@ -13,9 +13,11 @@ use tokio::{
 /// How often the store is asked.
 const EVERY: Duration = Duration::from_secs(15);
 
-/// The latest answers; `None`: the store hasn't answered yet, or not the last time.
+/// The latest answers; `None`: the store hasn't answered yet. What it said last stands while it is away.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Sample {
+    /// Whether it answered the last time.
+    pub(crate) is_there: Option<bool>,
     pub(crate) in_doubt: Option<u64>,
     pub(crate) outbox: Option<Backlog>,
 }
@@ -53,8 +55,11 @@ impl Sampler {
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             loop {
                 ticks.tick().await;
-                let sample = Sample { in_doubt: in_doubt(&engine).await, outbox: backlog(&engine).await };
-                *into.lock().unwrap_or_else(PoisonError::into_inner) = sample;
+                let (in_doubt, outbox) = (in_doubt(&engine).await, backlog(&engine).await);
+                let is_there = Some(in_doubt.is_some() && outbox.is_some());
+                let mut sample = into.lock().unwrap_or_else(PoisonError::into_inner);
+                let (in_doubt, outbox) = (in_doubt.or(sample.in_doubt), outbox.or(sample.outbox));
+                *sample = Sample { is_there, in_doubt, outbox };
             }
         });
         Self { samples, task }

@@ -55,6 +55,7 @@ impl fmt::Display for Name<'_> {
             What::Run { .. } => write!(f, "run {}", self.0.graph),
             What::Step { .. } => f.write_str("step"),
             What::Attempt { node, .. } => write!(f, "node {node}"),
+            What::Call { child: Some(_), .. } => f.write_str("child"),
             What::Call { name, kind, command, .. } => write!(f, "{} {name}", word(*kind, *command)),
             _ => f.write_str("hapax"),
         }

@@ -229,7 +229,8 @@ impl Telemetry {
         }
     }
 
-    /// Exports what is queued, and ends. Shut the engine down first, so that its last spans are among them.
+    /// Exports what is queued, and ends. Shut the engine down first, so that its last spans are among them. A collector that
+    /// doesn't answer holds it up for ten seconds at the most.
     pub async fn shutdown(self) {
         self.flush().await;
     }

@@ -69,10 +69,11 @@ fn title(session: &Session<'_>) -> Title {
 
 /// An address as others may read it over one's shoulder: without the password, and without what follows a `?`.
 fn without_password(url: &str) -> String {
-    let url = url.split('?').next().unwrap_or(url);
-    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
-    let Some((user, place)) = rest.rsplit_once('@') else { return url.to_owned() };
-    format!("{scheme}://{}@{place}", user.split(':').next().unwrap_or(user))
+    let before = |text: &str, ends: &[char]| text.split(ends).next().unwrap_or(text).to_owned();
+    let Some((scheme, rest)) = url.split_once("://") else { return before(url, &['?']) };
+    // A password may hold any character, so it ends at the last `@`.
+    let Some((user, place)) = rest.rsplit_once('@') else { return before(url, &['?']) };
+    format!("{scheme}://{}@{}", before(user, &[':', '?']), before(place, &['?']))
 }
 
 /// From a tenth of a second to a day.
@@ -111,6 +112,8 @@ mod tests {
     fn a_password_is_never_shown() {
         for (url, shown) in [
             ("postgres://ada:s3c@ret@db/orders?sslpassword=x", "postgres://ada@db/orders"),
+            ("postgres://me:s3c?r3t@db/orders", "postgres://me@db/orders"),
+            ("postgres://db/orders?user=me@home:x", "postgres://db/orders@home:x"),
             ("mysql://db/orders", "mysql://db/orders"),
             ("sqlite:orders.db", "sqlite:orders.db"),
         ] {

@@ -56,7 +56,7 @@ impl Worker {
             return Err(no_graphs(session));
         }
         #[cfg(feature = "telemetry")]
-        let telemetry = self.telemetry.start(session).await?;
+        let (telemetry, _logs) = self.telemetry.start(session).await?;
         let mut events = session.engine.events();
         let crew = Crew::new(session.engine.clone()).drain_within(self.drain);
         let name = crew.name().to_owned();
@@ -77,6 +77,13 @@ impl Worker {
                 failed = tell(session, &mut events) => told_well = failed,
             }
         });
+        let work = async {
+            let report = work.await;
+            // What a collector doesn't take in that time is lost.
+            #[cfg(feature = "telemetry")]
+            let _ = tokio::time::timeout(self.drain, telemetry.shutdown()).await;
+            report
+        };
         let report = tokio::select! {
             report = work => report,
             () = asked_twice => {
@@ -84,8 +91,6 @@ impl Worker {
                 return Err(at_once());
             }
         };
-        #[cfg(feature = "telemetry")]
-        telemetry.shutdown().await;
         told_well?;
         while let Ok(event) = events.try_recv() {
             tell_one(session, &event)?;

@@ -274,15 +274,17 @@ fn draw_runs(frame: &mut Frame<'_>, area: Rect, view: &View) {
     }
     // The worker is the first to be left out: the pane above has it.
     let owner = if area.width >= 110 { 30 } else { 0 };
-    let graph = area.width / 6;
-    let rest = usize::from(area.width.saturating_sub(2 + 10 + 7 + 8 + 8 + 6 + graph + owner));
+    // Then the graph, the rate and the age: which run it is stays to the last.
+    let graph = if area.width >= 60 { area.width / 6 } else { 0 };
+    let (rate, changed) = (if area.width >= 70 { 8 } else { 0 }, if area.width >= 50 { 8 } else { 0 });
+    let rest = usize::from(area.width.saturating_sub(2 + 10 + 7 + rate + changed + 6 + graph + owner));
     let widths = [
         Constraint::Length(rest as u16),
         Constraint::Length(graph),
         Constraint::Length(10),
         Constraint::Length(7),
-        Constraint::Length(8),
-        Constraint::Length(8),
+        Constraint::Length(rate),
+        Constraint::Length(changed),
         Constraint::Length(owner),
     ];
     let columns = Columns { run: rest, graph: graph.into(), owner: owner.into() };

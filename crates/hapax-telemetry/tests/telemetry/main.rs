@@ -4,6 +4,7 @@ mod collector;
 mod crash;
 mod logs;
 mod numbers;
+mod strange;
 mod traces;
 
 use hapax::prelude::*;

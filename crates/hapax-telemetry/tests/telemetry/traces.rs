@@ -144,7 +144,7 @@ async fn a_child_is_linked_to_the_call_that_started_it_and_back() {
     flow.start("order-42", Order::default()).await.unwrap().wait().await.unwrap();
     engine.shutdown(Duration::from_secs(5)).await;
     telemetry.shutdown().await;
-    let (child, calls) = (&collector.named("run parts")[0], collector.named("child hapax.child"));
+    let (child, calls) = (&collector.named("run parts")[0], collector.named("child"));
     assert_eq!(calls.len(), 1, "from its begin to its end, whatever parked it");
     assert_eq!(child.links(), [("parent".to_owned(), calls[0].span.span_id.clone())]);
     assert_eq!(calls[0].links(), [("child".to_owned(), child.span.span_id.clone())]);
