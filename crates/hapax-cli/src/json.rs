@@ -2,7 +2,7 @@
 //!
 //! Invariant: numbers and strings are shown as they are stored; nothing passes through a float.
 
-use hapax_core::state::Field;
+use hapax_core::{checkpoint::Checkpoint, state::Field};
 use serde_json::value::RawValue;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -53,6 +53,11 @@ pub(crate) fn indented(json: &str) -> String {
 fn new_line(text: &mut String, depth: usize) {
     text.push('\n');
     text.extend(std::iter::repeat_n("  ", depth));
+}
+
+/// A checkpoint's state, its secret fields hidden.
+pub(crate) fn state_of(checkpoint: &Checkpoint, fields: &[Field]) -> String {
+    redacted(&String::from_utf8_lossy(&checkpoint.state), fields, |field| field.json)
 }
 
 /// Hides the values of secret fields of a state or delta; `name` tells what a field is called there.

@@ -40,6 +40,7 @@ mod commands;
 mod demo;
 mod drawing;
 mod failure;
+mod history;
 mod json;
 mod output;
 mod session;
@@ -53,6 +54,7 @@ mod top;
 mod transactions;
 mod usage;
 mod view;
+mod words;
 
 use args::Cli;
 use commands::Command;

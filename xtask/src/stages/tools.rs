@@ -23,6 +23,8 @@ const DEBIAN: &[(&str, &str)] = &[
     ("setpriv", "util-linux"),
     // Reads metrics as their scraper does.
     ("promtool", "prometheus"),
+    // Looks at pages as people do.
+    ("chromium", "chromium"),
 ];
 
 /// The subcommands of cargo that come as components of the toolchain.

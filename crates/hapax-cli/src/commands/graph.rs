@@ -54,7 +54,7 @@ enum Format {
 impl Graph {
     pub(super) async fn run(self, session: &Session<'_>) -> Result<(), Failure> {
         let drawing = match &self.run {
-            Some(run) => self.of_run(run, session).await?,
+            Some(run) => path(session, &session.record(run).await?, self.steps).await?,
             None => Drawing::of(&self.registered(session)?),
         };
         session.out.answer(&drawing, || match self.format {
@@ -80,53 +80,53 @@ impl Graph {
             }
         }
     }
+}
 
-    async fn of_run(&self, run: &str, session: &Session<'_>) -> Result<Drawing, Failure> {
-        let record = session.record(run).await?;
-        let shape = session.graph(&record.graph).filter(|graph| graph.fingerprint == record.fingerprint);
-        let mut trace = Trace::default();
-        if shape.is_none() {
-            tell_ends(&mut trace, &record, session).await?;
-        }
-        self.follow(&mut trace, &record, session).await?;
-        let mut drawing = match &shape {
-            Some(shape) => Drawing::of(shape),
-            None => Drawing::empty(&record.graph),
-        };
-        let failed = view::failure(&record.status).and_then(|failure| failure.node.as_ref());
-        let failed = failed.map(|failure| failure.node.as_str());
-        drawing.draw_path(&trace, shape.as_ref(), failed, record.status.is_final());
-        drawing.title = format!("{}: {}", record.graph, view::standing(&record));
-        Ok(drawing)
+/// The path of a run through its graph, as far as its latest steps show it.
+pub(super) async fn path(session: &Session<'_>, record: &RunRecord, steps: u64) -> Result<Drawing, Failure> {
+    let shape = session.graph(&record.graph).filter(|graph| graph.fingerprint == record.fingerprint);
+    let mut trace = Trace::default();
+    if shape.is_none() {
+        tell_ends(&mut trace, record, session).await?;
     }
+    follow(&mut trace, record, steps, session).await?;
+    let mut drawing = match &shape {
+        Some(shape) => Drawing::of(shape),
+        None => Drawing::empty(&record.graph),
+    };
+    let failed = view::failure(&record.status).and_then(|failure| failure.node.as_ref());
+    let failed = failed.map(|failure| failure.node.as_str());
+    drawing.draw_path(&trace, shape.as_ref(), failed, record.status.is_final());
+    drawing.title = format!("{}: {}", record.graph, view::standing(record));
+    Ok(drawing)
+}
 
-    async fn follow(
-        &self,
-        trace: &mut Trace,
-        record: &RunRecord,
-        session: &Session<'_>,
-    ) -> Result<(), Failure> {
-        let store = session.engine.store();
-        let oldest = *session.steps(record).await?.start();
-        let first = (record.step + 1).saturating_sub(self.steps).max(oldest);
-        if first > oldest {
-            session.out.remark(&format!("--steps {} is reached: older ones are not drawn", self.steps));
-        }
-        let progress = session.out.progress(Some(record.step + 1 - first), "steps");
-        for step in first..=record.step {
-            progress.inc(1);
-            let checkpoint = session.checkpoint(record, step).await?;
-            trace.begin_step();
-            trace.add(&checkpoint.frontier);
-            for page in 1..checkpoint.frontier_len.div_ceil(FRONTIER_PAGE) {
-                let page = u32::try_from(page).unwrap_or(u32::MAX);
-                trace.add(&store.frontier_page(record.key.clone(), step, page).await?);
-            }
-            trace.end_step(&checkpoint);
-        }
-        progress.finish_and_clear();
-        Ok(())
+async fn follow(
+    trace: &mut Trace,
+    record: &RunRecord,
+    steps: u64,
+    session: &Session<'_>,
+) -> Result<(), Failure> {
+    let store = session.engine.store();
+    let oldest = *session.steps(record).await?.start();
+    let first = (record.step + 1).saturating_sub(steps).max(oldest);
+    if first > oldest {
+        session.out.remark(&format!("--steps {steps} is reached: older ones are not drawn"));
     }
+    let progress = session.out.progress(Some(record.step + 1 - first), "steps");
+    for step in first..=record.step {
+        progress.inc(1);
+        let checkpoint = session.checkpoint(record, step).await?;
+        trace.begin_step();
+        trace.add(&checkpoint.frontier);
+        for page in 1..checkpoint.frontier_len.div_ceil(FRONTIER_PAGE) {
+            let page = u32::try_from(page).unwrap_or(u32::MAX);
+            trace.add(&store.frontier_page(record.key.clone(), step, page).await?);
+        }
+        trace.end_step(&checkpoint);
+    }
+    progress.finish_and_clear();
+    Ok(())
 }
 
 /// How items of larger steps ended is in the journal.

@@ -10,6 +10,7 @@ pub(crate) mod doctor;
 mod fork;
 mod gc;
 mod graph;
+mod history;
 mod inbox;
 mod key;
 mod ledger;
@@ -58,6 +59,7 @@ pub(crate) enum Online {
     Show(show::Show),
     Tail(tail::Tail),
     Graph(graph::Graph),
+    History(history::History),
     Resume(resume::Resume),
     Retry(retry::Retry),
     Cancel(cancel::Cancel),
@@ -113,6 +115,7 @@ impl Online {
             Online::Show(command) => command.run(session).await,
             Online::Tail(command) => command.run(session).await,
             Online::Graph(command) => command.run(session).await,
+            Online::History(command) => command.run(session).await,
             Online::Resume(command) => command.run(session).await,
             Online::Retry(command) => command.run(session).await,
             Online::Cancel(command) => command.run(session).await,

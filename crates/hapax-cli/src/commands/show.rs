@@ -5,21 +5,21 @@
 
 use crate::{
     failure::Failure,
-    json::{Change, changes, indented, raw, redacted},
+    json::{Change, changes, indented, raw, state_of},
     output::{BAD, FAINT, GOOD, STRONG, clean},
     session::Session,
     table::{Cell, Table, cut},
-    view::{RunView, ago, counted, failure, standing, style, tags, time},
+    view::{RunView, ago, failure, standing, style, tags, time},
+    words::{told, without_secrets},
 };
 use clap::Args;
 use hapax_core::{
     checkpoint::Checkpoint,
     error::code,
-    journal::{Done, EffectOutcome, Entry, JournalRow, TxSaid},
+    journal::{Entry, JournalRow},
     key::{Digest, StepKey},
     order::{OrderKey, PathHash},
     state::Field,
-    stream::CallAt,
 };
 use hapax_store::{RunRecord, clock::now_us};
 use serde::Serialize;
@@ -145,10 +145,6 @@ async fn load(session: &Session<'_>, record: &RunRecord, step: u64) -> Result<Ch
     Err(Failure::coded(code::RUN_NOT_FOUND, message).cured_by("ask for one of its steps"))
 }
 
-fn state_of(checkpoint: &Checkpoint, fields: &[Field]) -> String {
-    redacted(&String::from_utf8_lossy(&checkpoint.state), fields, |field| field.json)
-}
-
 fn checkpoint_view(checkpoint: &Checkpoint, state: &str) -> CheckpointView {
     let items = checkpoint.frontier.iter().map(|item| ItemView {
         node: item.node.to_string(),
@@ -172,14 +168,12 @@ fn checkpoint_view(checkpoint: &Checkpoint, state: &str) -> CheckpointView {
 
 /// A row with the secret fields of its delta hidden.
 fn row_view(row: JournalRow, fields: &[Field]) -> RowView {
-    let mut entry = row.entry;
-    if let Entry::ItemDone { done: Done::Ok { delta, .. } } = &mut entry {
-        let hidden = redacted(delta.as_str(), fields, |field| field.name);
-        if let Ok(hidden) = hapax_core::json::Json::from_text(&hidden) {
-            *delta = hidden;
-        }
+    RowView {
+        seq: row.seq,
+        step: row.step,
+        path_hash: row.path_hash,
+        entry: without_secrets(row.entry, fields),
     }
-    RowView { seq: row.seq, step: row.step, path_hash: row.path_hash, entry }
 }
 
 /// The answer as a person reads it.
@@ -303,83 +297,6 @@ impl Page<'_> {
     }
 }
 
-/// A call: its lane, unless that is the item's own, and its number there.
-fn call(scope: &str, index: u32) -> String {
-    if scope.is_empty() { format!("call {index}") } else { format!("call {scope}/{index}") }
-}
-
-/// A journal entry in words.
-fn told(entry: &Entry) -> String {
-    match entry {
-        Entry::AttemptFailed { failure, .. } => {
-            format!("attempt {} failed: {}", failure.attempt, failure.message)
-        }
-        Entry::Intent(intent) => {
-            format!("{} {} {}", call(&intent.scope, intent.index), intent.name, intent.key)
-        }
-        Entry::Result { scope, index, outcome: EffectOutcome::Ok { response }, .. } => {
-            format!("{} answered {}", call(scope, *index), response.as_str())
-        }
-        Entry::Result { scope, index, outcome: EffectOutcome::Err { code, message, .. }, .. } => {
-            format!("{} failed: {code} {message}", call(scope, *index))
-        }
-        Entry::ItemDone { done: Done::Ok { delta, .. } } => format!("done, wrote {}", delta.as_str()),
-        Entry::ItemDone { done: Done::Failed { failure } } => format!("given up: {}", failure.message),
-        Entry::Seen(seen) => match &seen.outcome {
-            EffectOutcome::Ok { response } => {
-                format!("{} {} saw {}", call(&seen.scope, seen.index), seen.name, response.as_str())
-            }
-            EffectOutcome::Err { code, message, .. } => {
-                format!("{} {} failed: {code} {message}", call(&seen.scope, seen.index), seen.name)
-            }
-        },
-        Entry::Question(question) => {
-            format!("{} asks {}: {}", call(&question.scope, question.index), question.name, question.text)
-        }
-        Entry::Awaits(awaits) => format!("{} {} waits", call(&awaits.scope, awaits.index), awaits.name),
-        Entry::Transaction(note) => format!("{} {}", call(&note.scope, note.index), said(&note.said)),
-        Entry::Timer(timer) => {
-            format!("{} sleeps until {}", call(&timer.scope, timer.index), time(timer.due_us))
-        }
-        Entry::Drew(drew) if drew.scope.is_empty() => {
-            format!("drew {}", counted(drew.draws, "random number"))
-        }
-        Entry::Drew(drew) => format!("drew {} in {}", counted(drew.draws, "random number"), drew.scope),
-        Entry::Took { letter } => format!("took letter {letter}"),
-        Entry::Retried => "an operator asked for fresh attempts".into(),
-        Entry::Chunk(chunk) => format!("{} {}", streamed(chunk.call.as_ref()), chunk.payload.as_str()),
-        Entry::Streams(streams) => {
-            let begins = format!(
-                "attempt {} (epoch {}) {}",
-                streams.attempt,
-                streams.epoch,
-                streamed(streams.call.as_ref())
-            );
-            match streams.instead_of {
-                Some(old) => format!("{begins} instead of attempt {} (epoch {})", old.attempt, old.epoch),
-                None => begins,
-            }
-        }
-        other => format!("{other:?}"),
-    }
-}
-
-/// What is said of a transaction.
-fn said(said: &TxSaid) -> String {
-    match said {
-        TxSaid::Begins { database, strategy } => format!("begins in {database}, by {strategy}"),
-        TxSaid::PreCommit { witness, .. } => format!("is about to be committed as {}", witness.as_str()),
-        TxSaid::Away { why } => format!("waits for its database: {why}"),
-        TxSaid::Doubt { why } => format!("is in doubt: {why}"),
-        other => format!("{other:?}"),
-    }
-}
-
-/// Who streams.
-fn streamed(call: Option<&CallAt>) -> String {
-    call.map_or("streams".into(), |at| format!("streams in call {at}"))
-}
-
 fn short(digest: &Digest) -> String {
     digest.to_string().chars().take(12).collect()
 }
@@ -388,22 +305,4 @@ fn short(digest: &Digest) -> String {
 fn printable(json: &str) -> String {
     let escape = |c: char| if c.is_control() { format!("\\u{:04x}", u32::from(c)) } else { c.to_string() };
     json.chars().map(escape).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_call_is_told_with_its_lane() {
-        let result = |scope: &str| Entry::Result {
-            scope: scope.into(),
-            index: 0,
-            attempt: 1,
-            outcome: EffectOutcome::Ok { response: hapax_core::json::Json::null() },
-            at_us: 0,
-        };
-        assert_eq!(told(&result("")), "call 0 answered null");
-        assert_eq!(told(&result("left")), "call left/0 answered null");
-    }
 }

@@ -179,7 +179,7 @@ fn around(from: Place, to: Place, at: usize) -> (String, f64, f64) {
     (path, side, f64::midpoint(y, back))
 }
 
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     let escape = |c: char| match c {
         '&' => "&amp;".to_owned(),
         '<' => "&lt;".to_owned(),

@@ -5,6 +5,7 @@ mod common;
 mod damage;
 mod demo;
 mod embedded;
+mod history;
 mod keys;
 mod letters;
 mod outbox;

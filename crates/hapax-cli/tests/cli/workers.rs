@@ -48,13 +48,20 @@ async fn a_worker_shows_its_metrics_and_logs_when_it_is_told_to() {
     let shop = Shop::open().await;
     shop.engine.shutdown(Duration::from_secs(5)).await;
     let orders = shop.reopened().await;
-    let error = tool_on(&shop, "worker --metrics nowhere").fails(1);
+    let error = tool_on(&shop, "worker --metrics nowhere").fails(2);
     assert!(error.contains("error[HX0141]: telemetry can't be set up"), "{error}");
     orders.submit("order-1", Order { sku: "anvil".into(), cents: 4200, ..Order::default() }).await.unwrap();
     let args = "worker --metrics 127.0.0.1:0 --otlp http://127.0.0.1:1 --log-format json";
     let mut worker = Worker::start(&shop.url(), args);
     worker.until("left     order-1  succeeded");
     assert_eq!(worker.stop(), 0, "a collector that is away stops nobody");
+    // Connections to it are made, and nothing is ever read.
+    let hanging = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    orders.submit("order-2", Order { sku: "anvil".into(), cents: 4200, ..Order::default() }).await.unwrap();
+    let collector = format!("http://{}/v1/traces", hanging.local_addr().unwrap());
+    let mut worker = Worker::start(&shop.url(), &format!("worker --drain 1s --otlp {collector}"));
+    worker.until("left     order-2  succeeded");
+    assert_eq!(worker.stop(), 0, "one that hangs is given the time to drain");
 }
 
 #[tokio::test]

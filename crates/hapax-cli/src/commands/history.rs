@@ -1,0 +1,97 @@
+//! `hapax history`: what a run did, on the screen or as a page to send to a colleague.
+
+use super::graph;
+use crate::{
+    drawing::svg,
+    failure::Failure,
+    history::{Account, html, text},
+    output::clean,
+    session::Session,
+    view::counted,
+};
+use clap::Args;
+use hapax_store::RunRecord;
+use serde::Serialize;
+use std::{
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
+
+const AFTER_HELP: &str = "\
+The page is one file that needs nothing else: the graph with the run's path, when each call began and how long it took, what each \
+step changed of the state, and what was sent and answered. It holds no program, and a browser fetches nothing for it.
+
+The values of secret fields are hidden by a program that registered the graph; the stock `hapax` doesn't know which they are.
+
+Examples:
+  hapax history order-42
+  hapax history order-42 --html order-42.html
+  hapax history order-42 --json | jq '.steps[].calls[] | select(.ended_us == null)'";
+
+/// Show what a run did, step by step, or write it into an HTML file
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct History {
+    /// The run
+    run: String,
+    /// Write a page into this file instead; it replaces the one before
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// How many of the run's latest steps
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    steps: u64,
+}
+
+#[derive(Serialize)]
+struct Written<'a> {
+    run: &'a str,
+    file: &'a Path,
+    steps: u64,
+    bytes: u64,
+}
+
+impl History {
+    pub(super) async fn run(self, session: &Session<'_>) -> Result<(), Failure> {
+        let record = session.record(&self.run).await?;
+        let account = Account::read(session, &record, self.steps).await?;
+        match &self.html {
+            None => session.out.answer(&account, || text::render(session.out, &account)),
+            Some(file) => self.write(session, &record, &account, file).await,
+        }
+    }
+
+    async fn write(
+        &self,
+        session: &Session<'_>,
+        record: &RunRecord,
+        account: &Account<'_>,
+        file: &Path,
+    ) -> Result<(), Failure> {
+        let drawing = graph::path(session, record, self.steps).await?;
+        let page = html::render(account, &svg::render(&drawing));
+        put(file, page.as_bytes()).map_err(|error| unwritten(file, &error))?;
+        let (steps, bytes) = (account.steps.len() as u64, page.len() as u64);
+        session.out.answer(&Written { run: &self.run, file, steps, bytes }, || {
+            format!("{}  {}\n", clean(&file.to_string_lossy()), counted(steps, "step"))
+        })
+    }
+}
+
+/// Whole, or not at all.
+fn put(file: &Path, page: &[u8]) -> io::Result<()> {
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut made = tempfile::Builder::new().permissions(readable()).tempfile_in(folder)?;
+    made.write_all(page)?;
+    made.persist(file).map(drop).map_err(|error| error.error)
+}
+
+/// As for any file that somebody makes: what the process's mask leaves of it.
+fn readable() -> std::fs::Permissions {
+    std::os::unix::fs::PermissionsExt::from_mode(0o666)
+}
+
+fn unwritten(file: &Path, error: &io::Error) -> Failure {
+    Failure::usage(format!("`{}` can't be written: {error}", file.to_string_lossy()))
+        .cured_by("name a file in a folder that is there and that you may write to")
+}

@@ -1,0 +1,83 @@
+//! What a run did, on the screen and in a browser.
+
+use crate::common::Shop;
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+/// A name that would be a program, if a page took it for more than text.
+const HOSTILE: &str = "<script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">";
+
+/// Chromium, with a profile of its own.
+fn browser(profile: &Path) -> Command {
+    let mut command = Command::new("chromium");
+    command.args([
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--no-first-run",
+    ]);
+    command.arg(format!("--user-data-dir={}", profile.display())).stderr(Stdio::null());
+    command
+}
+
+#[tokio::test]
+async fn a_history_tells_steps_calls_and_changes() {
+    let shop = Shop::with_history().await;
+    let told = shop.hapax(&["history", "order-1"]).ok();
+    assert!(told.starts_with("order-1  orders  succeeded"), "{told}");
+    let account = shop.hapax(&["history", "order-1", "--json"]).json();
+    let steps = account["steps"].as_array().unwrap();
+    assert_eq!(account["step"].as_u64().unwrap() as usize, steps.len());
+    assert!(steps.iter().all(|step| step["committed"] == true && step["items"] != 0), "{account}");
+    assert!(steps.iter().any(|step| !step["changes"].as_array().unwrap().is_empty()), "{account}");
+    for step in steps {
+        assert!(told.contains(step["nodes"][0].as_str().unwrap()), "{told}");
+    }
+    let latest = shop.hapax(&["history", "order-1", "--steps", "1", "--json"]).json();
+    assert_eq!(
+        (latest["untold"].as_u64(), latest["steps"].as_array().unwrap().len()),
+        (account["step"].as_u64(), 0)
+    );
+    let failed = shop.hapax(&["history", "order-2"]).ok();
+    assert!(failed.contains("not committed"), "{failed}");
+    shop.hapax(&["history", "nope"]).fails(1);
+}
+
+#[tokio::test]
+async fn a_page_shows_a_run_in_a_browser_and_is_text_whatever_the_run_holds() {
+    let shop = Shop::open().await;
+    shop.finish(HOSTILE, HOSTILE).await;
+    let folder = tempfile::tempdir().unwrap();
+    let (page, picture) = (folder.path().join("run.html"), folder.path().join("run.png"));
+    let written = shop.hapax(&["history", HOSTILE, "--html", page.to_str().unwrap()]).ok();
+    assert!(written.contains("run.html"), "{written}");
+    let address = format!("file://{}", page.display());
+    let dumped =
+        browser(folder.path()).args(["--dump-dom", &address]).output().expect("chromium is installed");
+    let seen = String::from_utf8(dumped.stdout).unwrap();
+    let title = seen.split("<title>").nth(1).and_then(|rest| rest.split("</title>").next()).unwrap();
+    assert!(title.starts_with("&lt;script&gt;document.title="), "{title}");
+    assert!(!seen.contains("<script") && !seen.contains("<img"), "the run's own text is no markup");
+    for part in ["id=\"graph\"", "id=\"steps\"", "id=\"state\"", "<svg", "<details", "class=\"change plus\""]
+    {
+        assert!(seen.contains(part), "{part}: {seen}");
+    }
+    let shot = format!("--screenshot={}", picture.display());
+    browser(folder.path()).args([&shot, "--window-size=1200,1600", &address]).output().unwrap();
+    let bytes = fs::read(picture).unwrap();
+    assert!(bytes.starts_with(b"\x89PNG") && bytes.len() > 20_000, "it isn't blank: {} bytes", bytes.len());
+}
+
+#[tokio::test]
+async fn a_page_that_cannot_be_written_leaves_what_was_there() {
+    let shop = Shop::with_history().await;
+    let folder = tempfile::tempdir().unwrap();
+    let nowhere = folder.path().join("nowhere/run.html");
+    let error = shop.hapax(&["history", "order-1", "--html", nowhere.to_str().unwrap()]).fails(2);
+    assert!(error.contains("can't be written") && error.contains("cure: name a file in a folder"), "{error}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
