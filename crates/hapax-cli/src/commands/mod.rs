@@ -160,6 +160,7 @@ impl Online {
             | Online::Show(_)
             | Online::Tail(_)
             | Online::Graph(_)
+            | Online::History(_)
             | Online::Replay(_)
             | Online::Inbox(_)
             | Online::Transactions(_)
