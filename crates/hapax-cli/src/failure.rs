@@ -402,6 +402,7 @@ fn cure_of_agents(code: Code) -> &'static str {
 fn cure_beside(code: Code) -> &'static str {
     match code {
         code::WATCHED => "start telemetry once for each engine",
+        code::GRAPH_DESCRIPTION => "mend the description where the message points",
         code::TELEMETRY => "correct the address or the ratio that it names, or free the port",
         code::INBOX_NAME => "use 1 to 255 bytes without control characters for consumers and message ids",
         code::INBOX_NOT_DURABLE => {

@@ -235,6 +235,8 @@ pub mod code {
         INBOX_NOT_DURABLE = "HX0151";
         /// The database of a message's effect has no inbox.
         INBOX_NOT_THERE = "HX0152";
+        /// A value doesn't describe a graph.
+        GRAPH_DESCRIPTION = "HX0166";
     }
 }
 

@@ -19,6 +19,7 @@ pub mod canonical;
 pub mod checkpoint;
 pub mod commit;
 pub mod crdt;
+pub mod dynamic;
 pub mod error;
 pub mod failure;
 pub mod frontier;

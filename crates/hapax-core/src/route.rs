@@ -69,6 +69,18 @@ pub struct Branch {
     pub(crate) input: Result<Json, CanonicalError>,
 }
 
+impl Branch {
+    /// A branch to a node whose name is only known now.
+    ///
+    /// ```
+    /// use hapax_core::route::{Branch, Route};
+    /// assert!(Route::Fork(vec![Branch::to("tax", &4200)]).settle().is_ok());
+    /// ```
+    pub fn to<I: Serialize + ?Sized>(node: impl Into<String>, input: &I) -> Self {
+        Branch { to: node.into(), input: Json::of(input) }
+    }
+}
+
 /// Where a finished node leads.
 ///
 /// ```

@@ -33,6 +33,9 @@ pub enum Error {
     /// The graph doesn't hold together.
     #[error(transparent)]
     Graph(#[from] GraphError),
+    /// A graph is described by a value that describes none.
+    #[error("the description of a graph can't be used: {0}")]
+    Description(String),
     /// A name is no name.
     #[error(transparent)]
     Id(#[from] InvalidId),
@@ -199,6 +202,7 @@ impl Coded for Error {
     fn code(&self) -> Code {
         match self {
             Error::Graph(e) => e.code(),
+            Error::Description(_) => code::GRAPH_DESCRIPTION,
             Error::Id(e) => e.code(),
             Error::State(e) | Error::Value { source: e, .. } => e.code(),
             Error::Shape(e) => e.code(),

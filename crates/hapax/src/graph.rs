@@ -174,6 +174,52 @@ impl<S: State, A: Send + Sync + 'static> Graph<S, A> {
         self
     }
 
+    /// Begins a graph whose names are known only now, by what follows.
+    pub(crate) fn described(name: &str, version: u32, start: &str) -> Self {
+        let (nodes, policies) = (HashMap::new(), HashMap::new());
+        Self { shape: GraphBuilder::new(name, version, start), nodes, policies, compatible: vec![] }
+    }
+
+    pub(crate) fn add(&mut self, name: &str, routes: bool, wants_input: bool, node: BoxNode<S, A>) {
+        self.reshape(|shape| shape.node(name, routes, wants_input));
+        self.nodes.insert(name.into(), node);
+    }
+
+    pub(crate) fn set_policy(&mut self, name: &str, policy: NodePolicy) {
+        self.policies.insert(name.into(), policy);
+    }
+
+    pub(crate) fn lead(&mut self, from: &str, to: &str) {
+        self.reshape(|shape| shape.edge(from, to));
+    }
+
+    pub(crate) fn lead_if(
+        &mut self,
+        from: &str,
+        to: &str,
+        label: &str,
+        when: impl Fn(&S) -> bool + Send + Sync + 'static,
+    ) {
+        self.reshape(|shape| shape.edge_if(from, to, label, Arc::new(when)));
+    }
+
+    pub(crate) fn gather(&mut self, from: Vec<String>, to: &str) {
+        self.reshape(|shape| shape.join(from, to));
+    }
+
+    pub(crate) fn may_end(&mut self, node: &str) {
+        self.reshape(|shape| shape.end(node));
+    }
+
+    pub(crate) fn handle(&mut self, node: &str, handler: &str) {
+        self.reshape(|shape| shape.on_error(node, handler));
+    }
+
+    fn reshape(&mut self, more: impl FnOnce(GraphBuilder<S>) -> GraphBuilder<S>) {
+        let shape = std::mem::replace(&mut self.shape, GraphBuilder::new("", 0, ""));
+        self.shape = more(shape);
+    }
+
     /// Checks the graph, as `register` does.
     pub fn check(self) -> Result<Digest, Error> {
         Ok(self.build()?.shape.fingerprint())

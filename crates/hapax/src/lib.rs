@@ -27,6 +27,7 @@ mod child;
 mod clock;
 mod context;
 mod drive;
+pub mod dynamic;
 mod effects;
 mod emit;
 mod engine;

@@ -26,7 +26,7 @@ The values of secret fields are hidden by a program that registered the graph; t
 Examples:
   hapax history order-42
   hapax history order-42 --html order-42.html
-  hapax history order-42 --json | jq '.steps[].calls[] | select(.ended_us == null)'";
+  hapax history order-42 --json | jq '.steps[].calls[].name'";
 
 /// Show what a run did, step by step, or write it into an HTML file
 #[derive(Debug, Args)]

@@ -52,6 +52,10 @@ const PROVOCATIONS: &[(Code, Provocation)] = provocations! {
     OWN_HANDLER => async { unsound(quiet().on_error(WORK, Node::new("work"))) },
     IMPURE => async { failed(two_answers()).await },
     UNSUPPORTED_VERSION => async { failed(graph(node!([] |ctx| { ctx.version("change", 2, 1).map(drop) }))).await },
+    GRAPH_DESCRIPTION => async {
+        let nothing = hapax::dynamic::Registry::<()>::new();
+        nothing.graph(&serde_json::json!({"name": "graph"})).err().unwrap().code()
+    },
     CANNOT_FORK => async {
         let engine = engine(Options::default());
         let flow = engine.register(quiet(), ()).await.unwrap();

@@ -12,6 +12,7 @@ mod contract;
 mod crdts;
 mod deadlocks;
 mod decisions;
+mod dynamic;
 mod effects;
 mod exactly_once;
 mod forks;

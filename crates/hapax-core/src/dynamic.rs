@@ -1,0 +1,528 @@
+//! State without a type: JSON whose fields are folded by reducers that are configured, not derived.
+//!
+//! Invariant: a delta names the reducer of each value that it writes. So what a step did is the same at every recovery and
+//! replay, also when the configuration has changed since, and a state of the same JSON has the same keys as one of a type.
+
+use crate::{
+    canonical::{self, CanonicalError},
+    crdt::{Crdt, CrdtMap, GCounter, GSet, Lww, Max, Min, OrSet, PnCounter},
+    state::{Claims, Delta, Field, State},
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::{Map, Number, Value};
+use std::{
+    cmp::Ordering,
+    collections::{BTreeMap, HashSet},
+    fmt,
+    sync::{Mutex, PoisonError},
+};
+
+/// A state that is an object of JSON.
+///
+/// ```
+/// use hapax_core::{dynamic::{Dynamic, Reduce}, state::State};
+/// use serde_json::json;
+/// let mut order = Dynamic::from(json!({"sku": "anvil", "log": []}));
+/// order.apply(Dynamic::delta().write("log", Reduce::Append, json!("paid"))?.write("tax", Reduce::Sum, json!(3))?);
+/// order.apply(Dynamic::delta().write("tax", Reduce::Sum, json!(4))?);
+/// assert_eq!(order.value(), json!({"sku": "anvil", "log": ["paid"], "tax": 7}));
+/// # Ok::<(), hapax_core::dynamic::Misfit>(())
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Dynamic(Map<String, Value>);
+
+/// What a node wrote: for each field, how, and what.
+///
+/// ```
+/// use hapax_core::{dynamic::{Dynamic, Reduce}, state::State};
+/// let delta = Dynamic::delta().write("tax", Reduce::Sum, serde_json::json!(3))?;
+/// assert_eq!(serde_json::to_string(&delta)?, r#"{"tax":{"sum":3}}"#);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct DynamicDelta(BTreeMap<String, Write>);
+
+/// One value, under the name of its reducer.
+#[derive(Debug, Clone, PartialEq)]
+struct Write(Reduce, Value);
+
+impl Serialize for Write {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map([(self.0.word(), &self.1)])
+    }
+}
+
+impl<'de> Deserialize<'de> for Write {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let written = BTreeMap::<String, Value>::deserialize(deserializer)?;
+        let mut written = written.into_iter();
+        let (Some((word, value)), None) = (written.next(), written.next()) else {
+            return Err(serde::de::Error::custom("a value is written by one reducer"));
+        };
+        let reduce = Reduce::named(&word)
+            .ok_or_else(|| serde::de::Error::custom(format!("`{word}` is no reducer")))?;
+        Ok(Self(reduce, value))
+    }
+}
+
+/// How a field takes what is written to it: the reducers of `#[derive(State)]`, by name.
+///
+/// ```
+/// use hapax_core::dynamic::Reduce;
+/// assert_eq!(Reduce::named("append"), Some(Reduce::Append));
+/// assert!(Reduce::ALL.iter().all(|reduce| Reduce::named(reduce.word()) == Some(*reduce)));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Reduce {
+    /// The last writer's value.
+    Last,
+    /// One element is pushed to a list.
+    Append,
+    /// Elements are pushed to a list.
+    Extend,
+    /// Numbers are added. Integers saturate.
+    Sum,
+    /// The smaller of two numbers or texts stays.
+    Min,
+    /// The larger of two numbers or texts stays.
+    Max,
+    /// A list without equal elements, sorted.
+    Union,
+    /// Entries of an object are inserted; equal keys conflict.
+    Merge,
+    /// [`GCounter`].
+    GCounter,
+    /// [`PnCounter`].
+    PnCounter,
+    /// [`Lww`] of any value.
+    Lww,
+    /// [`Max`](crate::crdt::Max) of any value.
+    MaxRegister,
+    /// [`Min`](crate::crdt::Min) of any value.
+    MinRegister,
+    /// [`GSet`] of any values.
+    GSet,
+    /// [`OrSet`] of any values.
+    OrSet,
+    /// [`CrdtMap`] of counters ([`PnCounter`]) by name.
+    Counters,
+}
+
+/// A value that its reducer can't take.
+///
+/// ```
+/// use hapax_core::{dynamic::{Dynamic, Reduce}, state::State};
+/// let misfit = Dynamic::delta().write("tax", Reduce::Sum, serde_json::json!("three")).unwrap_err();
+/// assert_eq!(misfit.to_string(), "the field `tax` takes numbers (its reducer is `sum`), not a text");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the field `{field}` takes {wants} (its reducer is `{}`), not {got}", reduce.word())]
+pub struct Misfit {
+    /// The field.
+    pub field: String,
+    /// Its reducer.
+    pub reduce: Reduce,
+    wants: &'static str,
+    got: &'static str,
+}
+
+/// Any value of JSON in an order: `null`, false and true, numbers, texts, lists, objects.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+struct Ordered(Value);
+
+impl Eq for Ordered {}
+
+impl PartialOrd for Ordered {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Ordered {
+    fn cmp(&self, other: &Self) -> Ordering {
+        compare(&self.0, &other.0)
+    }
+}
+
+/// The order of any two values: `null`, false, true, numbers, texts, lists, objects, and among their kind as they are.
+///
+/// ```
+/// use serde_json::json;
+/// assert!(hapax_core::dynamic::compare(&json!(9), &json!(10.5)).is_lt());
+/// assert!(hapax_core::dynamic::compare(&json!("9"), &json!("10")).is_gt());
+/// ```
+#[must_use]
+pub fn compare(one: &Value, other: &Value) -> Ordering {
+    match (one, other) {
+        (Value::Number(one), Value::Number(other)) => numbers(one, other),
+        (Value::String(one), Value::String(other)) => one.cmp(other),
+        (Value::Array(one), Value::Array(other)) => {
+            let first = one.iter().zip(other).map(|(one, other)| compare(one, other));
+            first.into_iter().find(|order| order.is_ne()).unwrap_or(one.len().cmp(&other.len()))
+        }
+        // Canonical JSON is the same text for equal objects.
+        (Value::Object(_), Value::Object(_)) => {
+            canonical::to_vec(one).ok().cmp(&canonical::to_vec(other).ok())
+        }
+        _ => rank(one).cmp(&rank(other)),
+    }
+}
+
+fn rank(value: &Value) -> u8 {
+    match value {
+        Value::Null => 0,
+        Value::Bool(false) => 1,
+        Value::Bool(true) => 2,
+        Value::Number(_) => 3,
+        Value::String(_) => 4,
+        Value::Array(_) => 5,
+        Value::Object(_) => 6,
+    }
+}
+
+fn whole(number: &Number) -> Option<i128> {
+    number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from))
+}
+
+fn numbers(one: &Number, other: &Number) -> Ordering {
+    match (whole(one), whole(other)) {
+        (Some(one), Some(other)) => one.cmp(&other),
+        _ => one.as_f64().unwrap_or(f64::NAN).total_cmp(&other.as_f64().unwrap_or(f64::NAN)),
+    }
+}
+
+/// Integers saturate, as they do in a typed state; a sum that is no number of JSON changes nothing.
+fn sum(one: &Number, other: &Number) -> Number {
+    if let (Some(a), Some(b)) = (whole(one), whole(other)) {
+        let sum = (a + b).clamp(i64::MIN.into(), u64::MAX.into());
+        return i64::try_from(sum)
+            .map(Number::from)
+            .unwrap_or_else(|_| Number::from(u64::try_from(sum).unwrap_or(u64::MAX)));
+    }
+    let sum = one.as_f64().zip(other.as_f64()).and_then(|(a, b)| Number::from_f64(a + b));
+    sum.unwrap_or_else(|| one.clone())
+}
+
+impl Reduce {
+    /// All of them.
+    pub const ALL: [Self; 16] = [
+        Self::Last,
+        Self::Append,
+        Self::Extend,
+        Self::Sum,
+        Self::Min,
+        Self::Max,
+        Self::Union,
+        Self::Merge,
+        Self::GCounter,
+        Self::PnCounter,
+        Self::Lww,
+        Self::MaxRegister,
+        Self::MinRegister,
+        Self::GSet,
+        Self::OrSet,
+        Self::Counters,
+    ];
+
+    /// As it is written in a configuration.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Last => "last",
+            Self::Append => "append",
+            Self::Extend => "extend",
+            Self::Sum => "sum",
+            Self::Min => "min",
+            Self::Max => "max",
+            Self::Union => "union",
+            Self::Merge => "merge",
+            Self::GCounter => "g_counter",
+            Self::PnCounter => "pn_counter",
+            Self::Lww => "lww",
+            Self::MaxRegister => "max_register",
+            Self::MinRegister => "min_register",
+            Self::GSet => "g_set",
+            Self::OrSet => "or_set",
+            Self::Counters => "counters",
+        }
+    }
+
+    /// The reducer of this name.
+    #[must_use]
+    pub fn named(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|reduce| reduce.word() == word)
+    }
+
+    /// Whether a field holds, or a node writes, what this reducer can fold; `is_there`: it is in the state already.
+    pub fn check(self, field: &str, value: &Value, is_there: bool) -> Result<(), Misfit> {
+        let wants = match self {
+            Self::Last => return Ok(()),
+            Self::Append if !is_there => return Ok(()),
+            Self::Append | Self::Extend | Self::Union if value.is_array() => return Ok(()),
+            Self::Append | Self::Extend | Self::Union => "lists",
+            Self::Sum if value.is_number() => return Ok(()),
+            Self::Sum => "numbers",
+            Self::Min | Self::Max if value.is_number() || value.is_string() => return Ok(()),
+            Self::Min | Self::Max => "numbers or texts",
+            Self::Merge if value.is_object() => return Ok(()),
+            Self::Merge => "objects",
+            crdt if crdt.merged(value.clone(), value.clone()).is_some() => return Ok(()),
+            _ => "what its CRDT is written as",
+        };
+        Err(Misfit { field: field.into(), reduce: self, wants, got: kind(value) })
+    }
+
+    /// Folds a value into the one that is there. Both were checked; what doesn't fit all the same changes nothing.
+    fn fold(self, there: Option<Value>, new: Value) -> Value {
+        let Some(there) = there else { return self.first(new) };
+        match (self, there, new) {
+            (Self::Last, _, new) => new,
+            (Self::Append, Value::Array(mut list), new) => {
+                list.push(new);
+                list.into()
+            }
+            (Self::Extend, Value::Array(mut list), Value::Array(new)) => {
+                list.extend(new);
+                list.into()
+            }
+            (Self::Union, Value::Array(mut list), Value::Array(new)) => {
+                list.extend(new);
+                union(list)
+            }
+            (Self::Sum, Value::Number(there), Value::Number(new)) => Value::Number(sum(&there, &new)),
+            (Self::Min, there, new) if compare(&new, &there).is_lt() => new,
+            (Self::Max, there, new) if compare(&new, &there).is_gt() => new,
+            (Self::Merge, Value::Object(mut there), Value::Object(new)) => {
+                there.extend(new);
+                there.into()
+            }
+            (_, there, new) => self.merged(there.clone(), new).unwrap_or(there),
+        }
+    }
+
+    /// What the first value makes of a field that isn't there.
+    fn first(self, new: Value) -> Value {
+        match (self, new) {
+            (Self::Append, new) => vec![new].into(),
+            (Self::Union, Value::Array(new)) => union(new),
+            (_, new) => new,
+        }
+    }
+
+    /// As the field's own CRDT merges; `None`: it is none, or one of the values isn't.
+    fn merged(self, there: Value, new: Value) -> Option<Value> {
+        match self {
+            Self::GCounter => merged::<GCounter>(there, new),
+            Self::PnCounter => merged::<PnCounter>(there, new),
+            Self::Lww => merged::<Lww<Ordered>>(there, new),
+            Self::MaxRegister => merged::<Max<Ordered>>(there, new),
+            Self::MinRegister => merged::<Min<Ordered>>(there, new),
+            Self::GSet => merged::<GSet<Ordered>>(there, new),
+            Self::OrSet => merged::<OrSet<Ordered>>(there, new),
+            Self::Counters => merged::<CrdtMap<String, PnCounter>>(there, new),
+            _ => None,
+        }
+    }
+}
+
+fn merged<T: Crdt + Serialize + DeserializeOwned>(there: Value, new: Value) -> Option<Value> {
+    let mut there: T = serde_json::from_value(there).ok()?;
+    there.merge(serde_json::from_value(new).ok()?);
+    serde_json::to_value(there).ok()
+}
+
+fn union(mut list: Vec<Value>) -> Value {
+    list.sort_by(compare);
+    list.dedup();
+    list.into()
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+impl Dynamic {
+    /// A field.
+    #[must_use]
+    pub fn get(&self, field: &str) -> Option<&Value> {
+        self.0.get(field)
+    }
+
+    /// All fields.
+    #[must_use]
+    pub fn fields_of(&self) -> &Map<String, Value> {
+        &self.0
+    }
+
+    /// The whole state as a value.
+    #[must_use]
+    pub fn value(&self) -> Value {
+        Value::Object(self.0.clone())
+    }
+}
+
+/// What isn't an object becomes one, with the value as its field `value`.
+impl From<Value> for Dynamic {
+    fn from(value: Value) -> Self {
+        match value {
+            Value::Object(fields) => Self(fields),
+            Value::Null => Self::default(),
+            value => Self(Map::from_iter([("value".to_owned(), value)])),
+        }
+    }
+}
+
+impl fmt::Display for Dynamic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.value())
+    }
+}
+
+impl State for Dynamic {
+    type Delta = DynamicDelta;
+
+    fn apply(&mut self, delta: DynamicDelta) {
+        for (field, Write(reduce, value)) in delta.0 {
+            let there = self.0.remove(&field);
+            self.0.insert(field, reduce.fold(there, value));
+        }
+    }
+
+    /// None is known beforehand.
+    fn fields() -> &'static [Field] {
+        &[]
+    }
+}
+
+impl DynamicDelta {
+    /// Writes a field once; a second write to it replaces the first.
+    pub fn write(mut self, field: &str, reduce: Reduce, value: Value) -> Result<Self, Misfit> {
+        reduce.check(field, &value, false)?;
+        self.0.insert(field.into(), Write(reduce, value));
+        Ok(self)
+    }
+}
+
+impl Delta for DynamicDelta {
+    type State = Dynamic;
+
+    fn claims(&self, claims: &mut Claims) -> Result<(), CanonicalError> {
+        for (field, Write(reduce, value)) in &self.0 {
+            match (reduce, value) {
+                (Reduce::Last, value) => claims.field(interned(field), value)?,
+                (Reduce::Merge, Value::Object(entries)) => claims.entries(interned(field), entries)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A name that lives for ever. There are as many as configurations name fields that may conflict.
+fn interned(name: &str) -> &'static str {
+    static NAMES: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
+    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    let names = names.get_or_insert_default();
+    match names.get(name) {
+        Some(known) => known,
+        None => {
+            let name: &'static str = Box::leak(name.into());
+            names.insert(name);
+            name
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::order::{OrderKey, PathHash};
+    use serde_json::json;
+
+    fn folded(reduce: Reduce, values: &[Value]) -> Value {
+        let mut state = Dynamic::default();
+        for value in values {
+            state.apply(Dynamic::delta().write("f", reduce, value.clone()).unwrap());
+        }
+        state.0.remove("f").unwrap()
+    }
+
+    #[test]
+    fn each_reducer_folds_as_its_typed_twin_does() {
+        for (reduce, values, expected) in [
+            (Reduce::Last, json!([1, "two"]), json!("two")),
+            (Reduce::Append, json!([1, [2]]), json!([1, [2]])),
+            (Reduce::Extend, json!([[1], [2, 3]]), json!([1, 2, 3])),
+            (Reduce::Sum, json!([3, -5]), json!(-2)),
+            (Reduce::Sum, json!([u64::MAX, 1]), json!(u64::MAX)),
+            (Reduce::Sum, json!([i64::MIN, -1]), json!(i64::MIN)),
+            (Reduce::Sum, json!([0.5, 1]), json!(1.5)),
+            (Reduce::Min, json!([10, 9, 9.5]), json!(9)),
+            (Reduce::Max, json!(["9", "10"]), json!("9")),
+            (Reduce::Union, json!([[10, 9], [9, "a", 10]]), json!([9, 10, "a"])),
+            (Reduce::Merge, json!([{"a": 1}, {"b": 2}]), json!({"a": 1, "b": 2})),
+            (Reduce::GCounter, json!([{"a": 1, "b": 2}, {"a": 3}]), json!({"a": 3, "b": 2})),
+            (Reduce::GSet, json!([[2], [1, 2]]), json!([1, 2])),
+        ] {
+            assert_eq!(folded(reduce, values.as_array().unwrap()), expected, "{}", reduce.word());
+        }
+    }
+
+    #[test]
+    fn what_a_reducer_cannot_take_is_refused_before_it_is_written() {
+        for (reduce, value) in [
+            (Reduce::Extend, json!(1)),
+            (Reduce::Union, json!({})),
+            (Reduce::Sum, json!("1")),
+            (Reduce::Max, json!(null)),
+            (Reduce::Merge, json!([])),
+            (Reduce::GCounter, json!({"a": "many"})),
+            (Reduce::OrSet, json!([1])),
+        ] {
+            let misfit = Dynamic::delta().write("f", reduce, value).unwrap_err();
+            assert!(misfit.to_string().contains(reduce.word()), "{misfit}");
+        }
+        assert!(Reduce::Append.check("f", &json!(1), true).is_err(), "the field itself is a list");
+    }
+
+    #[test]
+    fn two_writers_of_one_value_conflict_and_two_that_add_do_not() {
+        let writer = |n| (OrderKey(n), PathHash(n));
+        let one = |field: &str, reduce, value| Dynamic::delta().write(field, reduce, value).unwrap();
+        let mut claims = Claims::default();
+        assert_eq!(claims.check(writer(1), &one("sku", Reduce::Last, json!(1))).unwrap(), None);
+        assert_eq!(claims.check(writer(2), &one("sku", Reduce::Last, json!(1))).unwrap(), None);
+        let conflict = claims.check(writer(3), &one("sku", Reduce::Last, json!(2))).unwrap().unwrap();
+        assert_eq!((conflict.field, conflict.items), ("sku", [writer(1), writer(3)]));
+        assert_eq!(claims.check(writer(1), &one("tax", Reduce::Sum, json!(1))).unwrap(), None);
+        assert_eq!(claims.check(writer(2), &one("tax", Reduce::Sum, json!(2))).unwrap(), None);
+        let entries = |value| one("map", Reduce::Merge, json!({"key": value}));
+        assert_eq!(claims.check(writer(1), &entries(1)).unwrap(), None);
+        assert!(claims.check(writer(2), &entries(2)).unwrap().is_some());
+    }
+
+    #[test]
+    fn a_delta_is_read_back_as_it_was_written() {
+        let delta = Reduce::ALL.into_iter().filter_map(|reduce| {
+            let value = [json!(1), json!([1]), json!({"a": 1}), json!({})].into_iter();
+            value.filter_map(|value| Dynamic::delta().write(reduce.word(), reduce, value).ok()).next()
+        });
+        for delta in delta {
+            let text = serde_json::to_string(&delta).unwrap();
+            assert_eq!(serde_json::from_str::<DynamicDelta>(&text).unwrap(), delta, "{text}");
+        }
+        assert!(serde_json::from_str::<DynamicDelta>(r#"{"a":{"sum":1,"max":2}}"#).is_err());
+        assert!(serde_json::from_str::<DynamicDelta>(r#"{"a":{"newest":1}}"#).is_err());
+    }
+}

@@ -1,0 +1,252 @@
+//! From a graph's description to the graph.
+
+use super::{Condition, Fields, Reduce, Registry, guarded};
+use crate::{Graph, NodePolicy, Retry, dynamic::Dynamic, error::Error};
+use serde::Deserialize;
+use serde_json::Value;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+/// A graph as a value. What it doesn't know is refused: a misspelt word would be a rule that nobody keeps.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Description {
+    name: String,
+    #[serde(default = "one")]
+    version: u32,
+    start: String,
+    #[serde(default)]
+    fields: BTreeMap<String, String>,
+    nodes: Vec<Node>,
+    #[serde(default)]
+    edges: Vec<Edge>,
+    #[serde(default)]
+    joins: Vec<Join>,
+    #[serde(default)]
+    ends: Vec<String>,
+}
+
+fn one() -> u32 {
+    1
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Node {
+    name: String,
+    /// The registered name; its own, if left out.
+    #[serde(rename = "use")]
+    code: Option<String>,
+    /// It may choose where to go.
+    #[serde(default)]
+    routes: bool,
+    /// It is forked to with an input.
+    #[serde(default)]
+    input: bool,
+    timeout_ms: Option<u64>,
+    attempts: Option<u32>,
+    on_error: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Edge {
+    from: String,
+    to: String,
+    #[serde(rename = "if")]
+    when: Option<When>,
+    label: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Join {
+    from: Vec<String>,
+    to: String,
+}
+
+/// When an edge is taken: by a registered condition, or by a field of the state.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum When {
+    Named(String),
+    Compared(Comparison),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Comparison {
+    /// Where in the state, as RFC 6901 has it.
+    path: String,
+    op: Op,
+    value: Value,
+}
+
+#[derive(Deserialize, Clone, Copy)]
+enum Op {
+    #[serde(rename = "==")]
+    Equal,
+    #[serde(rename = "!=")]
+    Differs,
+    #[serde(rename = "<")]
+    Less,
+    #[serde(rename = "<=")]
+    AtMost,
+    #[serde(rename = ">")]
+    More,
+    #[serde(rename = ">=")]
+    AtLeast,
+}
+
+impl Description {
+    pub(super) fn read(value: &Value) -> Result<Self, Error> {
+        Self::deserialize(value).map_err(|error| Error::Description(error.to_string()))
+    }
+
+    pub(super) fn build<A: Send + Sync + 'static>(
+        self,
+        registry: &Registry<A>,
+    ) -> Result<Graph<Dynamic, A>, Error> {
+        let fields = Arc::new(fields(&self.fields)?);
+        let mut graph = Graph::described(&self.name, self.version, &self.start);
+        for node in &self.nodes {
+            let code = node.code.as_ref().unwrap_or(&node.name);
+            let code = found("node", code, &registry.nodes)?.clone();
+            graph.add(&node.name, node.routes, node.input, guarded(code, fields.clone(), node.routes));
+            graph.set_policy(&node.name, node.policy());
+        }
+        for edge in &self.edges {
+            match &edge.when {
+                None => graph.lead(&edge.from, &edge.to),
+                Some(when) => {
+                    let (label, holds) = when.condition(registry)?;
+                    let label = edge.label.clone().unwrap_or(label);
+                    graph.lead_if(&edge.from, &edge.to, &label, move |state| holds(&state.value()));
+                }
+            }
+        }
+        self.joins.into_iter().for_each(|join| graph.gather(join.from, &join.to));
+        self.ends.iter().for_each(|node| graph.may_end(node));
+        for node in &self.nodes {
+            node.on_error.iter().for_each(|handler| graph.handle(&node.name, handler));
+        }
+        Ok(graph)
+    }
+}
+
+fn fields(named: &BTreeMap<String, String>) -> Result<Fields, Error> {
+    let reducers = || Reduce::ALL.map(Reduce::word).join(", ");
+    let reduce = |(field, word): (&String, &String)| match Reduce::named(word) {
+        Some(reduce) => Ok((field.clone(), reduce)),
+        None => Err(Error::Description(format!(
+            "the field `{field}` has no reducer `{word}`; there are {}",
+            reducers()
+        ))),
+    };
+    named.iter().map(reduce).collect()
+}
+
+/// What is registered under a name.
+fn found<'r, T>(
+    what: &str,
+    name: &str,
+    registered: &'r std::collections::HashMap<String, T>,
+) -> Result<&'r T, Error> {
+    registered.get(name).ok_or_else(|| {
+        let mut known: Vec<_> = registered.keys().map(String::as_str).collect();
+        known.sort_unstable();
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        Error::Description(format!("no {what} `{name}` is registered; there are {known}"))
+    })
+}
+
+impl Node {
+    fn policy(&self) -> NodePolicy {
+        let mut policy = NodePolicy::default();
+        if let Some(timeout_ms) = self.timeout_ms {
+            policy = policy.timeout(Duration::from_millis(timeout_ms));
+        }
+        if let Some(attempts) = self.attempts {
+            policy = policy.retry(Retry::standard().attempts(attempts));
+        }
+        policy
+    }
+}
+
+impl When {
+    /// What it is called in drawings, which is part of the graph's identity, and whether it holds.
+    fn condition<A>(&self, registry: &Registry<A>) -> Result<(String, Condition), Error> {
+        match self {
+            When::Named(name) => Ok((name.clone(), found("condition", name, &registry.conditions)?.clone())),
+            When::Compared(Comparison { path, op, value }) => {
+                if !path.is_empty() && !path.starts_with('/') {
+                    let why = format!("`{path}` is no path into the state: it begins with `/`");
+                    return Err(Error::Description(why));
+                }
+                let (path, op, value) = (path.clone(), *op, value.clone());
+                let label = format!("{path} {} {value}", op.word());
+                Ok((label, Arc::new(move |state| op.holds(state.pointer(&path), &value))))
+            }
+        }
+    }
+}
+
+impl Op {
+    fn word(self) -> &'static str {
+        match self {
+            Op::Equal => "==",
+            Op::Differs => "!=",
+            Op::Less => "<",
+            Op::AtMost => "<=",
+            Op::More => ">",
+            Op::AtLeast => ">=",
+        }
+    }
+
+    /// What isn't there equals nothing; numbers and texts have an order among their kind, nothing else has one.
+    fn holds(self, there: Option<&Value>, value: &Value) -> bool {
+        let order = there.and_then(|there| ordered(there, value));
+        match self {
+            Op::Equal => there == Some(value) || order.is_some_and(|order| order.is_eq()),
+            Op::Differs => !Op::Equal.holds(there, value),
+            Op::Less => order.is_some_and(|order| order.is_lt()),
+            Op::AtMost => order.is_some_and(|order| order.is_le()),
+            Op::More => order.is_some_and(|order| order.is_gt()),
+            Op::AtLeast => order.is_some_and(|order| order.is_ge()),
+        }
+    }
+}
+
+fn ordered(one: &Value, other: &Value) -> Option<std::cmp::Ordering> {
+    match (one, other) {
+        (Value::Number(_), Value::Number(_)) | (Value::String(_), Value::String(_)) => {
+            Some(hapax_core::dynamic::compare(one, other))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_comparison_holds_among_its_kind_alone() {
+        let state = json!({"cents": 5, "sku": "b", "tags": ["x"]});
+        for (path, op, value, holds) in [
+            ("/cents", ">", json!(4.5), true),
+            ("/cents", "<=", json!(5), true),
+            ("/cents", "==", json!(5.0), true),
+            ("/cents", ">", json!("4"), false),
+            ("/sku", "<", json!("c"), true),
+            ("/tags", "==", json!(["x"]), true),
+            ("/tags/0", "!=", json!("x"), false),
+            ("/nothing", "!=", json!(1), true),
+            ("/nothing", "<", json!(1), false),
+        ] {
+            let comparison = json!({"path": path, "op": op, "value": value});
+            let Comparison { path, op, value } = Comparison::deserialize(&comparison).unwrap();
+            assert_eq!(op.holds(state.pointer(&path), &value), holds, "{comparison}");
+        }
+    }
+}
