@@ -43,6 +43,7 @@ pub use hapax_core::dynamic::{Dynamic, DynamicDelta, Misfit, Reduce};
 use crate::{Ctx, Graph, error::Error, error::NodeError, error::Result};
 use describe::Description;
 use hapax_core::{
+    canary,
     error::code,
     json::Json,
     route::{Branch, Outcome, Route},
@@ -187,7 +188,9 @@ fn guarded<A: Send + Sync + 'static>(
     Arc::new(move |ctx, input| {
         let (code, fields) = (code.clone(), fields.clone());
         Box::pin(async move {
-            fits(&fields, &ctx.state())?;
+            if !canary::on("fields_unchecked") {
+                fits(&fields, &ctx.state())?;
+            }
             let input = input.as_ref().map_or("null", Json::as_str);
             let input = serde_json::from_str(input).map_err(|error| unfit(&error))?;
             let Returned { wrote, route } = code(ctx, input).await?;

@@ -135,8 +135,7 @@ async fn a_described_graph_is_replayed_from_its_record() {
     engine.replay("order-42").await.unwrap().expect_same();
 }
 
-/// The first engine ends where the call was recorded, and the second has a description with other reducers: what was written
-/// stays as it was.
+/// The first engine has a node that fails behind the call; the second, with a mended description, goes on from there.
 #[tokio::test]
 async fn a_described_run_goes_on_elsewhere_and_makes_no_call_again() {
     let (store, charged): (Arc<dyn Store>, _) = (MemoryStore::shared(), Arc::<AtomicUsize>::default());
