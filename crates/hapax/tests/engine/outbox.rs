@@ -415,7 +415,7 @@ async fn a_slow_topic_holds_up_no_other() {
     );
     let flow = engine.register(Graph::new("sends", 1, WORK).node(WORK, work), ()).await.unwrap();
     let slow = Slow::default();
-    let relay = engine.relay(at_once().poll_interval(LONG), slow.clone()).unwrap();
+    let relay = engine.relay(at_once().poll_interval(LONG).claim_ttl(LONG), slow.clone()).unwrap();
     flow.start("slow", Board::default()).await.unwrap().wait().await.unwrap();
     slow.begun.take().await;
     flow.start("fast", Board::default()).await.unwrap().wait().await.unwrap();
