@@ -98,10 +98,12 @@ impl NatsSink {
         let addresses = parsed.ok_or_else(|| unfit().under(code::SINK_INVALID))?;
         let trouble = Trouble::default();
         let heard = trouble.clone();
-        let options = ConnectOptions::new()
-            .retry_on_initial_connect()
-            .name("hapax relay")
-            .event_callback(move |event| std::future::ready(hear(&heard, &event)));
+        let options = ConnectOptions::new().retry_on_initial_connect().name("hapax relay").event_callback(
+            move |event| {
+                hear(&heard, &event);
+                std::future::ready(())
+            },
+        );
         let options =
             addresses.iter().find_map(login).into_iter().fold(options, |options, login| match login {
                 (user, Some(password)) => options.user_and_password(user, password),
