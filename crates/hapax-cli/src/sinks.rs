@@ -48,12 +48,14 @@ impl To {
         if let Some(path) = text.as_bytes().strip_prefix(b"file:").filter(|path| !path.is_empty()) {
             return Ok(To::File(OsStr::from_bytes(path).into()));
         }
-        let url = text.to_str().unwrap_or_default();
-        let kind = match url.split_once("://").map(|(scheme, _)| scheme) {
-            Some("nats" | "tls") => Broker::Nats,
-            Some("amqp" | "amqps") => Broker::RabbitMq,
-            Some("redis" | "rediss") => Broker::Redis,
-            Some("http" | "https") => Broker::Webhook,
+        let (scheme, rest) = text.to_str().and_then(|url| url.split_once("://")).unwrap_or_default();
+        // Schemes may be in capitals, and not all libraries know.
+        let scheme = scheme.to_ascii_lowercase();
+        let kind = match &*scheme {
+            "nats" | "tls" => Broker::Nats,
+            "amqp" | "amqps" => Broker::RabbitMq,
+            "redis" | "rediss" => Broker::Redis,
+            "http" | "https" => Broker::Webhook,
             _ => {
                 let what =
                     "where messages go is neither `stdout` nor `file:PATH` nor the address of a broker";
@@ -61,7 +63,7 @@ impl To {
                 return Err(Failure::usage(what).cured_by(cure));
             }
         };
-        Ok(To::Broker { kind, url: url.to_owned() })
+        Ok(To::Broker { kind, url: format!("{scheme}://{rest}") })
     }
 
     /// The address of the flag, or that of the environment.

@@ -1,11 +1,11 @@
-//! `hapax worker --metrics --otlp --log-format`: what others may see of its work.
+//! `--metrics --otlp --log-format` of `hapax worker` and `hapax relay`: what others may see of their work.
 
 use crate::{failure::Failure, session::Session};
 use clap::{Args, ValueEnum};
 use hapax::Coded;
 use hapax_telemetry::{Logs, Telemetry};
 
-/// What a worker shows to others.
+/// What a worker or a relay shows to others.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Telemetry")]
 pub(crate) struct Flags {

@@ -163,6 +163,8 @@ pub mod code {
         TOPIC_UNFIT = "HX0073";
         /// The broker has nothing that takes a topic.
         NO_RECEIVER = "HX0074";
+        /// The source of CloudEvents is not a URI-reference.
+        EVENT_SOURCE = "HX0075";
         /// An HTTP request or client isn't valid; nothing was sent.
         HTTP_INVALID = "HX0080";
         /// The other side answered, but not with success.

@@ -9,6 +9,7 @@ use crate::{
     store::{Answer, Claimant, Tally},
 };
 use hapax_core::{
+    canary,
     id::{Namespace, RunId, RunKey},
     outbox::{Message, Place, message_id},
 };
@@ -61,7 +62,7 @@ pub trait Outbox: Send + Sync {
     /// [`StoreError::ClaimLost`](crate::StoreError::ClaimLost) when the token isn't the channel's: nothing was changed.
     fn mark_sent(&self, claim: Claim, sent: Vec<Place>, keep: Option<Duration>) -> Answer<'_, ()>;
 
-    /// Takes note that a delivery failed, counts it, and ends the claim. The channel rests for `again_after` by the
+    /// Takes note that a delivery failed, counts it if it counts, and ends the claim. The channel rests for `again_after` by the
     /// store's clock; a message that has failed too often is dead, and the rest of its channel goes on at once.
     /// [`StoreError::ClaimLost`](crate::StoreError::ClaimLost) when the token isn't the channel's: nothing was changed.
     fn mark_failed(&self, claim: Claim, place: Place, failure: Failure) -> Answer<'_, Fate>;
@@ -74,7 +75,7 @@ pub trait Outbox: Send + Sync {
     fn backlog(&self, namespace: Namespace) -> Answer<'_, Backlog>;
 
     /// Makes a run's dead messages pending again, with fresh attempts; answers how many. They go out of their order:
-    /// later ones have left.
+    /// later ones have left. And no channel of the run rests any longer.
     fn retry_dead(&self, run: RunKey) -> Answer<'_, usize>;
 
     /// Deletes a run's dead messages; answers how many. They are never delivered.
@@ -247,7 +248,7 @@ pub struct OutboxRecord {
     pub message: Message,
     /// Where it stands.
     pub state: MessageState,
-    /// Deliveries that failed.
+    /// Deliveries that failed by its own fault.
     pub attempts: u32,
     /// Why the latest one failed.
     pub error: Option<String>,
@@ -343,9 +344,11 @@ impl Default for OutboxFilter {
 /// ```
 /// use hapax_store::outbox::Failure;
 /// use std::time::Duration;
-/// let failure = Failure { error: "refused".into(), again_after: Duration::from_secs(1), dead_after: Some(3) };
+/// let (error, again_after) = ("refused".to_owned(), Duration::from_secs(1));
+/// let failure = Failure { error, again_after, counts: true, dead_after: Some(3) };
 /// assert!(!failure.is_last(2) && failure.is_last(3));
-/// assert!(!Failure { dead_after: None, ..failure }.is_last(u32::MAX), "it blocks its channel");
+/// assert!(!Failure { dead_after: None, ..failure.clone() }.is_last(u32::MAX), "it blocks its channel");
+/// assert!(!Failure { counts: false, ..failure }.is_last(3), "nobody dies of what isn't his fault");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
@@ -353,14 +356,21 @@ pub struct Failure {
     pub error: String,
     /// How long the channel rests.
     pub again_after: Duration,
-    /// The message is dead once so many deliveries have failed; `None`: it is tried for ever, and what is behind it waits.
+    /// Whether it is the message's own fault. Otherwise nothing is counted, and the message doesn't die of it.
+    pub counts: bool,
+    /// The message is dead once so many failures count; `None`: it is tried for ever, and what is behind it waits.
     pub dead_after: Option<u32>,
 }
 
 impl Failure {
-    /// Whether a message is dead that has failed so often.
+    /// How many more failures there are after this one.
+    pub(crate) fn count(&self) -> u32 {
+        u32::from(self.counts || canary::on("busy_counts"))
+    }
+
+    /// Whether a message is dead that has failed so often, this time included.
     pub fn is_last(&self, attempts: u32) -> bool {
-        self.dead_after.is_some_and(|most| attempts >= most)
+        self.counts && self.dead_after.is_some_and(|most| attempts >= most)
     }
 }
 
@@ -376,7 +386,8 @@ impl Failure {
 /// # let mut holder = Sample::run("order-42").hold(&store).await;
 /// # holder.commit(holder.next_with("paid", 1, 0, vec![message("paid")])).await?;
 /// # let relay = claimant("relay-1", Duration::from_secs(30));
-/// let failure = Failure { error: "refused".into(), again_after: Duration::ZERO, dead_after: Some(2) };
+/// let (error, again_after) = ("refused".to_owned(), Duration::ZERO);
+/// let failure = Failure { error, again_after, counts: true, dead_after: Some(2) };
 /// for fate in [Fate::Again, Fate::Dead] {
 ///     let batch = store.outbox().claim(ClaimFilter::default(), relay.clone()).await?.remove(0);
 ///     let place = batch.messages[0].place;

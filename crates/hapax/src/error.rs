@@ -132,6 +132,12 @@ pub enum Error {
     /// Somebody watches the engine already.
     #[error("the engine has a watcher already; give it one that tells the others")]
     Watched,
+    /// The source of events isn't one by CloudEvents.
+    #[error("{text:?} can't be the source of events: it is not a URI, nor a part of one such as `/shop`")]
+    EventSource {
+        /// What was given.
+        text: String,
+    },
     /// The store's address isn't understood.
     #[error(
         "`{}` is not the address of a store that is built in; it has {}",
@@ -218,6 +224,7 @@ impl Coded for Error {
             Error::Answer(e) => e.code(),
             Error::ShutDown => code::SHUT_DOWN,
             Error::Watched => code::WATCHED,
+            Error::EventSource { .. } => code::EVENT_SOURCE,
             Error::BadUrl { .. } => code::BAD_URL,
         }
     }

@@ -8,6 +8,7 @@
 //! | `relay` | claims, delivers in order, marks |
 //! | `delivery` | a message on its way, as itself or as a CloudEvent |
 //! | `failed` | why a message wasn't taken, and what the relay does then |
+//! | `turns` | writes that nobody can call off, one after the other |
 //! | `file`, `stdout`, `nats`, `rabbitmq`, `redis`, `webhook` | ready sinks; those of brokers behind a feature each |
 //!
 //! # Receiving
@@ -53,6 +54,7 @@ mod rabbitmq;
 mod redis;
 mod relay;
 mod stdout;
+mod turns;
 #[cfg(feature = "webhook")]
 mod webhook;
 
@@ -295,7 +297,7 @@ impl RelayOptions {
     }
 
     /// Messages leave as [CloudEvents](https://cloudevents.io) 1.0 in JSON, whatever the sink. This says whose events they
-    /// are: a URI, or a part of one such as `/shop`; when it is empty, `hapax:` and the namespace. [`Delivery`] shows one.
+    /// are: a URI, or a part of one such as `/shop` (a relay of any other is refused); when it is empty, `hapax:` and the namespace. [`Delivery`] shows one.
     /// Default: as they are.
     pub fn cloud_events(mut self, source: &str) -> Self {
         self.event_source = Some(source.into());

@@ -27,7 +27,7 @@ Examples:
 
 /// List messages that are not delivered yet; retry or drop dead ones
 #[derive(Debug, Args)]
-#[command(after_help = AFTER_HELP, args_conflicts_with_subcommands = true)]
+#[command(after_help = AFTER_HELP)]
 pub(crate) struct Outbox {
     #[command(subcommand)]
     action: Option<Action>,
@@ -40,7 +40,7 @@ enum Action {
     /// List messages that are not delivered yet, as without a word
     #[command(after_help = "Example:\n  hapax outbox list --dead")]
     List(List),
-    /// Make the dead messages of runs pending again, with fresh attempts
+    /// Make the dead messages of runs pending again, with fresh attempts, and those that rest due now
     #[command(after_help = "Example:\n  hapax outbox retry order-42")]
     Retry(Runs),
     /// Delete the dead messages of runs: they are never delivered
@@ -56,9 +56,9 @@ struct List {
     /// Only messages of this run
     #[arg(long, value_name = "RUN")]
     run: Option<String>,
-    /// How many at the most
-    #[arg(long, value_name = "N", default_value_t = 50, value_parser = parse_count)]
-    limit: usize,
+    /// How many at the most. Default: 50
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    limit: Option<usize>,
 }
 
 #[derive(Debug, Args)]
@@ -119,30 +119,64 @@ impl Outbox {
     }
 
     pub(super) async fn run(self, session: &Session<'_>) -> Result<(), Failure> {
+        if self.action.is_some() && self.list.says_something() {
+            let what = "--dead, --run and --limit are for lists, and go behind the word `list`";
+            return Err(Failure::usage(what).cured_by("hapax outbox list --dead"));
+        }
         match &self.action {
             None => self.list.show(session).await,
             Some(Action::List(list)) => list.show(session).await,
-            Some(Action::Retry(Runs { runs })) => {
+            Some(Action::Retry(runs)) => {
+                runs.are_there(session).await?;
                 let mut messages = 0;
-                for run in runs {
+                for run in &runs.runs {
                     messages += session.engine.retry_dead(run).await?;
                 }
-                changed(session, runs, messages, "pending again")
+                runs.changed(session, messages, "pending again", "; what rested is due now")
             }
-            Some(Action::Drop(Runs { runs })) => {
+            Some(Action::Drop(runs)) => {
+                runs.are_there(session).await?;
                 let mut messages = 0;
-                for run in runs {
+                for run in &runs.runs {
                     messages += session.engine.drop_dead(run).await?;
                 }
-                changed(session, runs, messages, "gone")
+                runs.changed(session, messages, "gone", "")
             }
         }
     }
 }
 
+impl Runs {
+    /// Before any of them is changed: whoever has mistyped one of several has done nothing yet.
+    async fn are_there(&self, session: &Session<'_>) -> Result<(), Failure> {
+        for run in &self.runs {
+            session.record(run).await?;
+        }
+        Ok(())
+    }
+
+    fn changed(
+        &self,
+        session: &Session<'_>,
+        messages: usize,
+        what: &str,
+        besides: &str,
+    ) -> Result<(), Failure> {
+        session.out.answer(&Changed { runs: &self.runs, messages }, || match messages {
+            0 => format!("no message was dead{besides}\n"),
+            1 => format!("1 dead message is {what}{besides}\n"),
+            many => format!("{many} dead messages are {what}{besides}\n"),
+        })
+    }
+}
+
 impl List {
+    fn says_something(&self) -> bool {
+        self.dead || self.run.is_some() || self.limit.is_some()
+    }
+
     async fn show(&self, session: &Session<'_>) -> Result<(), Failure> {
-        let unsent = [MessageState::Pending, MessageState::Dead];
+        let (unsent, limit) = ([MessageState::Pending, MessageState::Dead], self.limit.unwrap_or(50));
         let run = match &self.run {
             Some(run) => Some(session.record(run).await?.key.run),
             None => None,
@@ -150,16 +184,16 @@ impl List {
         let filter = OutboxFilter {
             run,
             states: unsent.into_iter().filter(|state| !self.dead || *state == MessageState::Dead).collect(),
-            limit: self.limit.saturating_add(1),
+            limit: limit.saturating_add(1),
             ..OutboxFilter::default()
         };
         let mut records = session.engine.outbox(filter).await?;
-        let more = records.len() > self.limit;
-        records.truncate(self.limit);
+        let more = records.len() > limit;
+        records.truncate(limit);
         let answer = Listed { messages: records.iter().map(MessageView::of).collect(), more };
         session.out.answer(&answer, || self.human(&records, session))?;
         if more {
-            session.out.remark(&format!("--limit {} is reached: there are more", self.limit));
+            session.out.remark(&format!("--limit {limit} is reached: there are more"));
         }
         Ok(())
     }
@@ -189,12 +223,4 @@ impl List {
         }
         table.render(session.out)
     }
-}
-
-fn changed(session: &Session<'_>, runs: &[String], messages: usize, what: &str) -> Result<(), Failure> {
-    session.out.answer(&Changed { runs, messages }, || match messages {
-        0 => "no message was dead\n".into(),
-        1 => format!("1 dead message is {what}\n"),
-        many => format!("{many} dead messages are {what}\n"),
-    })
 }

@@ -1,5 +1,7 @@
 //! `hapax relay`: delivers messages of any run, without the code of its graph.
 
+mod troubles;
+
 use crate::{
     failure::Failure,
     output::json_line,
@@ -11,20 +13,18 @@ use clap::{Args, ValueEnum};
 use futures::future::BoxFuture;
 use hapax::outbox::{Delivered, Delivery, FileSink, OnPoison, RelayOptions, Sink, SinkError, StdoutSink};
 use hapax_core::error::code;
+use hapax_store::outbox::{MessageState, OutboxFilter};
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat, stat};
 use serde::Serialize;
-use std::{
-    ffi::OsString,
-    io::{self, Write},
-    sync::Arc,
-    time::Duration,
-};
+use std::{ffi::OsString, io, sync::Arc, time::Duration};
 use tokio::sync::Notify;
+use troubles::Troubles;
 
 const AFTER_HELP: &str = "\
 Each message is one line of JSON with its id, topic, key, payload, namespace, run and step. It is delivered at least once, \
 always with the same id, and in order for each run and topic. Several relays may share the work. With --json the lines on \
-standard output have a `v` too, and the last one of --drain says how many were sent, refused and given up.
+standard output have a `v` too, and the last one of --drain says how many were sent, refused and given up, and how many \
+of its topics the outbox still holds. The first failure of each kind, and its end, are told on standard error.
 
 To a broker goes the payload, with the rest as headers; to a webhook goes the whole. Brokers that are down are tried again \
 and again. An address with a password is better told by the environment, as $HAPAX_RELAY_TO: others can see flags.
@@ -37,6 +37,9 @@ Examples:
   hapax relay --to redis://127.0.0.1:6379/0 --prefix shop:
   hapax relay --to https://shop.example/hooks --secret-env SECRET
   HAPAX_RELAY_TO=amqp://me:pw@mq/%2f hapax relay --exchange shop";
+
+/// How many messages are looked through for what is left of some topics.
+const MOST_LISTED: usize = 10_000;
 
 /// Deliver messages to a broker, a webhook, a file or standard output
 #[derive(Debug, Args)]
@@ -77,6 +80,9 @@ pub(crate) struct Relay {
     /// What becomes of poison
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = Poison::Dead)]
     on_poison: Poison,
+    #[cfg(feature = "telemetry")]
+    #[command(flatten)]
+    telemetry: crate::telemetry::Flags,
 }
 
 /// What becomes of poison.
@@ -99,38 +105,31 @@ struct Answer {
     sent: usize,
     refused: usize,
     dead: usize,
+    outbox: Left,
 }
 
-/// Prints messages as every answer to a program is.
-struct JsonSink;
-
-impl Sink for JsonSink {
-    fn publish<'a>(&'a self, message: &'a Delivery) -> BoxFuture<'a, Result<(), SinkError>> {
-        Box::pin(async move {
-            let line = json_line(message).map_err(SinkError::refused)?;
-            let print = move || {
-                let mut stdout = io::stdout().lock();
-                stdout.write_all(line.as_bytes()).and_then(|()| stdout.flush())
-            };
-            // A reader may be slow: its pace is no other task's business.
-            let printed = tokio::task::spawn_blocking(print).await.map_err(SinkError::unavailable)?;
-            printed.map_err(SinkError::unavailable)
-        })
-    }
+/// What the outbox still holds of the topics that were delivered.
+#[derive(Serialize)]
+struct Left {
+    pending: u64,
+    dead: u64,
 }
 
-/// A sink that calls when it can't be reached: a reader that has seen enough ends the program.
+/// A sink that calls when it can't be reached: a reader that has seen enough ends the program. Any other trouble is told.
 struct Watched {
     inner: Box<dyn Sink>,
     down: Arc<Notify>,
+    troubles: Troubles,
 }
 
 impl Sink for Watched {
     fn publish<'a>(&'a self, message: &'a Delivery) -> BoxFuture<'a, Result<(), SinkError>> {
         Box::pin(async move {
             let published = self.inner.publish(message).await;
-            if published.as_ref().is_err_and(is_closed) {
-                self.down.notify_one();
+            match &published {
+                Err(error) if is_closed(error) => self.down.notify_one(),
+                Err(error) => self.troubles.begin(&message.topic, error),
+                Ok(()) => self.troubles.end(&message.topic),
             }
             published
         })
@@ -159,15 +158,48 @@ impl Relay {
     pub(super) async fn run(self, session: &Session<'_>) -> Result<(), Failure> {
         let down = Arc::new(Notify::new());
         let to = To::told(self.to.as_ref())?;
-        let sink = Watched { inner: self.sink(&to, session).await?, down: down.clone() };
+        let troubles = Troubles::new(session.out.is_json());
+        let sink = Watched { inner: self.sink(&to, session).await?, down: down.clone(), troubles };
+        #[cfg(feature = "telemetry")]
+        let _telemetry = self.telemetry.start(session).await?;
         if self.drain {
-            let answer = told(session.engine.deliver(self.options(), &sink).await?)?;
-            return session.out.answer(&answer, || human(&to, &answer));
+            return self.drain(&to, &sink, session).await;
         }
         // It ends with the engine, which lets it finish the delivery that is under way.
         let _relay = session.engine.relay(self.options(), sink)?;
         down.notified().await;
         Err(Failure::Closed)
+    }
+
+    async fn drain(&self, to: &To, sink: &Watched, session: &Session<'_>) -> Result<(), Failure> {
+        let Delivered { sent, refused, dead, unavailable } =
+            session.engine.deliver(self.options(), sink).await?;
+        match unavailable {
+            Some(error) if is_closed(&error) => return Err(Failure::Closed),
+            Some(error) => return Err(failure(&error)),
+            None => {}
+        }
+        let answer = Answer { sent, refused, dead, outbox: self.left(session).await? };
+        session.out.answer(&answer, || human(to, &answer))?;
+        // Where messages are printed, nothing else is.
+        if let (To::Stdout, Some(left)) = (to, answer.outbox.human()) {
+            session.out.remark(&left);
+        }
+        Ok(())
+    }
+
+    async fn left(&self, session: &Session<'_>) -> Result<Left, Failure> {
+        if self.topics.is_empty() {
+            let backlog = session.engine.backlog().await?;
+            return Ok(Left { pending: backlog.pending.count, dead: backlog.dead.count });
+        }
+        // The store counts no topics.
+        let states = vec![MessageState::Pending, MessageState::Dead];
+        let filter = OutboxFilter { states, limit: MOST_LISTED, ..OutboxFilter::default() };
+        let mut listed = session.engine.outbox(filter).await?;
+        listed.retain(|record| self.topics.contains(&record.message.topic));
+        let dead = listed.iter().filter(|record| record.state == MessageState::Dead).count() as u64;
+        Ok(Left { pending: listed.len() as u64 - dead, dead })
     }
 
     async fn sink(&self, to: &To, session: &Session<'_>) -> Result<Box<dyn Sink>, Failure> {
@@ -185,7 +217,10 @@ impl Relay {
                     Failure::coded(code::SINK_FAILED, "standard output is closed: nothing was sent");
                 Err(failure.cured_by("let somebody read it, or name a file: --to file:PATH"))
             }
-            To::Stdout if session.out.is_json() => Ok(Box::new(JsonSink)),
+            To::Stdout if session.out.is_json() => {
+                let line = |message: &Delivery| json_line(message).map_err(SinkError::refused);
+                Ok(Box::new(StdoutSink::lines(move |message| Ok(line(message)?.trim_end().to_owned()))))
+            }
             To::Stdout => Ok(Box::new(StdoutSink)),
             To::File(path) => Ok(Box::new(FileSink::open(path).map_err(|error| failure(&error))?)),
         }
@@ -210,19 +245,20 @@ impl Relay {
     }
 }
 
-fn told(delivered: Delivered) -> Result<Answer, Failure> {
-    let Delivered { sent, refused, dead, unavailable } = delivered;
-    match unavailable {
-        Some(error) if is_closed(&error) => Err(Failure::Closed),
-        Some(error) => Err(failure(&error)),
-        None => Ok(Answer { sent, refused, dead }),
+impl Left {
+    /// Nothing, if nothing is left.
+    fn human(&self) -> Option<String> {
+        let Self { pending, dead } = self;
+        (pending + dead > 0).then(|| format!("left in the outbox: {pending} pending, {dead} dead"))
     }
 }
 
-/// Where messages are printed, nothing else is.
 fn human(to: &To, answer: &Answer) -> String {
     match to {
         To::Stdout => String::new(),
-        To::File(_) | To::Broker { .. } => format!("delivered {}\n", counted(answer.sent as u64, "message")),
+        To::File(_) | To::Broker { .. } => {
+            let left = answer.outbox.human().map(|left| format!("; {left}")).unwrap_or_default();
+            format!("delivered {}{left}\n", counted(answer.sent as u64, "message"))
+        }
     }
 }

@@ -9,10 +9,13 @@ use hapax::{
     Graph,
     outbox::{Delivery, RelayOptions, Sink, SinkError},
 };
+use rustix::process::{Pid, Signal, kill_process};
 use std::{
     ffi::{OsStr, OsString},
+    io::{BufRead, BufReader},
     os::unix::ffi::OsStrExt,
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
+    time::Duration,
 };
 
 /// A desk on which two runs have sent.
@@ -70,8 +73,17 @@ async fn messages_that_wait_are_listed() {
 async fn dead_messages_are_retried_or_dropped() {
     let desk = sent().await;
     poison(&desk).await;
-    assert_eq!(desk.hapax(&["outbox", "retry", "note-1"]).ok(), "2 dead messages are pending again\n");
-    assert_eq!(desk.hapax(&["outbox", "retry", "note-1"]).ok(), "no message was dead\n");
+    assert_eq!(
+        desk.hapax(&["outbox", "retry", "note-1"]).ok(),
+        "2 dead messages are pending again; what rested is due now\n"
+    );
+    assert_eq!(
+        desk.hapax(&["outbox", "retry", "note-1"]).ok(),
+        "no message was dead; what rested is due now\n"
+    );
+    let mistyped = desk.hapax(&["outbox", "drop", "note-2", "nope"]).fails(1);
+    assert!(mistyped.starts_with("error[HX0028]: there is no run `nope`\n"), "{mistyped}");
+    assert!(desk.hapax(&["outbox", "--dead"]).ok().contains("note-2"), "nothing was dropped");
     let dropped = desk.hapax(&["outbox", "drop", "note-1", "note-2", "--json"]).json();
     assert_eq!(dropped["messages"], 2);
     assert_eq!(desk.hapax(&["outbox", "--dead"]).ok(), "no dead messages\n");
@@ -81,6 +93,97 @@ async fn dead_messages_are_retried_or_dropped() {
     assert!(error.starts_with("error[HX0028]: there is no run `nope`\n"), "{error}");
     desk.hapax(&["outbox", "retry"]).fails(2);
     desk.hapax(&["outbox", "--dead", "drop", "note-1"]).fails(2);
+}
+
+/// The flags of every command may stand anywhere.
+#[tokio::test(flavor = "multi_thread")]
+async fn flags_of_every_command_may_stand_before_the_word() {
+    let desk = sent().await;
+    let listed = desk.hapax(&["outbox", "--json", "list"]).json();
+    assert_eq!(listed["messages"].as_array().unwrap().len(), 6);
+    assert_eq!(desk.hapax(&["outbox", "--namespace", "x", "list"]).ok(), "no messages wait\n");
+    assert_eq!(desk.hapax(&["outbox", "--json", "retry", "note-1"]).json()["messages"], 0);
+    assert!(desk.hapax(&["outbox", "--limit", "2", "list"]).fails(2).contains("behind the word `list`"));
+}
+
+/// It asked to be left alone for an hour, and is mended now.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_rests_is_due_when_it_is_retried() {
+    let desk = sent().await;
+    let rested = desk.engine.deliver(RelayOptions::default(), &Busy).await.unwrap();
+    assert_eq!((rested.sent, rested.refused), (0, 4), "the first of each run and topic");
+    let to = |name: &str| format!("file:{}", desk.folder.path().join(name).display());
+    let drain = |name: &str| desk.hapax(&["relay", "--drain", "--to", &to(name)]).ok();
+    assert_eq!(drain("a"), "delivered 0 messages; left in the outbox: 6 pending, 0 dead\n");
+    let listed = desk.hapax(&["outbox", "--json"]).json();
+    assert!(listed["messages"].as_array().unwrap().iter().all(|message| message["refused"] == 0), "{listed}");
+    desk.hapax(&["outbox", "retry", "note-1"]).ok();
+    assert_eq!(drain("b"), "delivered 3 messages; left in the outbox: 3 pending, 0 dead\n");
+    let mut printed = stock(&["relay", "--drain", "--to", "stdout", "--store"]);
+    let printed = printed.arg(url(&desk.path())).output().unwrap();
+    assert_eq!((printed.status.code(), printed.stdout.len()), (Some(0), 0));
+    assert_eq!(String::from_utf8(printed.stderr).unwrap(), "left in the outbox: 3 pending, 0 dead\n");
+}
+
+struct Busy;
+
+impl Sink for Busy {
+    fn publish<'a>(&'a self, _: &'a Delivery) -> BoxFuture<'a, Result<(), SinkError>> {
+        let busy = SinkError::busy("503").rest(Duration::from_secs(3600));
+        Box::pin(std::future::ready(Err(busy)))
+    }
+}
+
+/// The reader pauses for longer than the sink waits, with more to read than a pipe holds.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_that_pauses_gets_everything_once_and_the_pause_is_told() {
+    async fn work(mut ctx: hapax::Ctx<Note>) -> hapax::Result<()> {
+        (0..4).try_for_each(|number| ctx.emit("notes", "", &(number, "x".repeat(40_000))))?;
+        Ok(())
+    }
+    let desk = Desk::open().await;
+    let flow = desk.engine.register(Graph::new("large", 1, WORK).node(WORK, work), ()).await.unwrap();
+    flow.start("large", Note::default()).await.unwrap().wait().await.unwrap();
+    let mut command = stock(&["relay", "--to", "stdout", "--max-attempts", "1", "--store"]);
+    command.arg(url(&desk.path())).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut relay = command.spawn().unwrap();
+    let mut told = BufReader::new(relay.stderr.take().unwrap()).lines();
+    let first = told.next().unwrap().unwrap();
+    assert!(
+        first.starts_with("warning: messages wait: the sink cannot be reached: it takes longer"),
+        "{first}"
+    );
+    let mut lines = BufReader::new(relay.stdout.take().unwrap()).lines();
+    for number in 0..4 {
+        let line: serde_json::Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        assert_eq!(line["payload"][0], number);
+    }
+    assert_eq!(told.next().unwrap().unwrap(), "messages are delivered again");
+    signal(&relay, Signal::TERM);
+    assert_eq!(relay.wait().unwrap().code(), Some(130));
+    assert!(lines.next().is_none(), "none came twice");
+    assert_eq!(desk.hapax(&["outbox"]).ok(), "no messages wait\n");
+}
+
+/// A disk that is full says so once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_is_told_to_programs_as_json() {
+    let desk = sent().await;
+    let mut command = stock(&["relay", "--json", "--to", "stdout", "--store"]);
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    command.arg(url(&desk.path())).stdout(full).stderr(Stdio::piped());
+    let mut relay = command.spawn().unwrap();
+    let mut told = String::new();
+    BufReader::new(relay.stderr.take().unwrap()).read_line(&mut told).unwrap();
+    relay.kill().unwrap();
+    relay.wait().unwrap();
+    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert_eq!((&told["event"], &told["code"]), (&"waits".into(), &"HX0071".into()));
+    assert!(told["why"].as_str().unwrap().contains("No space left on device"), "{told}");
+}
+
+fn signal(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -129,6 +232,10 @@ async fn messages_leave_as_cloud_events_where_that_is_wanted() {
     let flow = desk.engine.register(more(), ()).await.unwrap();
     flow.start("more", Note::default()).await.unwrap().wait().await.unwrap();
     assert_eq!(drain("--cloudevents", "more")[0]["source"], "hapax:default");
+    for source in ["--cloudevents=/a b", "--cloudevents=://"] {
+        let error = desk.hapax(&["relay", "--to", "stdout", "--drain", source]).fails(1);
+        assert!(error.starts_with("error[HX0075]"), "{error}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -152,7 +259,7 @@ mod to_brokers {
     #[tokio::test(flavor = "multi_thread")]
     async fn a_relay_by_hand_delivers_to_redis() {
         let (desk, url) = (sent().await, hapax_servers::redis().unwrap());
-        let args = ["relay", "--to", &url, "--prefix", "shop:", "--drain"];
+        let args = ["relay", "--to", &url.replace("redis://", "Redis://"), "--prefix", "shop:", "--drain"];
         assert_eq!(desk.hapax(&args).ok(), "delivered 6 messages\n");
         assert_eq!(redis_command(&url, &["XLEN", "shop:notes"]).unwrap(), "4");
         assert_eq!(redis_command(&url, &["XLEN", "shop:audit"]).unwrap(), "2");
@@ -164,7 +271,10 @@ mod to_brokers {
         let (desk, server) = (sent().await, Nats::start().unwrap());
         let mut relay = stock(&["relay", "--drain", "--json"]);
         relay.env("HAPAX_STORE", url(&desk.path())).env("HAPAX_RELAY_TO", server.url());
-        assert_eq!(said(relay).json()["refused"], 4, "the first of each run and topic");
+        let told = said(relay);
+        let answer: serde_json::Value = serde_json::from_str(&told.out).unwrap();
+        assert_eq!(answer["refused"], 4, "the first of each run and topic");
+        assert_eq!(told.err.matches("[HX0074]").count(), 2, "once for each topic: {}", told.err);
         let listed = desk.hapax(&["outbox", "--json"]).json();
         assert!(listed["messages"][0]["error"].as_str().unwrap().contains("[HX0074]"), "{listed}");
         let healthy = desk.hapax(&["doctor", "--nats", &server.url(), "--topic", "notes", "--json"]).json();
@@ -180,6 +290,12 @@ mod to_brokers {
             stock(&["relay", "--drain", "--to", "https://shop.example", "--secret-env", "NO_SUCH"]);
         relay.env("HAPAX_STORE", "memory:").env_remove("NO_SUCH");
         assert!(said(relay).fails(2).contains("the variable NO_SUCH holds no secret"));
+        let mut unfit = stock(&["relay", "--drain", "--to", "HTTPS://me:t0ps3cret@:x"]);
+        let unfit = said({
+            unfit.env("HAPAX_STORE", "memory:");
+            unfit
+        });
+        assert!(unfit.fails(2).starts_with("error[HX0072]: the sink cannot be made: its address"));
     }
 }
 
@@ -194,10 +310,14 @@ async fn a_program_gets_versioned_messages_and_their_count() {
     assert_eq!(lines.len(), 3, "two messages and a last word");
     assert!(lines.iter().all(|line| line["v"] == 1), "{lines:?}");
     assert_eq!(lines[0]["payload"], serde_json::json!([1, "of two"]));
-    assert_eq!(lines[2], serde_json::json!({ "v": 1, "sent": 2, "refused": 0, "dead": 0 }));
+    let told = |sent| {
+        let left = serde_json::json!({ "pending": 0, "dead": 0 });
+        serde_json::json!({ "v": 1, "sent": sent, "refused": 0, "dead": 0, "outbox": left })
+    };
+    assert_eq!(lines[2], told(2));
     let file = format!("file:{}", desk.folder.path().join("audit.ndjson").display());
     for to in ["stdout", &file] {
-        assert_eq!(drain(to), [serde_json::json!({ "v": 1, "sent": 0, "refused": 0, "dead": 0 })]);
+        assert_eq!(drain(to), [told(0)]);
     }
 }
 
@@ -233,13 +353,12 @@ async fn messages_go_to_any_path_that_the_system_allows() {
 /// The reader takes one line and goes; the relay ends quietly, and what wasn't read is delivered to the next one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_relay_whose_reader_went_away_ends_and_loses_nothing() {
-    use std::io::BufRead;
     let desk = sent().await;
     let mut command = stock(&["relay", "--to", "stdout", "--batch", "1"]);
     command.arg("--store").arg(url(&desk.path())).stdout(std::process::Stdio::piped());
     let mut relay = command.spawn().unwrap();
     let mut first = String::new();
-    std::io::BufReader::new(relay.stdout.take().unwrap()).read_line(&mut first).unwrap();
+    BufReader::new(relay.stdout.take().unwrap()).read_line(&mut first).unwrap();
     assert!(first.starts_with("{\"id\":\"msg:"), "{first}");
     // More to say, in case all of it fitted into the pipe.
     let flow = desk.engine.register(more(), ()).await.unwrap();

@@ -60,7 +60,8 @@ impl Depot {
         Sample::run("order-7").hold(store).await.finish().await;
         let relay = claimant("relay", LEASE);
         let batch = store.outbox().claim(ClaimFilter::default(), relay).await.unwrap().remove(0);
-        let refused = Failure { error: "no".into(), again_after: Duration::ZERO, dead_after: Some(1) };
+        let (error, again_after) = ("no".to_owned(), Duration::ZERO);
+        let refused = Failure { error, again_after, counts: true, dead_after: Some(1) };
         store.outbox().mark_failed(batch.claim, batch.messages[0].place, refused).await.unwrap();
         depot.age();
         depot

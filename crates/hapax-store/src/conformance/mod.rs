@@ -267,6 +267,8 @@ macro_rules! store_conformance {
                 a_mark_told_twice_is_the_same,
                 a_message_that_is_refused_rests_and_stops_its_channel,
                 a_message_that_is_refused_too_often_is_dead_and_leaves_a_gap,
+                only_refusals_count_towards_the_death_of_a_message,
+                an_operator_ends_the_rest_of_a_runs_channels,
                 a_message_that_may_not_die_blocks_its_channel,
                 a_dead_message_is_retried_or_dropped_by_an_operator,
                 channels_are_claimed_by_topic_and_tenant,

@@ -61,7 +61,7 @@ async fn states(store: &Arc<dyn Store>) -> Vec<&'static str> {
 }
 
 fn refusal(again_after: Duration, dead_after: Option<u32>) -> Failure {
-    Failure { error: "refused".into(), again_after, dead_after }
+    Failure { error: "refused".into(), again_after, counts: true, dead_after }
 }
 
 /// Step by step, and in a step as they were sent; so many at a time, with word of what is behind them.
@@ -188,6 +188,35 @@ pub async fn a_message_that_is_refused_too_often_is_dead_and_leaves_a_gap(fixtur
     assert_eq!(states(store).await, ["dead", "pending"]);
     store.outbox().mark_failed(batch.claim, place(1, 1), refusal(LONG, Some(1))).await.unwrap();
     assert!(claim(store, "a").await.is_empty(), "the last one is dead too");
+}
+
+/// Whoever can't take it now is no reason to give it up, however often, not even when it is refused afterwards.
+pub async fn only_refusals_count_towards_the_death_of_a_message(fixture: Fixture) {
+    let store = &fixture.store;
+    sent_by(store, "r", &[&[to("t", "a")]]).await;
+    let busy = Failure { error: "busy".into(), counts: false, ..refusal(Duration::ZERO, Some(2)) };
+    let refused = refusal(Duration::ZERO, Some(2));
+    let told = [(&busy, 0), (&busy, 0), (&busy, 0), (&refused, 1), (&busy, 1), (&refused, 2)];
+    for (failure, counted) in told {
+        let batch = only(store, "a").await;
+        let fate = store.outbox().mark_failed(batch.claim, place(1, 0), failure.clone()).await.unwrap();
+        assert_eq!(fate, if counted == 2 { Fate::Dead } else { Fate::Again }, "{failure:?}");
+        let record = all(store).await.remove(0);
+        assert_eq!((record.attempts, record.error), (counted, Some(failure.error.clone())));
+    }
+}
+
+/// What a relay holds stays its own.
+pub async fn an_operator_ends_the_rest_of_a_runs_channels(fixture: Fixture) {
+    let store = &fixture.store;
+    sent_by(store, "r", &[&[to("t", "a"), to("u", "b")]]).await;
+    let batches = claim(store, "a").await;
+    let rests = batches.iter().find(|batch| &*batch.claim.channel.topic == "t").expect("it is there");
+    store.outbox().mark_failed(rests.claim.clone(), place(1, 0), refusal(LONG, None)).await.unwrap();
+    assert!(claim(store, "b").await.is_empty());
+    assert_eq!(store.outbox().retry_dead(key("r")).await.unwrap(), 0);
+    let due = only(store, "b").await;
+    assert_eq!((texts(&due), due.messages[0].attempts), (vec!["a".to_owned()], 1));
 }
 
 /// However often it is refused.

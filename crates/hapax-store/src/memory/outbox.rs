@@ -106,7 +106,7 @@ impl RunOutbox {
         let standing = self.held(claim)?;
         *standing = Standing { token: None, due_us: now_us.saturating_add(micros(failure.again_after)) };
         let Some(record) = self.messages.get_mut(&place) else { return Ok(Fate::Again) };
-        record.attempts += 1;
+        record.attempts += failure.count();
         let dead = failure.is_last(record.attempts);
         record.error = Some(failure.error);
         if !dead {
@@ -135,6 +135,9 @@ impl RunOutbox {
             })
             .collect();
         topics.iter().for_each(|topic| self.open(topic, now_us));
+        for resting in self.channels.values_mut().filter(|standing| standing.token.is_none()) {
+            resting.due_us = resting.due_us.min(now_us);
+        }
         topics.len()
     }
 

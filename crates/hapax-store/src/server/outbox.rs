@@ -289,9 +289,17 @@ async fn mark_failed(tx: &mut Tx<'_>, claim: &Claim, place: Place, failure: &Fai
     let (namespace, id, position) = (run.namespace.as_str(), run.run.as_str(), u64::from(place.position));
     let met = tx
         .execute(
-            "UPDATE hapax_outbox SET attempts = attempts + 1, error = ? WHERE namespace = ? AND run_id = ? \
+            "UPDATE hapax_outbox SET attempts = attempts + ?, error = ? WHERE namespace = ? AND run_id = ? \
              AND step_id = ? AND position = ? AND topic = ? AND status = 'pending'",
-            values![failure.error.as_bytes(), namespace, id, place.step, position, &**topic],
+            values![
+                u64::from(failure.count()),
+                failure.error.as_bytes(),
+                namespace,
+                id,
+                place.step,
+                position,
+                &**topic
+            ],
         )
         .await?;
     let at = values![namespace, id, place.step, position];
@@ -379,6 +387,8 @@ async fn retry_dead(tx: &mut Tx<'_>, run: &RunKey) -> Outcome<usize> {
     for topic in &topics {
         open_channel(tx, run, topic.text(0)?).await?;
     }
+    let sql = "UPDATE hapax_channels SET due_at = {now} WHERE namespace = ? AND run_id = ? AND token IS NULL AND due_at > {now}";
+    tx.execute(sql, place).await?;
     Ok(changed as usize)
 }
 

@@ -297,9 +297,9 @@ fn mark_failed(tx: &Tx<'_>, claim: &Claim, place: Place, failure: &Failure) -> O
     let Channel { run, topic } = &claim.channel;
     let (namespace, id, step) = (run.namespace.as_str(), run.run.as_str(), place.step.cast_signed());
     let attempts = tx.one(
-        "UPDATE hapax_outbox SET attempts = attempts + 1, error = ?6 WHERE namespace = ?1 AND run_id = ?2 \
+        "UPDATE hapax_outbox SET attempts = attempts + ?7, error = ?6 WHERE namespace = ?1 AND run_id = ?2 \
          AND step_id = ?3 AND position = ?4 AND topic = ?5 AND status = 'pending' RETURNING attempts",
-        params![namespace, id, step, place.position, &**topic, failure.error],
+        params![namespace, id, step, place.position, &**topic, failure.error, failure.count()],
         |row| row.get::<_, u32>(0),
     )?;
     if !attempts.is_some_and(|attempts| failure.is_last(attempts)) {
@@ -395,6 +395,10 @@ fn retry_dead(tx: &Tx<'_>, run: &RunKey) -> Outcome<usize> {
         place,
     )?;
     topics.iter().try_for_each(|topic| open_channel(tx, run, topic))?;
+    tx.execute(
+        "UPDATE hapax_channels SET due_at = ?3 WHERE namespace = ?1 AND run_id = ?2 AND token IS NULL AND due_at > ?3",
+        params![run.namespace.as_str(), run.run.as_str(), tx.now],
+    )?;
     Ok(changed)
 }
 

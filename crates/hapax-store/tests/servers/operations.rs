@@ -191,8 +191,12 @@ impl Subject {
                 store.outbox().mark_sent(claim, vec![first], None).await
             }
             Operation::MarkFailed => {
-                let failure =
-                    Failure { error: "no".into(), again_after: Duration::ZERO, dead_after: Some(1) };
+                let failure = Failure {
+                    error: "no".into(),
+                    again_after: Duration::ZERO,
+                    counts: true,
+                    dead_after: Some(1),
+                };
                 let claim = self.claim.clone().expect("a claim");
                 store.outbox().mark_failed(claim, first, failure).await.map(drop)
             }

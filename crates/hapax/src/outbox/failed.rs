@@ -36,7 +36,7 @@ impl SinkError {
     }
 
     /// The other side can't take it now, and others perhaps can be: its queue is full, or isn't there yet. Its run and topic
-    /// rest, no longer than half a minute at a time, and the message doesn't die of it. It counts as an attempt all the same.
+    /// rest, no longer than half a minute at a time unless it [asks](Self::rest) for more. It counts as no refusal.
     pub fn busy(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self::new(error, Blame::Topic(Duration::ZERO))
     }
@@ -98,6 +98,8 @@ impl fmt::Display for SinkError {
         let what = match self.blame {
             Blame::Message => "the message was refused",
             Blame::Topic(_) => "the message cannot be taken now",
+            // Nobody has tried to reach it.
+            Blame::Everything if self.code == code::SINK_INVALID => "the sink cannot be made",
             Blame::Everything => "the sink cannot be reached",
         };
         write!(f, "{what}: {}", self.source)?;

@@ -4,7 +4,7 @@
 
 use super::{Delivery, Sink, SinkError};
 use async_nats::{
-    Client, ConnectOptions, HeaderMap, ServerAddr,
+    Client, ConnectOptions, Event, HeaderMap, RequestErrorKind, ServerAddr,
     connection::State,
     header::NATS_MESSAGE_ID,
     jetstream::{
@@ -15,7 +15,14 @@ use async_nats::{
 use futures::future::BoxFuture;
 use hapax_core::{canary, error::code, limits};
 use percent_encoding::percent_decode_str;
-use std::{fmt, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+/// Which part of its patience a sink has left to see whether anybody answers.
+const PROBE_SHARE: u32 = 4;
 
 /// Publishes each message to JetStream, with its id as `Nats-Msg-Id`, and waits until the stream has it. Behind the feature
 /// `nats`.
@@ -44,7 +51,11 @@ pub struct NatsSink {
     jetstream: Context,
     prefix: String,
     timeout: Duration,
+    /// Why there is no connection, as far as it was said.
+    trouble: Trouble,
 }
+
+type Trouble = Arc<Mutex<Option<String>>>;
 
 impl fmt::Debug for NatsSink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -85,7 +96,14 @@ impl NatsSink {
         // The library's own words may repeat the address, and with it the password.
         let unfit = || SinkError::unavailable("its address is not one of NATS, nats://host:port");
         let addresses = parsed.ok_or_else(|| unfit().under(code::SINK_INVALID))?;
-        let options = ConnectOptions::new().retry_on_initial_connect().name("hapax relay");
+        let trouble = Trouble::default();
+        let heard = trouble.clone();
+        let options = ConnectOptions::new().retry_on_initial_connect().name("hapax relay").event_callback(
+            move |event| {
+                hear(&heard, &event);
+                std::future::ready(())
+            },
+        );
         let options =
             addresses.iter().find_map(login).into_iter().fold(options, |options, login| match login {
                 (user, Some(password)) => options.user_and_password(user, password),
@@ -93,7 +111,8 @@ impl NatsSink {
             });
         let addresses: Vec<ServerAddr> = addresses.into_iter().map(without_login).collect();
         let client = options.connect(addresses).await;
-        Ok(Self::new(client.map_err(|error| SinkError::unavailable(error.kind().to_string()))?))
+        let client = client.map_err(|error| SinkError::unavailable(error.kind().to_string()))?;
+        Ok(Self { trouble, ..Self::new(client) })
     }
 
     /// Uses a connection of the program's own, say with credentials of another kind.
@@ -108,8 +127,8 @@ impl NatsSink {
     /// ```
     pub fn new(client: Client) -> Self {
         let jetstream = jetstream::new(client.clone());
-        Self { client, jetstream, prefix: String::new(), timeout: Duration::ZERO }
-            .timeout(limits::SINK_TIMEOUT)
+        let (prefix, timeout, trouble) = (String::new(), Duration::ZERO, Trouble::default());
+        Self { client, jetstream, prefix, timeout, trouble }.timeout(limits::SINK_TIMEOUT)
     }
 
     /// What subjects begin with, before the topic. Default: nothing.
@@ -162,11 +181,33 @@ impl NatsSink {
         let (subject, body) = (self.subject(&message.topic)?, message.body()?.into_owned());
         self.connected().await?;
         let sent = self.jetstream.publish_with_headers(subject.clone(), headers(message), body.into()).await;
-        let acknowledgement = sent.map_err(|error| self.failed(&subject, error))?;
+        let acknowledgement = sent.map_err(|error| failed(&subject, error))?;
         if canary::on("nats_unacknowledged") {
             return Ok(());
         }
-        acknowledgement.await.map(drop).map_err(|error| self.failed(&subject, error))
+        match acknowledgement.await {
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == PublishErrorKind::TimedOut => Err(self.unanswered(&subject).await),
+            Err(error) => Err(failed(&subject, error)),
+        }
+    }
+
+    /// Nobody has said that he has it: no stream has the subject and somebody else listens there, or the connection
+    /// swallows what it is given. Then it may swallow more, and pings would tell only after minutes.
+    async fn unanswered(&self, subject: &str) -> SinkError {
+        let text = format!("nobody acknowledged what went to `{subject}` within {:?}", self.timeout);
+        if !canary::on("nats_blames_all") && self.answers().await {
+            return SinkError::busy(text).under(code::NO_RECEIVER);
+        }
+        self.renew();
+        SinkError::unavailable(text)
+    }
+
+    /// Whether the server answers at all: here, that nobody listens.
+    async fn answers(&self) -> bool {
+        let asked = self.client.request(self.client.new_inbox(), "".into());
+        let answer = tokio::time::timeout(self.timeout / PROBE_SHARE, asked).await;
+        answer.is_ok_and(|answer| !answer.is_err_and(|error| error.kind() == RequestErrorKind::TimedOut))
     }
 
     /// Waits for a connection before anything is sent: what is published without one would leave much later, when the
@@ -176,31 +217,43 @@ impl NatsSink {
             return Ok(());
         }
         let flushed = tokio::time::timeout(self.timeout, self.client.flush()).await;
-        let down = || SinkError::unavailable("there is no connection to NATS");
+        let down = || {
+            let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+            let why = trouble.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+            SinkError::unavailable(format!("there is no connection to NATS{why}"))
+        };
         flushed.map_err(|_| down())?.map_err(|_| down())
     }
 
-    fn failed(&self, subject: &str, error: PublishError) -> SinkError {
-        match error.kind() {
-            // No stream takes it, its leader is away, or JetStream is off: it looks the same from here, and passes.
-            PublishErrorKind::StreamNotFound => no_stream(subject),
-            PublishErrorKind::MaxPayloadExceeded => SinkError::refused(error),
-            PublishErrorKind::TimedOut => {
-                self.renew();
-                SinkError::unavailable(error)
-            }
-            PublishErrorKind::BrokenPipe | PublishErrorKind::MaxAckPending => SinkError::unavailable(error),
-            _ => judged(error),
-        }
-    }
-
-    /// A connection that swallowed something may swallow more, and pings would tell only after minutes.
     fn renew(&self) {
         let client = self.client.clone();
         tokio::spawn(async move {
             // It fails when the connection is closed for good, and then the next message says so.
             let _ = client.force_reconnect().await;
         });
+    }
+}
+
+/// Remembers why there is no connection. What is told of holds no login: the addresses have none.
+fn hear(trouble: &Trouble, event: &Event) {
+    let why = match event {
+        Event::Connected => None,
+        Event::ServerError(error) => Some(error.to_string()),
+        Event::ClientError(error) => Some(error.to_string()),
+        _ => return,
+    };
+    *trouble.lock().unwrap_or_else(PoisonError::into_inner) = why;
+}
+
+fn failed(subject: &str, error: PublishError) -> SinkError {
+    match error.kind() {
+        // No stream takes it, its leader is away, or JetStream is off: it looks the same from here, and passes.
+        PublishErrorKind::StreamNotFound => no_stream(subject),
+        PublishErrorKind::MaxPayloadExceeded => SinkError::refused(error),
+        PublishErrorKind::TimedOut | PublishErrorKind::BrokenPipe | PublishErrorKind::MaxAckPending => {
+            SinkError::unavailable(error)
+        }
+        _ => judged(error),
     }
 }
 

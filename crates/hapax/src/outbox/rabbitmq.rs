@@ -66,7 +66,7 @@ impl RabbitSink {
     ///
     /// ```
     /// use hapax::{Coded, outbox::RabbitSink};
-    /// assert!(RabbitSink::new("amqp://127.0.0.1").is_ok());
+    /// assert!(RabbitSink::new("amqp://127.0.0.1").is_ok() && RabbitSink::new("AMQPS://127.0.0.1").is_ok());
     /// assert_eq!(RabbitSink::new("http://127.0.0.1").unwrap_err().code(), "HX0072");
     /// ```
     pub fn new(url: &str) -> Result<Self, SinkError> {

@@ -58,7 +58,7 @@ impl RedisSink {
     ///
     /// ```
     /// use hapax::{Coded, outbox::RedisSink};
-    /// assert!(RedisSink::new("redis://127.0.0.1:6379/0").is_ok());
+    /// assert!(RedisSink::new("redis://127.0.0.1:6379/0").is_ok() && RedisSink::new("REDIS://127.0.0.1").is_ok());
     /// assert_eq!(RedisSink::new("http://127.0.0.1").unwrap_err().code(), "HX0072");
     /// ```
     pub fn new(url: &str) -> Result<Self, SinkError> {
@@ -128,8 +128,11 @@ impl RedisSink {
         match error.code() {
             // What is there under the name is no stream, or not for us.
             Some("WRONGTYPE" | "NOPERM") => SinkError::busy(error),
-            Some("ERR") => SinkError::refused(error),
-            // Its memory is full, it is loading, a replica, or without a disk: then it takes nothing from anybody.
+            Some("ERR") if canary::on("redis_err_refuses") || is_too_large(&error) => {
+                SinkError::refused(error)
+            }
+            // It wants a login, has no such database, is full, loading, a replica, or without a disk: then it takes nothing
+            // from anybody.
             Some(_) => SinkError::unavailable(error),
             None => {
                 self.hang_up();
@@ -137,6 +140,14 @@ impl RedisSink {
             }
         }
     }
+}
+
+/// `ERR` may mean anything; only in these words it means the message.
+fn is_too_large(error: &RedisError) -> bool {
+    let words = error.to_string();
+    ["invalid bulk length", "exceeds maximum allowed size", "Elements are too large"]
+        .iter()
+        .any(|told| words.contains(told))
 }
 
 /// As one field: the fields of a stream's entries are the same for all of them.

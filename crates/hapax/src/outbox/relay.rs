@@ -3,25 +3,29 @@
 //! Invariant: of a run and topic nothing is delivered behind a message that wasn't, and nothing after the claim may have
 //! ended: it is prolonged before each delivery that could outlast it. Polling is the truth; news only come sooner.
 
-use super::{Delivery, OnPoison, RelayOptions, Sink, SinkError};
+use super::{Delivery, OnPoison, RelayOptions, Sink, SinkError, delivery::is_uri_reference};
 use crate::{Engine, Error, clock, worker::Shared};
-use futures::future::join_all;
+use futures::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
 use hapax_core::{canary, error::Coded as _, failure::clip, outbox::Place};
 use hapax_store::{
     Claimant, StoreError,
-    outbox::{Batch, Claim, ClaimFilter, Failure, Fate, OutboxFilter, OutboxRecord},
+    outbox::{Batch, Channel, Claim, ClaimFilter, Failure, Fate, OutboxFilter, OutboxRecord},
 };
 use std::{
-    sync::Arc,
+    collections::HashMap,
+    pin::pin,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
-use tokio::task::JoinHandle;
+use tokio::{sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 /// How soon a mark is tried again that the store didn't take.
 const MARK_AGAIN: Duration = Duration::from_millis(10);
 /// The longest pause while the sink can't be reached.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// Of how many channels it is remembered that they were busy.
+const MOST_BUSY: usize = 10_000;
 
 /// A relay at work. Dropping this leaves it to its work, until the engine ends.
 ///
@@ -93,10 +97,6 @@ impl Delivered {
         self.dead += other.dead;
         self.unavailable = other.unavailable.or(self.unavailable.take());
     }
-
-    fn is_nothing(&self) -> bool {
-        self.sent + self.refused + self.dead == 0 && self.unavailable.is_none()
-    }
 }
 
 impl Engine {
@@ -106,9 +106,8 @@ impl Engine {
     /// It is told at once of messages of this engine's own runs, and looks for others now and then. See
     /// [`Sink`](crate::outbox::Sink) for an example.
     pub fn relay(&self, options: RelayOptions, sink: impl Sink) -> Result<Relay, Error> {
-        self.is_open()?;
         let stop = CancellationToken::new();
-        let carrier = Carrier::new(self, options, stop.clone());
+        let carrier = Carrier::new(self, options, stop.clone())?;
         let task = self.shared.tasks.spawn(async move { carrier.carry_on(&sink).await });
         Ok(Relay { stop, task })
     }
@@ -116,15 +115,24 @@ impl Engine {
     /// Delivers what is due, and returns when nothing is any more or the sink can't be reached. [`Delivered`] has an
     /// example.
     pub async fn deliver(&self, options: RelayOptions, sink: &dyn Sink) -> Result<Delivered, Error> {
-        self.is_open()?;
-        let carrier = Carrier::new(self, options, CancellationToken::new());
-        let mut all = Delivered::default();
+        let carrier = Carrier::new(self, options, CancellationToken::new())?;
+        let (mut lanes, mut all) = (FuturesUnordered::new(), Delivered::default());
         loop {
-            let pass = carrier.pass(sink).await?;
-            let over = pass.is_nothing() || pass.unavailable.is_some();
-            all.add(pass);
-            if over {
-                return Ok(all);
+            if all.unavailable.is_none() && carrier.has_room(lanes.len()) {
+                match carrier.claim(lanes.len()).await {
+                    Ok((batches, since)) => {
+                        lanes.extend(batches.into_iter().map(|batch| carrier.deliver(sink, batch, since)));
+                    }
+                    Err(error) => {
+                        // The deliveries that are under way.
+                        while ended(&mut lanes).await.is_some() {}
+                        return Err(error.into());
+                    }
+                }
+            }
+            match ended(&mut lanes).await {
+                Some(delivered) => all.add(delivered),
+                None => return Ok(all),
             }
         }
     }
@@ -138,7 +146,8 @@ impl Engine {
         Ok(self.shared.store.outbox().list(filter).await?)
     }
 
-    /// Makes a run's dead messages pending again, with fresh attempts; answers how many. They go out of their order.
+    /// Makes a run's dead messages pending again, with fresh attempts; answers how many. They go out of their order. Those
+    /// of its messages that rest are due now, too.
     pub async fn retry_dead(&self, run: &str) -> Result<usize, Error> {
         self.is_open()?;
         let retried = self.shared.store.outbox().retry_dead(self.key(run)?).await?;
@@ -165,51 +174,101 @@ enum Left {
     Lost,
 }
 
+/// What became of the lanes that have ended: waits for one, and takes along those that have ended too.
+async fn ended(lanes: &mut FuturesUnordered<impl Future<Output = Delivered>>) -> Option<Delivered> {
+    let mut all = lanes.next().await?;
+    while let Some(Some(another)) = lanes.next().now_or_never() {
+        all.add(another);
+    }
+    Some(all)
+}
+
 /// What one relay works with.
 struct Carrier {
     shared: Arc<Shared>,
     options: RelayOptions,
     stop: CancellationToken,
+    /// How often in a row the head of a channel could not be taken, as far as this relay knows.
+    busy: Mutex<HashMap<Channel, u32>>,
 }
 
 impl Carrier {
-    fn new(engine: &Engine, options: RelayOptions, stop: CancellationToken) -> Self {
-        Self { shared: engine.shared.clone(), options, stop }
+    fn new(engine: &Engine, options: RelayOptions, stop: CancellationToken) -> Result<Self, Error> {
+        engine.is_open()?;
+        match options.event_source.as_deref().filter(|source| !is_uri_reference(source)) {
+            Some(source) => Err(Error::EventSource { text: source.into() }),
+            None => Ok(Self { shared: engine.shared.clone(), options, stop, busy: Mutex::default() }),
+        }
     }
 
-    /// Delivers until it is stopped.
+    /// Delivers until it is stopped, each channel in a lane of its own: one that is slow holds up no other.
     async fn carry_on(&self, sink: &dyn Sink) {
-        let mut news = self.shared.mail.subscribe();
-        let mut down = 0u32;
+        let (mut news, mut lanes, mut down) = (self.shared.mail.subscribe(), FuturesUnordered::new(), 0);
         while !self.is_stopped() {
             news.mark_unchanged();
-            let pass = self.pass(sink).await.unwrap_or_else(|error| {
+            let (batches, since) = self.claim(lanes.len()).await.unwrap_or_else(|error| {
                 tracing::warn!(%error, "cannot claim messages; trying again");
-                Delivered::default()
+                (vec![], clock::instant())
             });
-            down = if pass.unavailable.is_some() { down.saturating_add(1) } else { 0 };
-            if let Some(error) = &pass.unavailable {
-                // What a sink says isn't logged: its words may hold an address with a password, or the message itself.
-                tracing::warn!(code = error.code(), "messages wait: their sink takes none; trying again");
+            lanes.extend(batches.into_iter().map(|batch| self.deliver(sink, batch, since)));
+            if lanes.is_empty() {
+                down = 0;
             }
-            let pause = match () {
-                () if down > 0 => self.rest(down),
-                () if pass.is_nothing() => self.options.poll_interval,
-                () => continue,
-            };
+            down = self.until_due(&mut lanes, &mut news, down).await;
+        }
+        // The deliveries that are under way.
+        while ended(&mut lanes).await.is_some() {}
+    }
+
+    /// Waits until there may be something to claim, and room for it. Takes and answers how often in a row the sink was down.
+    async fn until_due(
+        &self,
+        lanes: &mut FuturesUnordered<impl Future<Output = Delivered>>,
+        news: &mut watch::Receiver<()>,
+        mut down: u32,
+    ) -> u32 {
+        let mut is_down = false;
+        let mut pause = pin!(tokio::time::sleep(self.rest(down)));
+        loop {
+            let can_claim = self.free(lanes.len()) > 0;
             tokio::select! {
-                () = self.stop.cancelled() => {}
-                () = self.shared.closing() => {}
-                Ok(()) = news.changed(), if down == 0 => {}
-                () = tokio::time::sleep(pause) => {}
+                () = self.stop.cancelled() => return down,
+                () = self.shared.closing() => return down,
+                Some(delivered) = ended(lanes) => {
+                    if let Some(error) = delivered.unavailable {
+                        if !is_down {
+                            (is_down, down) = (true, down.saturating_add(1));
+                            // What a sink says isn't logged: its words may hold an address with a password, or the message.
+                            tracing::warn!(code = error.code(), "messages wait: their sink takes none; trying again");
+                            pause.set(tokio::time::sleep(self.rest(down)));
+                        }
+                    } else if delivered.sent + delivered.refused + delivered.dead > 0 {
+                        down = 0;
+                        if !is_down && self.has_room(lanes.len()) {
+                            return down;
+                        }
+                    }
+                }
+                Ok(()) = news.changed(), if can_claim && !is_down && down == 0 => return down,
+                () = &mut pause, if can_claim => return down,
             }
         }
     }
 
-    /// The pause after so many passes in a row that found the sink down: the usual one, doubled up to the longest.
+    /// How many lanes are free while so many are in use.
+    fn free(&self, lanes: usize) -> usize {
+        if canary::on("lanes_wait") && lanes > 0 { 0 } else { self.options.channels.saturating_sub(lanes) }
+    }
+
+    /// Whether another claim is worth its price as soon as a lane has ended: half of them are free.
+    fn has_room(&self, lanes: usize) -> bool {
+        self.free(lanes) * 2 >= self.options.channels
+    }
+
+    /// The pause after the sink was down so many times in a row: the usual one, doubled up to the longest.
     fn rest(&self, down: u32) -> Duration {
         let usual = self.options.poll_interval;
-        let factor = 1u32.checked_shl(down - 1).unwrap_or(u32::MAX);
+        let factor = 1u32.checked_shl(down.saturating_sub(1)).unwrap_or(u32::MAX);
         usual.saturating_mul(factor).min(LONGEST_PAUSE.max(usual))
     }
 
@@ -217,23 +276,22 @@ impl Carrier {
         self.stop.is_cancelled() || self.shared.is_closing()
     }
 
-    /// Claims what is due and delivers it, channel beside channel.
-    async fn pass(&self, sink: &dyn Sink) -> Result<Delivered, StoreError> {
+    /// Claims what is due, for as many lanes as aren't in use; and since when it is ours.
+    async fn claim(&self, lanes: usize) -> Result<(Vec<Batch>, Instant), StoreError> {
+        // Before the store's own: our claim ends for us no later than for others.
+        let since = clock::instant();
+        let channels = self.free(lanes);
+        if channels == 0 {
+            return Ok((vec![], since));
+        }
         let filter = ClaimFilter {
             namespace: self.shared.options.namespace.clone(),
             topics: self.options.topics.clone(),
-            channels: self.options.channels,
+            channels,
             messages: self.options.batch,
         };
         let by = Claimant { owner: self.shared.owner.clone(), ttl: self.options.claim_ttl };
-        // Before the store's own: our claim ends for us no later than for others.
-        let since = clock::instant();
-        let batches = self.shared.store.outbox().claim(filter, by).await?;
-        let mut all = Delivered::default();
-        for delivered in join_all(batches.into_iter().map(|batch| self.deliver(sink, batch, since))).await {
-            all.add(delivered);
-        }
-        Ok(all)
+        Ok((self.shared.store.outbox().claim(filter, by).await?, since))
     }
 
     /// Delivers one batch, up to the first message that isn't taken.
@@ -250,18 +308,35 @@ impl Carrier {
         delivered
     }
 
-    fn failure(&self, record: &OutboxRecord, error: &SinkError) -> Failure {
+    fn failure(&self, channel: &Channel, record: &OutboxRecord, error: &SinkError) -> Failure {
         let RelayOptions { max_attempts, on_poison, backoff, .. } = &self.options;
-        let (pause, text) = (backoff(record.attempts.saturating_add(1)), clip(error.to_string()));
+        let text = clip(error.to_string());
         match error.asked_rest().filter(|_| !canary::on("busy_is_fatal")) {
             Some(rest) => {
-                Failure { error: text, again_after: pause.min(LONGEST_PAUSE).max(rest), dead_after: None }
+                let pause = backoff(self.busy_again(channel)).min(LONGEST_PAUSE).max(rest);
+                Failure { error: text, again_after: pause, counts: false, dead_after: None }
             }
             None => {
+                let pause = backoff(record.attempts.saturating_add(1));
                 let dead_after = (*on_poison == OnPoison::DeadLetter).then_some(*max_attempts);
-                Failure { error: text, again_after: pause, dead_after }
+                Failure { error: text, again_after: pause, counts: true, dead_after }
             }
         }
+    }
+
+    /// Counts that a channel's head could not be taken. The store doesn't know: it may be the first time for another relay.
+    fn busy_again(&self, channel: &Channel) -> u32 {
+        let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        if busy.len() >= MOST_BUSY {
+            busy.clear();
+        }
+        let times = busy.entry(channel.clone()).or_default();
+        *times = times.saturating_add(1);
+        *times
+    }
+
+    fn was_taken(&self, channel: &Channel) {
+        self.busy.lock().unwrap_or_else(PoisonError::into_inner).remove(channel);
     }
 }
 
@@ -291,7 +366,9 @@ impl Held<'_> {
                 self.unmarked.push(record.place);
                 self.mark(true).await;
             }
-            let delivery = Delivery::of(record, self.carrier.options.event_source.as_ref());
+            let watcher = self.carrier.shared.observer.watcher();
+            let samples = |trace| watcher.is_some_and(|watcher| watcher.samples(trace));
+            let delivery = Delivery::of(record, self.carrier.options.event_source.as_ref(), samples);
             let late = |_| Err(SinkError::refused(format!("it took longer than {slice:?}")));
             match tokio::time::timeout(slice, sink.publish(&delivery)).await.unwrap_or_else(late) {
                 Ok(()) => self.unmarked.push(record.place),
@@ -313,7 +390,11 @@ impl Held<'_> {
             let now = clock::instant();
             match store.outbox().mark_sent(self.claim.clone(), self.unmarked.clone(), keep).await {
                 Ok(()) => {
-                    self.marked += std::mem::take(&mut self.unmarked).len();
+                    let marked = std::mem::take(&mut self.unmarked).len();
+                    if marked > 0 {
+                        self.carrier.was_taken(&self.claim.channel);
+                    }
+                    self.marked += marked;
                     self.since = now;
                     return true;
                 }
@@ -331,7 +412,7 @@ impl Held<'_> {
         if !self.unmarked.is_empty() && !self.mark(true).await {
             return Left::Lost;
         }
-        let failure = self.carrier.failure(record, error);
+        let failure = self.carrier.failure(&self.claim.channel, record, error);
         // Why is in the outbox.
         tracing::warn!(run_id = %record.run, topic = %record.message.topic, "a message was not taken");
         loop {

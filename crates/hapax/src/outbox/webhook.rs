@@ -63,7 +63,7 @@ impl WebhookSink {
     ///
     /// ```
     /// use hapax::{Coded, outbox::WebhookSink};
-    /// assert!(WebhookSink::new("https://shop.example/hooks").is_ok());
+    /// assert!(WebhookSink::new("https://shop.example/hooks").is_ok() && WebhookSink::new("HTTPS://a.example").is_ok());
     /// assert_eq!(WebhookSink::new("ftp://shop.example").unwrap_err().code(), "HX0072");
     /// ```
     pub fn new(url: &str) -> Result<Self, SinkError> {

@@ -94,6 +94,32 @@ async fn a_topic_that_nats_does_not_take_waits_alone_and_loses_nothing() {
     assert!(shop.in_state(MessageState::Pending).await.is_empty());
 }
 
+/// Somebody listens to one subject, and no stream takes it: nobody acknowledges what goes there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_subject_where_nobody_acknowledges_waits_alone() {
+    let server = Nats::start().unwrap();
+    let client = async_nats::connect(server.url()).await.unwrap();
+    let _listener = client.subscribe("heard.a").await.unwrap();
+    client.flush().await.unwrap();
+    jetstream::new(client).create_stream(config("good")).await.unwrap();
+    let shop = Shop::open(&["heard.a", "good.a"]).await;
+    let sink = NatsSink::connect(&server.url()).await.unwrap().timeout(IMPATIENT);
+    let (relay, watch) = shop.relay(eager(), sink);
+    for run in ["one", "two"] {
+        shop.sell(run).await;
+        watch.until_said("nobody acknowledged what went to `heard.a`", watch.failures().len() + 1).await;
+    }
+    watch.until_sent("good.a", 2 * EACH as usize).await;
+    assert!(
+        watch.failures().iter().all(|text| text.contains("cannot be taken now")),
+        "{:?}",
+        watch.failures()
+    );
+    relay.stop().await;
+    let waiting = shop.in_state(MessageState::Pending).await;
+    assert_eq!((waiting.len(), waiting[0].attempts), (2 * EACH as usize, 0));
+}
+
 /// Twice by hand: once as it is and once as a CloudEvent, which is another body under the same id.
 #[tokio::test]
 async fn nats_stores_an_id_once_with_its_trace_and_says_how_long_it_knows_it() {
@@ -106,7 +132,11 @@ async fn nats_stores_an_id_once_with_its_trace_and_says_how_long_it_knows_it() {
         jetstream.create_stream(config("shop")).await.unwrap(),
         jetstream.create_stream(short).await.unwrap(),
     );
-    let sink = NatsSink::connect(&url).await.unwrap().prefix("shop.").timeout(IMPATIENT);
+    let sink = NatsSink::connect(&url.replace("nats://", "NATS://"))
+        .await
+        .unwrap()
+        .prefix("shop.")
+        .timeout(IMPATIENT);
     let message = message("a", 7);
     let event = Delivery { event_source: Some("/shop".into()), ..message.clone() };
     for delivery in [&event, &message, &event] {
@@ -124,6 +154,7 @@ async fn nats_stores_an_id_once_with_its_trace_and_says_how_long_it_knows_it() {
     assert_eq!(other.stream("nobody.a").await.unwrap_err().code(), code::NO_RECEIVER);
     let refused = NatsSink::connect(&url.replace("s3cr3t", "t0ps3cret")).await.unwrap().timeout(IMPATIENT);
     let denied = refused.publish(&message).await.unwrap_err();
+    assert!(denied.to_string().contains("authorization violation"), "{denied}");
     let unreadable = NatsSink::connect("http://me:t0ps3cret@127.0.0.1:4222").await.unwrap_err();
     assert_eq!(unreadable.code(), code::SINK_INVALID);
     for error in [denied, unreadable] {

@@ -80,6 +80,20 @@ async fn a_full_redis_takes_nothing_and_loses_nothing() {
     assert_whole(&shop, &[held(&url, "good").await, held(&url, "taken").await].concat()).await;
 }
 
+/// It wants a login, or has no such database: `ERR` is its word for that, too.
+#[tokio::test]
+async fn only_what_is_its_own_fault_is_a_messages_fault_to_redis() {
+    let locked = Redis::start().unwrap();
+    redis_command(&locked.url(), &["CONFIG", "SET", "requirepass", "t0ps3cret"]).unwrap();
+    let open = Redis::start().unwrap();
+    let elsewhere = format!("{}/9999", open.url().trim_end_matches("/0").trim_end_matches('/'));
+    for url in [locked.url(), elsewhere] {
+        let sink = RedisSink::new(&url).unwrap().timeout(IMPATIENT);
+        let error = sink.publish(&message("orders", 7)).await.unwrap_err();
+        assert!(error.is_unavailable(), "{error}");
+    }
+}
+
 #[tokio::test]
 async fn redis_gets_the_trace_and_no_error_shows_the_password() {
     let url = hapax_servers::redis().unwrap();

@@ -302,7 +302,6 @@ pub(crate) async fn assert_whole(shop: &Shop, arrived: &[Told]) {
 /// A message made by hand.
 pub(crate) fn message(topic: &str, number: u64) -> Delivery {
     let run = RunKey { namespace: Namespace::default(), run: RunId::new("order").unwrap() };
-    let (id, topic, key) = (format!("msg:{number}"), topic.into(), "key".into());
-    let payload = Json::of(&number).unwrap();
-    Delivery { id, topic, key, payload, run, step: 1, refused: 0, event_source: None }
+    let made = Delivery::new(&format!("msg:{number}"), run, 1, Json::of(&number).unwrap());
+    Delivery { topic: topic.into(), key: "key".into(), ..made }
 }

@@ -119,6 +119,19 @@ async fn a_webhook_refuses_with_a_status_and_whoever_is_not_there_costs_no_attem
     assert!(server.received().iter().all(|request| request.header("authorization").is_some()));
 }
 
+/// Four times it can't be taken, once it is refused, and then it is taken: three refusals would have been too many.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_dies_of_refusals_alone() {
+    let server = Server::new(|nth, _| answer([503, 503, 500, 503, 503, 200][nth.min(5)], &[], ""));
+    let shop = Shop::open(&["orders"]).await;
+    shop.sell("order").await;
+    let (relay, watch) = shop.relay(eager().max_attempts(3), sink(&server.url("/")));
+    watch.until_taken(EACH as usize).await;
+    relay.stop().await;
+    let sent = shop.in_state(MessageState::Sent).await;
+    assert_eq!((sent.len(), sent[0].attempts), (EACH as usize, 1), "{:?}", sent[0]);
+}
+
 #[tokio::test]
 async fn a_webhook_gets_the_trace_and_events() {
     let server = Server::new(|_, _| answer(200, &[], ""));

@@ -4,7 +4,7 @@ use crate::common::*;
 use futures::future::BoxFuture;
 use hapax::{
     Coded, Effects, NodePolicy,
-    core::{commit::Write as StoreWrite, error::code, journal::Entry},
+    core::{commit::Write as StoreWrite, error::code, journal::Entry, trace::TraceId},
     outbox::{Delivery, FileSink, OnPoison, RelayOptions, Sink, SinkError},
     prelude::*,
     store::{
@@ -24,6 +24,8 @@ const RIGHT: Node = Node::new("right");
 const HANDLE: Node<NodeFailure> = Node::new("handle");
 /// Longer than any test lasts.
 const LONG: Duration = Duration::from_secs(3600);
+/// What takes so long never comes.
+const GIVE_UP: Duration = Duration::from_secs(60);
 
 /// All messages of the store as `topic/key payload state`.
 async fn rows(store: &Arc<dyn Store>) -> Vec<String> {
@@ -376,6 +378,159 @@ async fn relays_share_the_work_and_never_a_run_and_topic() {
     assert!(rows(&store).await.iter().all(|row| row.ends_with(" sent")));
     let ids = narrow.outside.ids.lock().unwrap().clone();
     assert_eq!((ids.len(), ids.iter().collect::<BTreeSet<_>>().len()), (100, 100));
+}
+
+/// Its messages to `slow` are taken one by one, when the test wants it.
+#[derive(Clone, Default)]
+struct Slow {
+    begun: Signal,
+    go_on: Signal,
+    outside: Outside,
+}
+
+impl Sink for Slow {
+    fn publish<'a>(&'a self, message: &'a Delivery) -> BoxFuture<'a, Result<(), SinkError>> {
+        Box::pin(async move {
+            if message.topic == "slow" {
+                self.begun.give();
+                self.go_on.take().await;
+            }
+            self.outside.publish(message).await
+        })
+    }
+}
+
+/// Two runs and two topics; the second is sent while a message of the first is under way.
+#[tokio::test]
+async fn a_slow_topic_holds_up_no_other() {
+    let engine = engine(Options::default());
+    let work = node!(
+        [] | ctx | {
+            let topic = ctx.run_id().to_string();
+            for number in 0..3 {
+                ctx.emit(&topic, "", &number)?;
+            }
+            Ok::<(), NodeError>(())
+        }
+    );
+    let flow = engine.register(Graph::new("sends", 1, WORK).node(WORK, work), ()).await.unwrap();
+    let slow = Slow::default();
+    let relay = engine.relay(at_once().poll_interval(LONG).claim_ttl(LONG), slow.clone()).unwrap();
+    flow.start("slow", Board::default()).await.unwrap().wait().await.unwrap();
+    slow.begun.take().await;
+    flow.start("fast", Board::default()).await.unwrap().wait().await.unwrap();
+    let fast = async {
+        for _ in 0..3 {
+            slow.outside.came.take().await;
+        }
+    };
+    tokio::time::timeout(GIVE_UP, fast).await.expect("the fast one waits for the slow one");
+    for _ in 0..3 {
+        slow.go_on.give();
+        slow.outside.came.take().await;
+    }
+    relay.stop().await;
+    let all = ["fast 0", "fast 1", "fast 2", "slow 0", "slow 1", "slow 2"];
+    assert_eq!(slow.outside.diary.all(), all);
+    assert!(rows(&engine.store()).await.iter().all(|row| row.ends_with(" sent")));
+}
+
+/// Samples the traces of half of the runs.
+struct Half;
+
+impl hapax::watch::Watch for Half {
+    fn over(&self, _: hapax::watch::Span) {}
+
+    fn samples(&self, trace: TraceId) -> bool {
+        trace == TraceId::of(&key("run"))
+    }
+}
+
+#[tokio::test]
+async fn a_trace_is_sampled_for_receivers_if_it_is_for_the_engine() {
+    for (watched, flags) in [(false, "-00"), (true, "-01")] {
+        let (engine, kept) = (sent(&["a"]).await, Kept::default());
+        if watched {
+            engine.watch(Arc::new(Half)).unwrap();
+        }
+        engine.deliver(at_once(), &kept).await.unwrap();
+        let delivery = kept.0.lock().unwrap().remove(0);
+        assert!(delivery.traceparent().ends_with(flags), "{}", delivery.traceparent());
+    }
+}
+
+/// Keeps what it gets.
+#[derive(Clone, Default)]
+struct Kept(Arc<Mutex<Vec<Delivery>>>);
+
+impl Sink for Kept {
+    fn publish<'a>(&'a self, message: &'a Delivery) -> BoxFuture<'a, Result<(), SinkError>> {
+        self.0.lock().unwrap().push(message.clone());
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+#[tokio::test]
+async fn an_event_has_its_time_and_a_source_that_is_one() {
+    let (engine, kept) = (sent(&["a"]).await, Kept::default());
+    for source in ["/a b", "://"] {
+        let refused = engine.deliver(at_once().cloud_events(source), &kept).await.unwrap_err();
+        assert_eq!(refused.code(), code::EVENT_SOURCE);
+        assert_eq!(engine.relay(at_once().cloud_events(source), kept.clone()).unwrap_err().code(), "HX0075");
+    }
+    engine.deliver(at_once().cloud_events("urn:shop"), &kept).await.unwrap();
+    let event = serde_json::to_value(&kept.0.lock().unwrap()[0]).unwrap();
+    let written = engine.outbox(OutboxFilter::default()).await.unwrap()[0].written_at_us;
+    let time: jiff::Timestamp = event["time"].as_str().unwrap().parse().unwrap();
+    assert_eq!((time.as_microsecond(), &event["source"]), (written, &"urn:shop".into()));
+}
+
+fn numbered(number: u64) -> Delivery {
+    let payload = hapax::core::json::Json::of(&number).unwrap();
+    Delivery::new(&format!("msg:{number}"), key("run"), 1, payload)
+}
+
+/// The payloads of the lines of a file that are messages.
+fn kept_in(path: &std::path::Path) -> Vec<u64> {
+    let text = std::fs::read_to_string(path).unwrap();
+    let read = |line: &str| serde_json::from_str::<serde_json::Value>(line).ok()?["payload"].as_u64();
+    text.lines().filter_map(read).collect()
+}
+
+/// As another relay leaves it that dies while the disk is full.
+#[tokio::test]
+async fn a_line_that_another_relay_tore_spoils_no_message() {
+    use std::io::Write as _;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("messages.ndjson");
+    let sink = FileSink::open(&path).unwrap();
+    sink.publish(&numbered(1)).await.unwrap();
+    let mut other = std::fs::File::options().append(true).open(&path).unwrap();
+    other.write_all(b"{\"id\":\"msg:ha").unwrap();
+    sink.publish(&numbered(2)).await.unwrap();
+    sink.publish(&numbered(3)).await.unwrap();
+    assert_eq!(kept_in(&path), [1, 2, 3]);
+    assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 4);
+}
+
+/// By an operator, or by a program that rotates logs.
+#[tokio::test]
+async fn a_file_that_is_moved_or_deleted_is_made_again_and_loses_no_message() {
+    let folder = tempfile::tempdir().unwrap();
+    let [path, moved] = ["messages.ndjson", "messages.1"].map(|name| folder.path().join(name));
+    let sink = FileSink::open(&path).unwrap();
+    sink.publish(&numbered(1)).await.unwrap();
+    std::fs::rename(&path, &moved).unwrap();
+    sink.publish(&numbered(2)).await.unwrap();
+    assert_eq!((kept_in(&moved), kept_in(&path)), (vec![1], vec![2]));
+    std::fs::remove_file(&path).unwrap();
+    sink.publish(&numbered(3)).await.unwrap();
+    assert_eq!(kept_in(&path), [3]);
+    std::fs::rename(&moved, &path).unwrap();
+    sink.publish(&numbered(4)).await.unwrap();
+    assert_eq!(kept_in(&path), [1, 4], "another file has taken its place");
+    drop(folder);
+    assert!(sink.publish(&numbered(5)).await.unwrap_err().is_unavailable());
 }
 
 #[tokio::test]
