@@ -199,9 +199,8 @@ fn numbers(one: &Number, other: &Number) -> Ordering {
 fn sum(one: &Number, other: &Number) -> Number {
     if let (Some(a), Some(b)) = (whole(one), whole(other)) {
         let sum = (a + b).clamp(i64::MIN.into(), u64::MAX.into());
-        return i64::try_from(sum)
-            .map(Number::from)
-            .unwrap_or_else(|_| Number::from(u64::try_from(sum).unwrap_or(u64::MAX)));
+        let large = |_| Number::from(u64::try_from(sum).unwrap_or(u64::MAX));
+        return i64::try_from(sum).map_or_else(large, Number::from);
     }
     let sum = one.as_f64().zip(other.as_f64()).and_then(|(a, b)| Number::from_f64(a + b));
     sum.unwrap_or_else(|| one.clone())

@@ -161,7 +161,7 @@ impl Relay {
         let troubles = Troubles::new(session.out.is_json());
         let sink = Watched { inner: self.sink(&to, session).await?, down: down.clone(), troubles };
         #[cfg(feature = "telemetry")]
-        let _telemetry = self.telemetry.start(session).await?;
+        let (_telemetry, _logs) = self.telemetry.start(session).await?;
         if self.drain {
             return self.drain(&to, &sink, session).await;
         }
