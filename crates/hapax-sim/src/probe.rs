@@ -16,6 +16,7 @@ use hapax_store::{
     Answer, BoxFuture, Census, CensusFilter, Claimant, Created, Fleet, GcPolicy, GcReport, Lease, ListFilter,
     Loaded, NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreError, StoreStats, Ticket,
     outbox::Outbox,
+    schedules::Schedules,
 };
 use std::{
     collections::VecDeque,
@@ -447,6 +448,10 @@ impl Store for Probed {
 
     fn outbox(&self) -> &dyn Outbox {
         self.0.inner.outbox()
+    }
+
+    fn schedules(&self) -> &dyn Schedules {
+        self.0.inner.schedules()
     }
 
     fn stats(&self) -> StoreStats {

@@ -7,6 +7,7 @@ use crate::{
     clock::Clock,
     error::StoreError,
     outbox::{Backlog, Batch, Claim, ClaimFilter, Failure, Fate, Outbox, OutboxFilter, OutboxRecord},
+    schedules::Schedules,
     store::{
         Answer, BoxFuture, Census, CensusFilter, Claimant, Created, Fact, Fleet, GcPolicy, GcReport, Hint,
         Lease, ListFilter, Loaded, NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreStats,
@@ -466,6 +467,10 @@ impl Store for Faulty {
 
     fn outbox(&self) -> &dyn Outbox {
         self
+    }
+
+    fn schedules(&self) -> &dyn Schedules {
+        self.inner.schedules()
     }
 
     fn health(&self) -> Answer<'_, Vec<Fact>> {

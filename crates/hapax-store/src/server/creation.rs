@@ -40,7 +40,7 @@ impl Birth {
         tags.is_empty() && parent.is_none() && journal.is_empty() && self.parts.frontier.len() == 1
     }
 
-    fn lease(&self) -> Option<Lease> {
+    pub(super) fn lease(&self) -> Option<Lease> {
         let epoch = Epoch { counter: 1, nonce: new_nonce() };
         self.run.claim.as_ref().map(|_| Lease { epoch, taken_over: false })
     }

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `sql`, `pool`, `address`, `tls`, `options` | what is known of a server: sessions, values, rows, faults; its address; encryption |
 //! | `chain`, `writer` | writes that follow each other, and the lanes on which those of many runs share a transaction |
-//! | `commit`, `journal`, `lease`, `mailbox`, `outbox`, `runs` | what is done in a transaction |
+//! | `commit`, `journal`, `lease`, `mailbox`, `outbox`, `runs`, `schedules` | what is done in a transaction |
 //! | `within` | an append as statements for another's transaction |
 //! | `read` | what is read, checked against its digests |
 
@@ -26,6 +26,7 @@ mod outbox;
 pub(crate) mod pool;
 mod read;
 pub(crate) mod runs;
+mod schedules;
 pub(crate) mod sql;
 pub(crate) mod tls;
 mod within;
@@ -39,6 +40,7 @@ use crate::{
     error::StoreError,
     outbox::Outbox,
     prepare,
+    schedules::Schedules,
     store::{
         Answer, BoxFuture, Census, CensusFilter, Claimant, Created, Fact, Fleet, GcPolicy, GcReport, Hint,
         Lease, ListFilter, Loaded, NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreStats,
@@ -66,7 +68,7 @@ use writer::{Lanes, Shared};
 const LANES: usize = 2;
 
 /// The tables of the runs. Beside them `hapax_schema` says which program made them.
-pub(crate) const TABLES: [&str; 9] = [
+pub(crate) const TABLES: [&str; 10] = [
     "hapax_runs",
     "hapax_keys",
     "hapax_checkpoints",
@@ -76,6 +78,7 @@ pub(crate) const TABLES: [&str; 9] = [
     "hapax_channels",
     "hapax_letters",
     "hapax_tags",
+    "hapax_schedules",
 ];
 
 /// What is done with each of them; whoever only looks needs the first.
@@ -504,6 +507,10 @@ impl<T: OnServer> Store for T {
     }
 
     fn outbox(&self) -> &dyn Outbox {
+        self.server()
+    }
+
+    fn schedules(&self) -> &dyn Schedules {
         self.server()
     }
 

@@ -9,7 +9,7 @@
 //! | `connection`, `schema`, `locks` | opening a file, its tables, the proof that an owner lives |
 //! | `queue`, `writer` | from a prepared write to the thread, to a transaction shared by many |
 //! | `turn` | who may write to the file next, the user's transactions among them |
-//! | `commit`, `journal`, `lease`, `mailbox`, `outbox`, `runs` | what is done in that transaction |
+//! | `commit`, `journal`, `lease`, `mailbox`, `outbox`, `runs`, `schedules` | what is done in that transaction |
 //! | `read`, `health` | what is read, checked against its digests; what is really in force |
 //! | `beside`, `requests`, `inbox` | tables of a file beside those of runs |
 
@@ -29,6 +29,7 @@ mod queue;
 mod read;
 mod requests;
 mod runs;
+mod schedules;
 mod schema;
 pub(crate) mod turn;
 mod writer;
@@ -41,6 +42,7 @@ use crate::{
     error::StoreError,
     outbox::Outbox,
     prepare,
+    schedules::Schedules,
     store::{
         Answer, BoxFuture, Census, CensusFilter, Claimant, Created, Fact, Fleet, GcPolicy, GcReport, Lease,
         ListFilter, Loaded, NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreStats,
@@ -479,6 +481,10 @@ impl Store for SqliteStore {
     }
 
     fn outbox(&self) -> &dyn Outbox {
+        self
+    }
+
+    fn schedules(&self) -> &dyn Schedules {
         self
     }
 
