@@ -15,8 +15,7 @@ use hapax_core::{
 use hapax_store::{
     Answer, BoxFuture, Census, CensusFilter, Claimant, Created, Fleet, GcPolicy, GcReport, Lease, ListFilter,
     Loaded, NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreError, StoreStats, Ticket,
-    outbox::Outbox,
-    schedules::Schedules,
+    outbox::Outbox, schedules::Schedules,
 };
 use std::{
     collections::VecDeque,

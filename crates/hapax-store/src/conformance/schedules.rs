@@ -313,7 +313,8 @@ pub async fn a_failure_at_any_statement_of_a_firing_leaves_nothing(fixture: Fixt
 /// Ends a run that nobody holds.
 async fn finish(store: &Arc<dyn Store>, run: &str) {
     use hapax_core::commit::{Status, StatusChange, Wake, Write};
-    let lease = store.claim(key(run), claimant("a", Duration::from_secs(600))).await.expect("nobody holds it");
+    let lease =
+        store.claim(key(run), claimant("a", Duration::from_secs(600))).await.expect("nobody holds it");
     let (status, wake) = (Status::Cancelled, Wake::default());
     let change = StatusChange { run: key(run), epoch: lease.epoch, status, release: true, used_us: 0, wake };
     super::sample::submit(store, Write::Status(change)).await.expect("it ends");

@@ -162,8 +162,7 @@ async fn remove(tx: &mut Tx<'_>, key: &ScheduleKey) -> Outcome<bool> {
 }
 
 async fn fire(tx: &mut Tx<'_>, fire: &Fire, birth: Option<&Birth>) -> Outcome<Fired> {
-    let (namespace, name, token) =
-        (fire.key.namespace.as_str(), &*fire.key.name, new_token().to_be_bytes());
+    let (namespace, name, token) = (fire.key.namespace.as_str(), &*fire.key.name, new_token().to_be_bytes());
     let ours = tx
         .execute(
             "UPDATE hapax_schedules SET token = ? WHERE namespace = ? AND name = ? AND token = ? AND paused = 0 \
@@ -176,15 +175,7 @@ async fn fire(tx: &mut Tx<'_>, fire: &Fire, birth: Option<&Birth>) -> Outcome<Fi
     }
     let fired = start(tx, fire, birth).await?;
     let counts = Counts::of(fired, birth.is_some());
-    let done = values![
-        fire.next_us,
-        counts.started,
-        counts.skipped,
-        fire.missed,
-        namespace,
-        name,
-        &token
-    ];
+    let done = values![fire.next_us, counts.started, counts.skipped, fire.missed, namespace, name, &token];
     tx.execute(
         "UPDATE hapax_schedules SET next_at = ?, started = started + ?, skipped = skipped + ?, missed = missed + ? \
          WHERE namespace = ? AND name = ? AND token = ?",

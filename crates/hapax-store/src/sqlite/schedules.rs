@@ -106,8 +106,7 @@ fn due(
     let mut values: Vec<Box<dyn ToSql + '_>> = vec![Box::new(filter.namespace.as_str()), Box::new(until)];
     values.extend(filter.graphs.iter().map(|graph| Box::new(&**graph) as Box<dyn ToSql>));
     let mut statement = connection.prepare_cached(&sql)?;
-    let rows =
-        statement.query_map(params_from_iter(values), |row| record(row, codec, &filter.namespace))?;
+    let rows = statement.query_map(params_from_iter(values), |row| record(row, codec, &filter.namespace))?;
     rows.collect()
 }
 
@@ -302,9 +301,7 @@ impl Schedules for SqliteStore {
     }
 
     fn turn(&self, key: ScheduleKey, to: Turn) -> Answer<'_, Option<ScheduleRecord>> {
-        Box::pin(async move {
-            self.queue.call(all_runs(&key.namespace), move |tx| turn(tx, &key, to)).await
-        })
+        Box::pin(async move { self.queue.call(all_runs(&key.namespace), move |tx| turn(tx, &key, to)).await })
     }
 
     fn remove(&self, key: ScheduleKey) -> Answer<'_, bool> {
