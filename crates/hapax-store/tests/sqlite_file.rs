@@ -12,8 +12,12 @@ use hapax_core::{
 use hapax_store::{
     Created, Pace, Store, StoreError,
     codec::PayloadCodec,
-    conformance::sample::{Holder, LONG, Sample, claimant, key, message, ready, step, submit},
+    conformance::{
+        sample::{Holder, LONG, Sample, claimant, key, message, ready, step, submit},
+        schedules::{added, nightly},
+    },
     error::Source,
+    schedules::{Fire, Fired},
     sqlite::{SqliteOptions, SqliteStore},
 };
 use rusqlite::Connection;
@@ -633,7 +637,7 @@ async fn messages_of_an_older_file_are_delivered() {
     let outside = Connection::open(&path).unwrap();
     outside
         .execute_batch(
-            "DROP TABLE hapax_channels; DROP INDEX hapax_outbox_unsent; DROP INDEX hapax_outbox_backlog; \
+            "DROP TABLE hapax_schedules; DROP TABLE hapax_channels; DROP INDEX hapax_outbox_unsent; DROP INDEX hapax_outbox_backlog; \
              ALTER TABLE hapax_outbox DROP COLUMN attempts; ALTER TABLE hapax_outbox DROP COLUMN error; \
              ALTER TABLE hapax_outbox DROP COLUMN written_at; UPDATE hapax_schema SET version = 2;",
         )
@@ -642,6 +646,22 @@ async fn messages_of_an_older_file_are_delivered() {
     let store = open(&path).await;
     let batches = store.outbox().claim(claim_filter(), claimant("a", LONG)).await.unwrap();
     assert_eq!((batches.len(), batches[0].messages.len()), (1, 2));
+}
+
+#[tokio::test]
+async fn a_file_of_an_older_program_gets_schedules() {
+    let (_folder, path) = folder();
+    let store = open(&path).await;
+    Sample::run("old").create(&store).await;
+    store.close().await;
+    let outside = Connection::open(&path).unwrap();
+    outside.execute_batch("DROP TABLE hapax_schedules; UPDATE hapax_schema SET version = 4;").unwrap();
+    drop(outside);
+    let store = open(&path).await;
+    let due = added(&*store, nightly("s")).await;
+    let fire = Fire { run: Some(Sample::run("new").build()), ..Fire::of(&due, 1) };
+    assert_eq!(store.schedules().fire(fire).await.unwrap(), Fired::Started);
+    assert!(store.run(key("old")).await.unwrap().is_some() && store.run(key("new")).await.unwrap().is_some());
 }
 
 #[tokio::test]

@@ -15,6 +15,7 @@ use crate::{
 };
 use croner::{
     Cron,
+    errors::CronError,
     parser::{CronParser, Seconds, Year},
 };
 use jiff::{Timestamp, Zoned, tz::TimeZone};
@@ -72,6 +73,18 @@ impl Coded for TimetableError {
     }
 }
 
+/// Why an expression can't be read, in the parser's words.
+fn reason(error: CronError) -> String {
+    let text = match error {
+        CronError::InvalidPattern(why)
+        | CronError::IllegalCharacters(why)
+        | CronError::ComponentError(why) => why,
+        error => error.to_string(),
+    };
+    let mut words = text.trim_end_matches('.').chars();
+    words.next().map(|first| first.to_lowercase().chain(words).collect()).unwrap_or_default()
+}
+
 /// What is to be done when a schedule is due.
 ///
 /// ```
@@ -101,10 +114,9 @@ impl Timetable {
     /// `@daily`. The zone goes by its IANA name.
     pub fn new(cron: &str, zone: &str) -> Result<Self, TimetableError> {
         let parser = CronParser::builder().seconds(Seconds::Optional).year(Year::Optional).build();
-        let read = parser.parse(cron).map_err(|error| TimetableError::Cron {
-            cron: cron.into(),
-            why: error.to_string().trim_end_matches('.').to_owned(),
-        })?;
+        let read = parser
+            .parse(cron)
+            .map_err(|error| TimetableError::Cron { cron: cron.into(), why: reason(error) })?;
         let zone = TimeZone::get(zone).map_err(|_| TimetableError::Zone { zone: zone.into() })?;
         Ok(Self { cron: read, zone })
     }

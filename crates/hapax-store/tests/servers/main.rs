@@ -9,4 +9,5 @@ mod full_disk;
 mod operations;
 mod raw;
 mod rights;
+mod schedules;
 mod tls;
