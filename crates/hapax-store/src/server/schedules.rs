@@ -140,7 +140,7 @@ async fn add(tx: &mut Tx<'_>, schedule: &Schedule, input: &[u8], next_us: Option
     Ok(if inserted == 1 { Added::New(Box::new(there)) } else { Added::Exists(Box::new(there)) })
 }
 
-async fn turn(tx: &mut Tx<'_>, key: &ScheduleKey, to: Turn) -> Outcome<Option<ScheduleRecord>> {
+async fn turn(tx: &mut Tx<'_>, key: &ScheduleKey, to: Turn) -> Outcome<Option<Box<ScheduleRecord>>> {
     let (namespace, name, token) = (key.namespace.as_str(), &*key.name, new_token().to_be_bytes());
     match to {
         Turn::Off => {
@@ -153,7 +153,7 @@ async fn turn(tx: &mut Tx<'_>, key: &ScheduleKey, to: Turn) -> Outcome<Option<Sc
             tx.execute(sql, values![&token, next_us, namespace, name]).await?
         }
     };
-    Ok(get(tx.session, tx.codec, key).await?)
+    Ok(get(tx.session, tx.codec, key).await?.map(Box::new))
 }
 
 async fn remove(tx: &mut Tx<'_>, key: &ScheduleKey) -> Outcome<bool> {
@@ -286,7 +286,7 @@ impl Schedules for ServerStore {
     fn turn(&self, key: ScheduleKey, to: Turn) -> Answer<'_, Option<ScheduleRecord>> {
         Box::pin(async move {
             let about = all_runs(&key.namespace);
-            call!(self, &about, |tx| turn(tx, &key, to))
+            Ok(call!(self, &about, |tx| turn(tx, &key, to))?.map(|record| *record))
         })
     }
 

@@ -135,7 +135,7 @@ fn add(tx: &Tx<'_>, schedule: &Schedule, input: &[u8], next_us: Option<i64>) -> 
     Ok(if inserted == 1 { Added::New(Box::new(there)) } else { Added::Exists(Box::new(there)) })
 }
 
-fn turn(tx: &Tx<'_>, key: &ScheduleKey, to: Turn) -> Outcome<Option<ScheduleRecord>> {
+fn turn(tx: &Tx<'_>, key: &ScheduleKey, to: Turn) -> Outcome<Option<Box<ScheduleRecord>>> {
     let (namespace, name, token) = (key.namespace.as_str(), &*key.name, new_token().to_be_bytes());
     match to {
         Turn::Off => tx.execute(
@@ -148,7 +148,7 @@ fn turn(tx: &Tx<'_>, key: &ScheduleKey, to: Turn) -> Outcome<Option<ScheduleReco
             params![namespace, name, token, next_us],
         )?,
     };
-    Ok(get(tx.connection, tx.codec, key)?)
+    Ok(get(tx.connection, tx.codec, key)?.map(Box::new))
 }
 
 fn remove(tx: &Tx<'_>, key: &ScheduleKey) -> Outcome<bool> {
@@ -301,7 +301,10 @@ impl Schedules for SqliteStore {
     }
 
     fn turn(&self, key: ScheduleKey, to: Turn) -> Answer<'_, Option<ScheduleRecord>> {
-        Box::pin(async move { self.queue.call(all_runs(&key.namespace), move |tx| turn(tx, &key, to)).await })
+        Box::pin(async move {
+            let turned = self.queue.call(all_runs(&key.namespace), move |tx| turn(tx, &key, to)).await?;
+            Ok(turned.map(|record| *record))
+        })
     }
 
     fn remove(&self, key: ScheduleKey) -> Answer<'_, bool> {

@@ -127,6 +127,33 @@ pub struct Firings {
     pub stuck: u64,
 }
 
+impl Firings {
+    /// Counts what became of a firing, and says so.
+    fn count(&mut self, fired: Fired, firing: &Firing, record: &ScheduleRecord) {
+        let (schedule, at) = (&record.schedule.key, Timetable::shown(firing.at_us));
+        match fired {
+            Fired::Started => {
+                self.started += 1;
+                tracing::info!(%schedule, %at, "a schedule has started its run");
+            }
+            Fired::Skipped if firing.starts => {
+                self.skipped += 1;
+                tracing::info!(%schedule, %at, "skipped: the run before it isn't over");
+            }
+            Fired::Exists => {
+                self.skipped += 1;
+                tracing::warn!(%schedule, %at, "skipped: a run of its name is there already");
+            }
+            Fired::Waits => self.waiting += 1,
+            Fired::Skipped | Fired::NotNow => {}
+        }
+        if fired.is_done() && firing.missed > 0 {
+            self.missed += firing.missed;
+            tracing::warn!(%schedule, missed = firing.missed, "passed over: nobody fired it in time");
+        }
+    }
+}
+
 impl Engine {
     /// Starts the runs of all schedules of this engine's namespace whose graphs are registered here, until it is stopped or
     /// the engine ends. Any number of schedulers, of many processes, may be at work: each time starts one run.
@@ -290,7 +317,7 @@ impl Clockwork {
                 return Ok(());
             };
             let fired = self.shared.store.schedules().fire(order).await?;
-            self.count(fired, &firing, &record, &mut pass.firings);
+            pass.firings.count(fired, &firing, &record);
             let read = self.shared.store.schedules().get(record.schedule.key.clone()).await?;
             match read {
                 // It waits for a run, or its time hasn't quite come by the store's clock.
@@ -303,30 +330,6 @@ impl Clockwork {
             }
         }
         Ok(())
-    }
-
-    fn count(&self, fired: Fired, firing: &Firing, record: &ScheduleRecord, firings: &mut Firings) {
-        let (schedule, at) = (&record.schedule.key, Timetable::shown(firing.at_us));
-        match fired {
-            Fired::Started => {
-                firings.started += 1;
-                tracing::info!(%schedule, %at, "a schedule has started its run");
-            }
-            Fired::Skipped if firing.starts => {
-                firings.skipped += 1;
-                tracing::info!(%schedule, %at, "skipped: the run before it isn't over");
-            }
-            Fired::Exists => {
-                firings.skipped += 1;
-                tracing::warn!(%schedule, %at, "skipped: a run of its name is there already");
-            }
-            Fired::Waits => firings.waiting += 1,
-            Fired::Skipped | Fired::NotNow => {}
-        }
-        if fired.is_done() && firing.missed > 0 {
-            firings.missed += firing.missed;
-            tracing::warn!(%schedule, missed = firing.missed, "passed over: nobody fired it in time");
-        }
     }
 
     /// What is to be fired. `None`: that can't be told here, which is said once.
