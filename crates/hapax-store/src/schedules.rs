@@ -275,6 +275,11 @@ impl Fired {
     }
 }
 
+/// The columns of a schedule, in the order in which databases read them.
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+pub(crate) const COLUMNS: &str = "name, graph, input, input_version, cron, zone_name, on_overlap, catch_up, token, paused, \
+     next_at, last_at, last_run, started, skipped, missed, created_at";
+
 /// What a firing leaves in its row.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counts {

@@ -8,6 +8,7 @@ use hapax_core::{
     json::Json,
     key::Digest,
     mailbox::{NewLetter, Posted},
+    schedule::Schedule,
 };
 use hapax_store::{
     Created, Pace, Store, StoreError,
@@ -336,6 +337,8 @@ async fn a_payload_codec_hides_what_is_stored() {
     holder.commit(commit.clone()).await.unwrap();
     let large = holder.next(&"a large secret ".repeat(500));
     holder.commit(large.clone()).await.unwrap();
+    let input = Json::of("a secret input").unwrap();
+    added(&*store, Schedule { input: input.clone(), ..nightly("s") }).await;
     store.close().await;
     let bytes = std::fs::read(&path).unwrap();
     assert!(!bytes.windows(6).any(|window| window == b"secret"));
@@ -343,6 +346,8 @@ async fn a_payload_codec_hides_what_is_stored() {
     assert_eq!(store.checkpoint(holder.key.clone(), 1).await.unwrap(), Some(commit.checkpoint));
     assert_eq!(store.load(holder.key.clone()).await.unwrap().checkpoint, large.checkpoint);
     assert_eq!(store.journal(holder.key.clone(), 0, 9).await.unwrap(), commit.journal);
+    let kept = store.schedules().get(nightly("s").key).await.unwrap().unwrap();
+    assert_eq!(kept.schedule.input, input);
     let without = open(&path).await.load(holder.key.clone()).await.unwrap_err();
     assert!(matches!(without, StoreError::Corrupt { step: Some(2), .. }), "{without}");
 }

@@ -39,7 +39,7 @@ use crate::{
     db::Statement,
     error::StoreError,
     outbox::Outbox,
-    prepare,
+    prepare::{self, Birth},
     schedules::Schedules,
     store::{
         Answer, BoxFuture, Census, CensusFilter, Claimant, Created, Fact, Fleet, GcPolicy, GcReport, Hint,
@@ -47,7 +47,7 @@ use crate::{
         Ticket, Verdict,
     },
 };
-use creation::{Birth, Creation};
+use creation::Creation;
 use error::{all_runs, reported, undone};
 use hapax_core::{
     checkpoint::Checkpoint,
@@ -228,13 +228,9 @@ impl ServerStore {
     async fn create_run(&self, run: NewRun) -> Result<Created, StoreError> {
         check_new_run(&run)?;
         let _room = self.lanes.room(run.checkpoint.state.len()).await?;
-        let state = self.codec.snapshot(&run.checkpoint.state).map_err(StoreError::Retry)?;
-        let stored = state.clone();
-        let parts =
-            prepare::checkpoint_parts(&run.checkpoint, state, &self.codec).map_err(StoreError::Retry)?;
-        let entries = prepare::entries(&run.journal, &self.codec).map_err(StoreError::Retry)?;
-        let run = Arc::new(run);
-        let created = self.creation.create(Birth { run: run.clone(), parts, entries }).await?;
+        let birth = Birth::of(run, &self.codec)?;
+        let (run, stored) = (birth.run.clone(), birth.parts.state.clone());
+        let created = self.creation.create(birth).await?;
         if let Created::New(Some(lease)) = &created {
             let checkpoint = &run.checkpoint;
             self.encoders.remember(&run.key, lease.epoch, checkpoint.step, &checkpoint.state, &stored);

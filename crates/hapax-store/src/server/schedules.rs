@@ -5,8 +5,7 @@
 //! schedule's row is locked before any run's.
 
 use super::{
-    ServerStore, ask, call,
-    creation::Birth,
+    ServerStore, ask, call, creation,
     error::{Halt, Outcome, all_runs},
     runs,
     sql::{Fault, Row, Session, Value, one, places, values},
@@ -17,12 +16,12 @@ use crate::{
     clock::micros,
     codec::Codec,
     error::StoreError,
-    prepare,
+    prepare::Birth,
     schedules::{
-        Added, Counts, DueFilter, Fire, Fired, LastFiring, ScheduleRecord, Schedules, Turn, check_schedule,
-        new_token,
+        Added, COLUMNS, Counts, DueFilter, Fire, Fired, LastFiring, ScheduleRecord, Schedules, Turn,
+        check_schedule, new_token,
     },
-    store::{Answer, Created, NewRun},
+    store::{Answer, Created},
 };
 use hapax_core::{
     canary,
@@ -30,11 +29,6 @@ use hapax_core::{
     json::Json,
     schedule::{Overlap, Schedule, ScheduleKey},
 };
-use std::sync::Arc;
-
-/// The columns of a schedule, in the order in which [`record`] takes them.
-const STORED: &str = "name, graph, input, input_version, cron, zone_name, on_overlap, catch_up, token, paused, next_at, \
-     last_at, last_run, started, skipped, missed, created_at";
 
 fn record(row: &Row, codec: &Codec, namespace: &Namespace) -> Result<ScheduleRecord, Fault> {
     let name = row.text(0)?;
@@ -77,7 +71,7 @@ async fn get(
     codec: &Codec,
     key: &ScheduleKey,
 ) -> Result<Option<ScheduleRecord>, Fault> {
-    let sql = format!("SELECT {STORED} FROM hapax_schedules WHERE namespace = ? AND name = ?");
+    let sql = format!("SELECT {COLUMNS} FROM hapax_schedules WHERE namespace = ? AND name = ?");
     let row = one(session, &sql, values![key.namespace.as_str(), &*key.name]).await?;
     row.map(|row| record(&row, codec, &key.namespace)).transpose()
 }
@@ -87,7 +81,7 @@ async fn list(
     codec: &Codec,
     namespace: &Namespace,
 ) -> Result<Vec<ScheduleRecord>, Fault> {
-    let sql = format!("SELECT {STORED} FROM hapax_schedules WHERE namespace = ? ORDER BY name");
+    let sql = format!("SELECT {COLUMNS} FROM hapax_schedules WHERE namespace = ? ORDER BY name");
     let rows = session.rows(&sql, values![namespace.as_str()]).await?;
     rows.iter().map(|row| record(row, codec, namespace)).collect()
 }
@@ -98,7 +92,7 @@ async fn due(
     filter: &DueFilter,
 ) -> Result<Vec<ScheduleRecord>, Fault> {
     let sql = format!(
-        "SELECT {STORED} FROM hapax_schedules WHERE namespace = ? AND paused = 0 AND next_at > 0 AND next_at <= {{now}} + ? \
+        "SELECT {COLUMNS} FROM hapax_schedules WHERE namespace = ? AND paused = 0 AND next_at > 0 AND next_at <= {{now}} + ? \
          AND graph IN {} ORDER BY next_at, name",
         places(filter.graphs.len())
     );
@@ -203,7 +197,7 @@ async fn start(tx: &mut Tx<'_>, fire: &Fire, birth: Option<&Birth>) -> Outcome<F
             },
         }
     }
-    match runs::create(tx, birth, birth.lease()).await {
+    match runs::create(tx, birth, creation::lease(birth)).await {
         Ok(Created::New(_)) => Ok(Fired::Started),
         Ok(Created::Exists(_)) | Err(Halt::Settle(Ok(_))) => Ok(Fired::Exists),
         Err(Halt::Settle(Err(error))) => Err(error.into()),
@@ -236,16 +230,9 @@ impl ServerStore {
             self.create_run(run).await?;
         }
         let _room = self.lanes.room(run.as_ref().map_or(0, |run| run.checkpoint.state.len())).await?;
-        let birth = run.map(|run| self.encode(run)).transpose().map_err(StoreError::Retry)?;
+        let birth = run.map(|run| Birth::of(run, &self.codec)).transpose()?;
         let about = all_runs(&order.key.namespace);
         call!(self, &about, |tx| fire(tx, &order, birth.as_ref()))
-    }
-
-    fn encode(&self, run: NewRun) -> Result<Birth, crate::error::Source> {
-        let state = self.codec.snapshot(&run.checkpoint.state)?;
-        let parts = prepare::checkpoint_parts(&run.checkpoint, state, &self.codec)?;
-        let entries = prepare::entries(&run.journal, &self.codec)?;
-        Ok(Birth { run: Arc::new(run), parts, entries })
     }
 }
 

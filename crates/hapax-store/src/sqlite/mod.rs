@@ -41,7 +41,7 @@ use crate::{
     db::{self, Statement},
     error::StoreError,
     outbox::Outbox,
-    prepare,
+    prepare::{self, Birth},
     schedules::Schedules,
     store::{
         Answer, BoxFuture, Census, CensusFilter, Claimant, Created, Fact, Fleet, GcPolicy, GcReport, Lease,
@@ -223,14 +223,12 @@ impl SqliteStore {
             self.leases.locks.hold(&by.owner)?;
         }
         let _room = self.queue.room(run.checkpoint.state.len()).await?;
-        let state = self.codec.snapshot(&run.checkpoint.state).map_err(StoreError::Retry)?;
-        let (key, checkpoint, stored) = (run.key.clone(), run.checkpoint.clone(), state.clone());
-        let parts =
-            crate::prepare::checkpoint_parts(&checkpoint, state, &self.codec).map_err(StoreError::Retry)?;
-        let rows = crate::prepare::entries(&run.journal, &self.codec).map_err(StoreError::Retry)?;
-        let created = self.queue.call(key.clone(), move |tx| runs::create(tx, &run, &parts, &rows)).await?;
+        let birth = Birth::of(run, &self.codec)?;
+        let (run, stored) = (birth.run.clone(), birth.parts.state.clone());
+        let created = self.queue.call(run.key.clone(), move |tx| runs::create(tx, &birth)).await?;
         if let Created::New(Some(lease)) = &created {
-            self.encoders.remember(&key, lease.epoch, checkpoint.step, &checkpoint.state, &stored);
+            let checkpoint = &run.checkpoint;
+            self.encoders.remember(&run.key, lease.epoch, checkpoint.step, &checkpoint.state, &stored);
         }
         Ok(created)
     }

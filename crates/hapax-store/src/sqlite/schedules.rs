@@ -14,12 +14,12 @@ use crate::{
     clock::micros,
     codec::Codec,
     error::StoreError,
-    prepare::{self, CheckpointParts},
+    prepare::Birth,
     schedules::{
-        Added, Counts, DueFilter, Fire, Fired, LastFiring, ScheduleRecord, Schedules, Turn, check_schedule,
-        new_token,
+        Added, COLUMNS, Counts, DueFilter, Fire, Fired, LastFiring, ScheduleRecord, Schedules, Turn,
+        check_schedule, new_token,
     },
-    store::{Answer, Created, NewRun},
+    store::{Answer, Created},
 };
 use hapax_core::{
     canary,
@@ -28,10 +28,6 @@ use hapax_core::{
     schedule::{Overlap, Schedule, ScheduleKey},
 };
 use rusqlite::{Connection, Row, ToSql, params, params_from_iter};
-
-/// The columns of a schedule, in the order in which [`record`] takes them.
-const STORED: &str = "name, graph, input, input_version, cron, zone_name, on_overlap, catch_up, token, paused, next_at, \
-     last_at, last_run, started, skipped, missed, created_at";
 
 fn record(row: &Row<'_>, codec: &Codec, namespace: &Namespace) -> rusqlite::Result<ScheduleRecord> {
     let name = row.get_ref(0)?.as_str()?;
@@ -73,7 +69,7 @@ fn get(
     codec: &Codec,
     key: &ScheduleKey,
 ) -> rusqlite::Result<Option<ScheduleRecord>> {
-    let sql = format!("SELECT {STORED} FROM hapax_schedules WHERE namespace = ?1 AND name = ?2");
+    let sql = format!("SELECT {COLUMNS} FROM hapax_schedules WHERE namespace = ?1 AND name = ?2");
     let mut statement = connection.prepare_cached(&sql)?;
     let mut rows = statement
         .query_map(params![key.namespace.as_str(), &*key.name], |row| record(row, codec, &key.namespace))?;
@@ -85,7 +81,7 @@ fn list(
     codec: &Codec,
     namespace: &Namespace,
 ) -> rusqlite::Result<Vec<ScheduleRecord>> {
-    let sql = format!("SELECT {STORED} FROM hapax_schedules WHERE namespace = ?1 ORDER BY name");
+    let sql = format!("SELECT {COLUMNS} FROM hapax_schedules WHERE namespace = ?1 ORDER BY name");
     let mut statement = connection.prepare_cached(&sql)?;
     let rows = statement.query_map(params![namespace.as_str()], |row| record(row, codec, namespace))?;
     rows.collect()
@@ -99,7 +95,7 @@ fn due(
 ) -> rusqlite::Result<Vec<ScheduleRecord>> {
     let places = vec!["?"; filter.graphs.len()].join(", ");
     let sql = format!(
-        "SELECT {STORED} FROM hapax_schedules WHERE namespace = ? AND paused = 0 AND next_at <= ? AND graph IN ({places}) \
+        "SELECT {COLUMNS} FROM hapax_schedules WHERE namespace = ? AND paused = 0 AND next_at <= ? AND graph IN ({places}) \
          ORDER BY next_at, name"
     );
     let until = now.saturating_add(micros(filter.within));
@@ -156,13 +152,6 @@ fn remove(tx: &Tx<'_>, key: &ScheduleKey) -> Outcome<bool> {
     Ok(tx.execute(sql, params![key.namespace.as_str(), &*key.name])? == 1)
 }
 
-/// The run of a firing, encoded.
-struct Birth {
-    run: NewRun,
-    parts: CheckpointParts,
-    entries: Vec<Vec<u8>>,
-}
-
 fn fire(tx: &Tx<'_>, fire: &Fire, birth: Option<&Birth>) -> Outcome<Fired> {
     let (namespace, name) = (fire.key.namespace.as_str(), &*fire.key.name);
     let token = new_token().to_be_bytes();
@@ -210,7 +199,7 @@ fn start(tx: &Tx<'_>, fire: &Fire, birth: Option<&Birth>) -> Outcome<Fired> {
             },
         }
     }
-    match runs::create(tx, &birth.run, &birth.parts, &birth.entries) {
+    match runs::create(tx, birth) {
         Ok(Created::New(_)) => Ok(Fired::Started),
         Ok(Created::Exists(_)) => Ok(Fired::Exists),
         Err(Halt::Sql(error)) => Err(Halt::Sql(error)),
@@ -243,16 +232,9 @@ impl SqliteStore {
             self.create_run(run).await?;
         }
         let _room = self.queue.room(run.as_ref().map_or(0, |run| run.checkpoint.state.len())).await?;
-        let birth = run.map(|run| self.encode(run)).transpose().map_err(StoreError::Retry)?;
+        let birth = run.map(|run| Birth::of(run, &self.codec)).transpose()?;
         let about = all_runs(&order.key.namespace);
         self.queue.call(about, move |tx| fire(tx, &order, birth.as_ref())).await
-    }
-
-    fn encode(&self, run: NewRun) -> Result<Birth, crate::error::Source> {
-        let state = self.codec.snapshot(&run.checkpoint.state)?;
-        let parts = prepare::checkpoint_parts(&run.checkpoint, state, &self.codec)?;
-        let entries = prepare::entries(&run.journal, &self.codec)?;
-        Ok(Birth { run, parts, entries })
     }
 
     /// Reads schedules in one snapshot.
