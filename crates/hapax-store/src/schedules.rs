@@ -52,7 +52,7 @@ pub trait Schedules: Send + Sync {
     fn list(&self, namespace: Namespace) -> Answer<'_, Vec<ScheduleRecord>>;
 
     /// The schedules that are due by the store's clock, or will be soon, those first that are due longest. None that is
-    /// paused.
+    /// paused, and none whose row can't be read: it keeps no other from firing.
     fn due(&self, filter: DueFilter) -> Answer<'_, Vec<ScheduleRecord>>;
 
     /// Pauses a schedule, or lets it go on: then it is due at `next_us`, and what was due meanwhile is forgotten. Durable

@@ -18,7 +18,7 @@ use hapax_store::{
         schedules::{added, nightly},
     },
     error::Source,
-    schedules::{Fire, Fired},
+    schedules::{DueFilter, Fire, Fired},
     sqlite::{SqliteOptions, SqliteStore},
 };
 use rusqlite::Connection;
@@ -667,6 +667,21 @@ async fn a_file_of_an_older_program_gets_schedules() {
     let fire = Fire { run: Some(Sample::run("new").build()), ..Fire::of(&due, 1) };
     assert_eq!(store.schedules().fire(fire).await.unwrap(), Fired::Started);
     assert!(store.run(key("old")).await.unwrap().is_some() && store.run(key("new")).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_schedule_that_cannot_be_read_keeps_no_other_from_firing() {
+    let (_folder, path) = folder();
+    let store = open(&path).await;
+    added(&*store, nightly("bad")).await;
+    let good = added(&*store, nightly("good")).await;
+    let outside = Connection::open(&path).unwrap();
+    outside.execute("UPDATE hapax_schedules SET input = x'80' WHERE name = 'bad'", ()).unwrap();
+    let filter = DueFilter { graphs: vec!["sample".into()], ..DueFilter::default() };
+    assert_eq!(store.schedules().due(filter).await.unwrap(), [good]);
+    let damaged = store.schedules().get(nightly("bad").key).await.unwrap_err();
+    assert!(damaged.to_string().contains("schedule `bad`"), "{damaged}");
+    assert!(store.schedules().remove(nightly("bad").key).await.unwrap(), "it can be removed");
 }
 
 #[tokio::test]

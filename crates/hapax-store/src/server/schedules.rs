@@ -99,7 +99,14 @@ async fn due(
     let mut all: Vec<Value<'_>> = vec![filter.namespace.as_str().into(), micros(filter.within).into()];
     all.extend(filter.graphs.iter().map(|graph| Value::from(&**graph)));
     let rows = session.rows(&sql, &all).await?;
-    rows.iter().map(|row| record(row, codec, &filter.namespace)).collect()
+    let mut due = vec![];
+    for row in &rows {
+        match record(row, codec, &filter.namespace) {
+            Ok(record) => due.push(record),
+            Err(fault) => tracing::error!(?fault, "a schedule cannot be read; it does not fire"),
+        }
+    }
+    Ok(due)
 }
 
 async fn add(tx: &mut Tx<'_>, schedule: &Schedule, input: &[u8], next_us: Option<i64>) -> Outcome<Added> {

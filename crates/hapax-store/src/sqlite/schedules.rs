@@ -102,8 +102,16 @@ fn due(
     let mut values: Vec<Box<dyn ToSql + '_>> = vec![Box::new(filter.namespace.as_str()), Box::new(until)];
     values.extend(filter.graphs.iter().map(|graph| Box::new(&**graph) as Box<dyn ToSql>));
     let mut statement = connection.prepare_cached(&sql)?;
-    let rows = statement.query_map(params_from_iter(values), |row| record(row, codec, &filter.namespace))?;
-    rows.collect()
+    let rows =
+        statement.query_map(params_from_iter(values), |row| Ok(record(row, codec, &filter.namespace)))?;
+    let mut due = vec![];
+    for row in rows {
+        match row? {
+            Ok(record) => due.push(record),
+            Err(error) => tracing::error!(%error, "a schedule cannot be read; it does not fire"),
+        }
+    }
+    Ok(due)
 }
 
 fn add(tx: &Tx<'_>, schedule: &Schedule, input: &[u8], next_us: Option<i64>) -> Outcome<Added> {

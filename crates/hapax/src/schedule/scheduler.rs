@@ -213,6 +213,11 @@ impl Pass {
     }
 }
 
+/// Whether the store may take the same firing later.
+fn is_passing(error: &StoreError) -> bool {
+    matches!(error, StoreError::Retry(_) | StoreError::Unknown(_) | StoreError::Full(_))
+}
+
 /// What one scheduler works with.
 struct Clockwork {
     shared: Arc<Shared>,
@@ -316,7 +321,15 @@ impl Clockwork {
                 pass.firings.stuck += 1;
                 return Ok(());
             };
-            let fired = self.shared.store.schedules().fire(order).await?;
+            let fired = match self.shared.store.schedules().fire(order).await {
+                Err(error) if !is_passing(&error) => {
+                    // What no store takes would be refused again and again; the other schedules aren't to wait for it.
+                    self.tell_stuck(&record, &error.into());
+                    pass.firings.stuck += 1;
+                    return Ok(());
+                }
+                fired => fired?,
+            };
             pass.firings.count(fired, &firing, &record);
             let read = self.shared.store.schedules().get(record.schedule.key.clone()).await?;
             match read {
@@ -335,14 +348,15 @@ impl Clockwork {
     /// What is to be fired. `None`: that can't be told here, which is said once.
     fn work_out(&self, record: &ScheduleRecord, due_us: i64, now_us: i64) -> Option<(Fire, Firing)> {
         let worked_out = self.try_work_out(record, due_us, now_us);
-        worked_out
-            .inspect_err(|error| {
-                if lock(&self.told).insert(record.token) {
-                    let schedule = &record.schedule.key;
-                    tracing::error!(%schedule, %error, "this schedule is due and cannot be fired here");
-                }
-            })
-            .ok()
+        worked_out.inspect_err(|error| self.tell_stuck(record, error)).ok()
+    }
+
+    /// Says once of a row that it can't be fired here.
+    fn tell_stuck(&self, record: &ScheduleRecord, error: &Error) {
+        if lock(&self.told).insert(record.token) {
+            let schedule = &record.schedule.key;
+            tracing::error!(%schedule, %error, "this schedule is due and cannot be fired here");
+        }
     }
 
     fn try_work_out(

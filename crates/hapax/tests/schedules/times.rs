@@ -114,6 +114,32 @@ async fn a_schedule_waits_for_an_engine_that_can_fire_it() {
     assert!(odd.next_us.unwrap() <= clock.now_us() && odd.missed == 0, "it is due still: {odd:?}");
 }
 
+/// Larger than any store keeps, whatever the input.
+fn huge() -> String {
+    "x".repeat(hapax::core::limits::MAX_STATE_BYTES)
+}
+
+#[derive(hapax::State, Clone, Default, serde::Serialize, serde::Deserialize)]
+struct Huge {
+    #[serde(default = "huge")]
+    text: String,
+}
+
+#[tokio::test]
+async fn a_run_that_no_store_keeps_stays_due_and_is_in_no_others_way() {
+    let (clock, store) = store();
+    let (engine, flow) = on(&store, quick()).await;
+    let idle = async |_: hapax::Ctx<Huge>| ();
+    engine.register(Graph::new("huge", 1, WORK).node(WORK, idle), ()).await.unwrap();
+    let input = Json::from_text("{}").unwrap();
+    engine.add_schedule("a", hourly(), "huge", input).await.unwrap();
+    flow.schedule("b", hourly(), Board::default()).await.unwrap();
+    clock.advance(HOUR);
+    let firings = engine.fire_due().await.unwrap();
+    assert_eq!((firings.started, firings.stuck), (1, 1));
+    assert!(runs(&engine).await[0].starts_with("b@"));
+}
+
 /// In another process's hands, so to speak: added by one engine, fired by another at work.
 #[tokio::test]
 async fn a_scheduler_finds_what_others_have_added_and_stops_when_it_is_told() {
