@@ -194,7 +194,14 @@ fn deepest(error: &Error) -> Option<String> {
 fn exit_of(code: Code) -> u8 {
     match code {
         // Every name that a command checks is one that it was given.
-        code::BAD_URL | code::SINK_INVALID | code::TELEMETRY | code::USAGE | code::INVALID_ID => USAGE,
+        code::BAD_URL
+        | code::SINK_INVALID
+        | code::TELEMETRY
+        | code::USAGE
+        | code::INVALID_ID
+        | code::BAD_CRON
+        | code::BAD_ZONE
+        | code::BAD_SCHEDULE => USAGE,
         code::INTERRUPTED => INTERRUPTED,
         code::RUN_HELD | code::STORE_RETRY | code::STORE_UNKNOWN | code::FENCED => BUSY,
         code::CORRUPT
@@ -409,7 +416,7 @@ fn cure_beside(code: Code) -> &'static str {
             "set `PRAGMA synchronous = FULL` on the connection, before the transaction"
         }
         code::INBOX_NOT_THERE => "begin the transaction in the database that the inbox was opened in",
-        _ => "see the code's page",
+        code => crate::commands::schedule::cure(code).unwrap_or("see the code's page"),
     }
 }
 

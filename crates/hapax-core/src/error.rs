@@ -237,6 +237,18 @@ pub mod code {
         INBOX_NOT_DURABLE = "HX0151";
         /// The database of a message's effect has no inbox.
         INBOX_NOT_THERE = "HX0152";
+        /// A cron expression can't be read, or never comes true.
+        BAD_CRON = "HX0160";
+        /// There is no such time zone.
+        BAD_ZONE = "HX0161";
+        /// The name of a schedule is taken by another one.
+        SCHEDULE_EXISTS = "HX0162";
+        /// There is no such schedule.
+        SCHEDULE_NOT_FOUND = "HX0163";
+        /// A schedule has a setting that can't be.
+        BAD_SCHEDULE = "HX0164";
+        /// The input of a schedule doesn't fit its graph's state.
+        SCHEDULE_INPUT = "HX0165";
         /// A value doesn't describe a graph.
         GRAPH_DESCRIPTION = "HX0166";
     }

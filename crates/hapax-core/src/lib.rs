@@ -7,6 +7,7 @@
 //! | [`frontier`], [`merge`] | what runs next; from results to the next state |
 //! | [`order`], [`rng`] | path hash and order key; the draws of an item |
 //! | [`checkpoint`], [`journal`], [`commit`], [`outbox`], [`stream`] | the plain data of a step, and of what is written |
+//! | [`schedule`] | runs that start by the clock; when, behind the feature `schedules` |
 //! | [`request`] | requests that take effect once: names, hashes, records |
 //! | [`canonical`], [`json`], [`key`] | canonical JSON; step, effect and command keys; digests |
 //! | [`trace`] | the ids of a run's trace |
@@ -36,6 +37,7 @@ pub mod outbox;
 pub mod request;
 pub mod rng;
 pub mod route;
+pub mod schedule;
 pub mod state;
 pub mod stream;
 pub mod trace;

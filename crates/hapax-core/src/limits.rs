@@ -240,6 +240,47 @@ pub const RELAY_TTL: Duration = Duration::from_secs(30);
 /// ```
 pub const RELAY_POLL: Duration = Duration::from_secs(1);
 
+/// How often a scheduler looks for schedules that nobody told it of.
+///
+/// ```
+/// use hapax_core::limits::SCHEDULE_POLL;
+/// // What it knows of it fires at the second; a schedule that another process adds is found within this time.
+/// assert_eq!(SCHEDULE_POLL.as_secs(), 1);
+/// ```
+pub const SCHEDULE_POLL: Duration = Duration::from_secs(1);
+
+/// Overdue firings of a schedule that may be made up for: more than that is a queue, and wants one.
+///
+/// ```
+/// use hapax_core::limits::MAX_CATCH_UP;
+/// assert!(MAX_CATCH_UP >= 24 * 31, "a month of hours");
+/// ```
+pub const MAX_CATCH_UP: u32 = 1000;
+
+/// Overdue firings that are passed over in one transaction. Each is worked out by itself, so this bounds the time that takes.
+///
+/// ```
+/// use hapax_core::limits::{MAX_CATCH_UP, MAX_PASSED_OVER};
+/// assert!(MAX_PASSED_OVER > u64::from(MAX_CATCH_UP));
+/// ```
+pub const MAX_PASSED_OVER: u64 = 10_000;
+
+/// A schedule's name is the beginning of the names of its runs, behind which comes the time.
+///
+/// ```
+/// use hapax_core::limits::{MAX_ID_BYTES, MAX_SCHEDULE_NAME_BYTES};
+/// assert!(MAX_SCHEDULE_NAME_BYTES + "@2026-11-18T12:00:00Z".len() <= MAX_ID_BYTES);
+/// ```
+pub const MAX_SCHEDULE_NAME_BYTES: usize = 200;
+
+/// A cron expression that is longer isn't one that somebody can read.
+///
+/// ```
+/// use hapax_core::limits::MAX_CRON_BYTES;
+/// assert!("0 9 * * MON-FRI".len() < MAX_CRON_BYTES);
+/// ```
+pub const MAX_CRON_BYTES: usize = 255;
+
 /// Messages of one run to one topic that a relay takes at a time; a crash delivers at most these again.
 ///
 /// ```

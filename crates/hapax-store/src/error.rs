@@ -6,6 +6,7 @@ use hapax_core::{
     error::{Code, Coded, code},
     id::{InvalidId, RunKey},
     key::Digest,
+    schedule::BadSchedule,
 };
 
 /// The driver's own error, boxed behind ours.
@@ -130,6 +131,9 @@ pub enum StoreError {
     /// A tag that can't be a name.
     #[error(transparent)]
     Name(InvalidId),
+    /// A schedule that no store keeps.
+    #[error(transparent)]
+    Schedule(BadSchedule),
     /// The store can't be opened.
     #[error("cannot open {what}: {why}")]
     Open {
@@ -159,6 +163,7 @@ impl Coded for StoreError {
             StoreError::ClaimLost { .. } => code::CLAIM_LOST,
             StoreError::TooLarge { .. } => code::LIMIT,
             StoreError::Name(_) => code::INVALID_ID,
+            StoreError::Schedule(error) => error.code(),
             StoreError::Open { code, .. } => code,
         }
     }

@@ -1,7 +1,7 @@
 //! Where Hapax keeps its runs: one transaction per step, fenced, with duplicates refused by the database.
 //!
 //! [`Store`] is the contract, [`MemoryStore`] the reference model,
-//! [`SqliteStore`] the default; [`outbox`] is the part of the contract that relays use. Every store passes the suite in [`conformance`].
+//! [`SqliteStore`] the default; [`outbox`] is the part of the contract that relays use, [`schedules`] the one of runs that start by the clock. Every store passes the suite in [`conformance`].
 //! For fleets of workers there are servers, each behind a feature: `postgres`, and `mysql` for MySQL and MariaDB.
 
 mod census;
@@ -31,6 +31,7 @@ pub mod postgres;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod prepare;
 pub mod requests;
+pub mod schedules;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod server;
 #[cfg(feature = "sqlite")]

@@ -6,12 +6,14 @@
 
 mod outbox;
 mod run;
+mod schedules;
 
 use crate::{
     check::{check_letter, check_limits, check_new_run, end_letter},
     clock::{Clock, micros_left},
     error::StoreError,
     outbox::Outbox,
+    schedules::{ScheduleRecord, Schedules},
     store::{
         Answer, BoxFuture, Census, CensusFilter, Claimant, Created, Fact, Fleet, GcPolicy, GcReport, Holding,
         Lease, ListFilter, Loaded, NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreStats,
@@ -26,6 +28,7 @@ use hapax_core::{
     journal::JournalRow,
     limits::FRONTIER_PAGE,
     mailbox::{Letter, NewLetter, Posted},
+    schedule::ScheduleKey,
 };
 use run::{Decision, Run, read_back};
 use std::{
@@ -53,6 +56,7 @@ pub struct MemoryStore {
 #[derive(Debug, Default)]
 struct Tables {
     runs: HashMap<RunKey, Run>,
+    schedules: BTreeMap<ScheduleKey, ScheduleRecord>,
     /// Runs that aren't over, oldest first: a claim needn't look at the others.
     live: BTreeMap<u64, RunKey>,
     /// How many runs were ever created.
@@ -495,6 +499,10 @@ impl Store for MemoryStore {
     }
 
     fn outbox(&self) -> &dyn Outbox {
+        self
+    }
+
+    fn schedules(&self) -> &dyn Schedules {
         self
     }
 

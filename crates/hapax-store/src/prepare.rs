@@ -5,6 +5,7 @@
 use crate::{
     codec::{Codec, Encoders, StoredState},
     error::{Source, StoreError},
+    store::NewRun,
 };
 use hapax_core::{
     checkpoint::Checkpoint,
@@ -49,6 +50,25 @@ pub(crate) struct CheckpointParts {
     /// The digests of the pages, one after the other.
     pub(crate) pages: Vec<u8>,
     pub(crate) barriers: Option<Vec<u8>>,
+}
+
+/// A run to be created, and the bytes of its rows.
+pub(crate) struct Birth {
+    pub(crate) run: Arc<NewRun>,
+    pub(crate) parts: CheckpointParts,
+    pub(crate) entries: Vec<Vec<u8>>,
+}
+
+impl Birth {
+    /// Encodes a run. Nothing was written when it fails.
+    pub(crate) fn of(run: NewRun, codec: &Codec) -> Result<Self, StoreError> {
+        let encode = || {
+            let state = codec.snapshot(&run.checkpoint.state)?;
+            Ok((checkpoint_parts(&run.checkpoint, state, codec)?, entries(&run.journal, codec)?))
+        };
+        let (parts, entries) = encode().map_err(StoreError::Retry)?;
+        Ok(Self { run: Arc::new(run), parts, entries })
+    }
 }
 
 /// Encodes a write. Nothing was written when it fails.

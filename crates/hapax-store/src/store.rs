@@ -7,7 +7,7 @@ pub use crate::{
     census::{Census, CensusFilter, Tally},
     fleet::{Fleet, Hint, Holding, Outlook},
 };
-use crate::{clock::Clock, db::Statement, error::StoreError, outbox::Outbox};
+use crate::{clock::Clock, db::Statement, error::StoreError, outbox::Outbox, schedules::Schedules};
 use hapax_core::{
     checkpoint::Checkpoint,
     commit::{Append, Epoch, Status, Wake, Write, Written},
@@ -224,6 +224,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// The messages that steps have written, until they are delivered.
     fn outbox(&self) -> &dyn Outbox;
+
+    /// Runs that start by the clock, once for each time.
+    fn schedules(&self) -> &dyn Schedules;
 
     /// What this store promises here and now, read from what is really in force, and what each fact means.
     /// A store that can't tell says nothing.

@@ -8,12 +8,17 @@ use hapax_core::{
     json::Json,
     key::Digest,
     mailbox::{NewLetter, Posted},
+    schedule::Schedule,
 };
 use hapax_store::{
     Created, Pace, Store, StoreError,
     codec::PayloadCodec,
-    conformance::sample::{Holder, LONG, Sample, claimant, key, message, ready, step, submit},
+    conformance::{
+        sample::{Holder, LONG, Sample, claimant, key, message, ready, step, submit},
+        schedules::{added, nightly},
+    },
     error::Source,
+    schedules::{DueFilter, Fire, Fired},
     sqlite::{SqliteOptions, SqliteStore},
 };
 use rusqlite::Connection;
@@ -332,6 +337,8 @@ async fn a_payload_codec_hides_what_is_stored() {
     holder.commit(commit.clone()).await.unwrap();
     let large = holder.next(&"a large secret ".repeat(500));
     holder.commit(large.clone()).await.unwrap();
+    let input = Json::of("a secret input").unwrap();
+    added(&*store, Schedule { input: input.clone(), ..nightly("s") }).await;
     store.close().await;
     let bytes = std::fs::read(&path).unwrap();
     assert!(!bytes.windows(6).any(|window| window == b"secret"));
@@ -339,6 +346,8 @@ async fn a_payload_codec_hides_what_is_stored() {
     assert_eq!(store.checkpoint(holder.key.clone(), 1).await.unwrap(), Some(commit.checkpoint));
     assert_eq!(store.load(holder.key.clone()).await.unwrap().checkpoint, large.checkpoint);
     assert_eq!(store.journal(holder.key.clone(), 0, 9).await.unwrap(), commit.journal);
+    let kept = store.schedules().get(nightly("s").key).await.unwrap().unwrap();
+    assert_eq!(kept.schedule.input, input);
     let without = open(&path).await.load(holder.key.clone()).await.unwrap_err();
     assert!(matches!(without, StoreError::Corrupt { step: Some(2), .. }), "{without}");
 }
@@ -633,7 +642,7 @@ async fn messages_of_an_older_file_are_delivered() {
     let outside = Connection::open(&path).unwrap();
     outside
         .execute_batch(
-            "DROP TABLE hapax_channels; DROP INDEX hapax_outbox_unsent; DROP INDEX hapax_outbox_backlog; \
+            "DROP TABLE hapax_schedules; DROP TABLE hapax_channels; DROP INDEX hapax_outbox_unsent; DROP INDEX hapax_outbox_backlog; \
              ALTER TABLE hapax_outbox DROP COLUMN attempts; ALTER TABLE hapax_outbox DROP COLUMN error; \
              ALTER TABLE hapax_outbox DROP COLUMN written_at; UPDATE hapax_schema SET version = 2;",
         )
@@ -642,6 +651,37 @@ async fn messages_of_an_older_file_are_delivered() {
     let store = open(&path).await;
     let batches = store.outbox().claim(claim_filter(), claimant("a", LONG)).await.unwrap();
     assert_eq!((batches.len(), batches[0].messages.len()), (1, 2));
+}
+
+#[tokio::test]
+async fn a_file_of_an_older_program_gets_schedules() {
+    let (_folder, path) = folder();
+    let store = open(&path).await;
+    Sample::run("old").create(&store).await;
+    store.close().await;
+    let outside = Connection::open(&path).unwrap();
+    outside.execute_batch("DROP TABLE hapax_schedules; UPDATE hapax_schema SET version = 4;").unwrap();
+    drop(outside);
+    let store = open(&path).await;
+    let due = added(&*store, nightly("s")).await;
+    let fire = Fire { run: Some(Sample::run("new").build()), ..Fire::of(&due, 1) };
+    assert_eq!(store.schedules().fire(fire).await.unwrap(), Fired::Started);
+    assert!(store.run(key("old")).await.unwrap().is_some() && store.run(key("new")).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_schedule_that_cannot_be_read_keeps_no_other_from_firing() {
+    let (_folder, path) = folder();
+    let store = open(&path).await;
+    added(&*store, nightly("bad")).await;
+    let good = added(&*store, nightly("good")).await;
+    let outside = Connection::open(&path).unwrap();
+    outside.execute("UPDATE hapax_schedules SET input = x'80' WHERE name = 'bad'", ()).unwrap();
+    let filter = DueFilter { graphs: vec!["sample".into()], ..DueFilter::default() };
+    assert_eq!(store.schedules().due(filter).await.unwrap(), [good]);
+    let damaged = store.schedules().get(nightly("bad").key).await.unwrap_err();
+    assert!(damaged.to_string().contains("schedule `bad`"), "{damaged}");
+    assert!(store.schedules().remove(nightly("bad").key).await.unwrap(), "it can be removed");
 }
 
 #[tokio::test]

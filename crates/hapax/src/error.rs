@@ -117,6 +117,10 @@ pub enum Error {
         /// The graph's name.
         graph: Arc<str>,
     },
+    /// A schedule can't be, or isn't there.
+    #[cfg(feature = "schedules")]
+    #[error(transparent)]
+    Schedule(Box<crate::schedule::ScheduleError>),
     /// Nobody has to decide about that call.
     #[error(transparent)]
     NotInDoubt(Box<NotInDoubt>),
@@ -214,6 +218,8 @@ impl Coded for Error {
             Error::Shape(e) => e.code(),
             Error::Store(e) => e.code(),
             Error::Fork(e) => e.code(),
+            #[cfg(feature = "schedules")]
+            Error::Schedule(e) => e.code(),
             Error::Failed { failure, .. } => known(&failure.code).unwrap_or(code::NODE_FAILED),
             Error::Cancelled { .. } => code::CANCELLED,
             Error::RunExists { .. } | Error::NotOurChild { .. } => code::RUN_EXISTS,

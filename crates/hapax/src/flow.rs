@@ -120,6 +120,17 @@ impl<S: State, A: Send + Sync + 'static> Drive for Code<S, A> {
         state::decode::<S>(json, version).map(drop)
     }
 
+    #[cfg(feature = "schedules")]
+    fn begin(&self, json: &[u8], version: Option<u32>) -> Result<(Vec<u8>, u32), StateShape> {
+        let state = state::decode::<S>(json, version.unwrap_or(S::VERSION))?;
+        let written = canonical::to_vec(&state).map_err(|error| StateShape {
+            path: ".".into(),
+            reason: error.to_string(),
+            version: S::VERSION,
+        })?;
+        Ok((written, S::VERSION))
+    }
+
     fn outline(&self) -> GraphOutline {
         GraphOutline::of(&self.program.shape)
     }
@@ -176,6 +187,16 @@ impl<S: State, A: Send + Sync + 'static> Flow<S, A> {
         let code = Arc::new(Code { program: Arc::new(program), app: Arc::new(app) });
         engine.shared.add_flow(code.program.shape.name().clone(), code.clone());
         Self { engine, code }
+    }
+
+    #[cfg(feature = "schedules")]
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    #[cfg(feature = "schedules")]
+    pub(crate) fn graph_name(&self) -> &str {
+        self.code.program.shape.name()
     }
 
     /// The graph's shape, as runs are bound to it.

@@ -18,6 +18,7 @@
 //! | `inbox` | how another program takes them in, once: with a store's feature |
 //! | `http` | a ready HTTP effect, with the feature `http` |
 //! | `agent` | programs that do work for nodes, once, with the feature `agents` |
+//! | `schedule` | runs that start by the clock, with the feature `schedules` |
 //! | [`testing`] | for tests of your own: a clock that skips, scripted effects, recorded histories |
 //! | [`core`], [`store`] | the pure heart, and the stores |
 
@@ -53,6 +54,8 @@ mod outline;
 mod question;
 mod replay;
 mod run_items;
+#[cfg(feature = "schedules")]
+pub mod schedule;
 mod step;
 mod stream;
 mod tail;

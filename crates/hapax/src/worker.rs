@@ -74,6 +74,9 @@ pub(crate) trait Drive: Send + Sync {
     ) -> BoxFuture<'r, Result<(), Error>>;
     /// Whether a state is one of this graph's.
     fn check_state(&self, json: &[u8], version: u32) -> Result<(), StateShape>;
+    /// The state that a run begins with, and its version, from what was written down of it.
+    #[cfg(feature = "schedules")]
+    fn begin(&self, json: &[u8], version: Option<u32>) -> Result<(Vec<u8>, u32), StateShape>;
     /// The graph's shape, for people and drawings.
     fn outline(&self) -> GraphOutline;
 }
@@ -111,6 +114,9 @@ pub(crate) struct Shared {
     pub(crate) mail: Arc<watch::Sender<()>>,
     /// Told when a chunk is on its way to the disk.
     pub(crate) streamed: watch::Sender<()>,
+    /// Told when a schedule is added or goes on.
+    #[cfg(feature = "schedules")]
+    pub(crate) scheduled: watch::Sender<()>,
     /// Nobody holds the engine any more.
     deserted: CancellationToken,
     /// It looks for work.
@@ -196,6 +202,8 @@ impl Shared {
             tasks: TaskTracker::new(),
             mail: Arc::default(),
             streamed: watch::Sender::default(),
+            #[cfg(feature = "schedules")]
+            scheduled: watch::Sender::default(),
             deserted: CancellationToken::new(),
             hired,
             tally: Tally::default(),

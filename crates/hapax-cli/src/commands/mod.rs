@@ -24,6 +24,7 @@ pub(crate) mod requests;
 mod resolve;
 mod resume;
 mod retry;
+pub(crate) mod schedule;
 mod show;
 mod signal;
 mod snapshot;
@@ -72,6 +73,7 @@ pub(crate) enum Online {
     Transactions(transactions::Transactions),
     Outbox(outbox::Outbox),
     Relay(relay::Relay),
+    Schedule(schedule::Schedule),
     Worker(worker::Worker),
     Workers(workers::Workers),
     #[cfg(feature = "top")]
@@ -128,6 +130,7 @@ impl Online {
             Online::Transactions(command) => command.run(session).await,
             Online::Outbox(command) => command.run(session).await,
             Online::Relay(command) => command.run(session).await,
+            Online::Schedule(command) => command.run(session).await,
             Online::Worker(_) => unreachable!("it hears requests to end by itself"),
             Online::Workers(command) => command.run(session).await,
             #[cfg(feature = "top")]
@@ -170,6 +173,7 @@ impl Online {
             #[cfg(feature = "top")]
             Online::Top(_) => true,
             Online::Outbox(command) => command.only_reads(),
+            Online::Schedule(command) => command.only_reads(),
             _ => false,
         }
     }

@@ -8,7 +8,7 @@ use crate::{
     view::{age, counted, parse_age},
 };
 use clap::Args;
-use hapax::{Event, Status, Worker as Crew, WorkerReport};
+use hapax::{Event, Status, Worker as Crew, WorkerReport, schedule::SchedulerOptions};
 use hapax_core::error::code;
 use serde::Serialize;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use tokio::sync::broadcast::{Receiver, error::RecvError};
 const AFTER_HELP: &str = "\
 Asked to stop, by SIGTERM or Ctrl-C, it takes no new run, lets the steps in flight commit, and gives all its runs back, so \
 that other workers go on with them at once; asked a second time, it drops the steps in flight. Any number of workers may share a store. \
-How many runs a worker holds at a time is an option of its engine.
+How many runs a worker holds at a time is an option of its engine. It also fires the schedules of its graphs: see `schedule`.
 
 It needs the code of your graphs: it is a command of the program into which you build it with `hapax_cli::run`, here `orders`.
 
@@ -62,6 +62,7 @@ impl Worker {
         let name = crew.name().to_owned();
         say(session, &Line::Works { name: &name, graphs })?;
         session.out.remark(&format!("stops within {} when asked to", age(self.drain)));
+        session.engine.scheduler(SchedulerOptions::default())?;
         let (stop, stopped) = tokio::sync::oneshot::channel();
         let asked_twice = async {
             requests.next().await;

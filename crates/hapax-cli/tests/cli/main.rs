@@ -12,6 +12,7 @@ mod outbox;
 mod replay;
 mod requests;
 mod runs;
+mod schedules;
 mod tail;
 mod terminal;
 #[cfg(feature = "top")]

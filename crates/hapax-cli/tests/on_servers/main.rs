@@ -183,7 +183,7 @@ async fn a_worker_stops_while_mariadb_is_frozen() {
     stops_while_frozen(&MariaDb::start().unwrap()).await;
 }
 
-const LOOKS: [&[&str]; 10] = [
+const LOOKS: [&[&str]; 11] = [
     &["transactions", "list"],
     &["transactions", "show", "order-1"],
     &["list"],
@@ -192,15 +192,17 @@ const LOOKS: [&[&str]; 10] = [
     &["graph", "--run", "order-1"],
     &["inbox"],
     &["outbox"],
+    &["schedule", "list"],
     &["workers"],
     &["doctor"],
 ];
 
-const CHANGES: [&[&str]; 4] = [
+const CHANGES: [&[&str]; 5] = [
     &["cancel", "order-1"],
     &["retry", "order-1"],
     &["signal", "order-1", "go", "1"],
     &["outbox", "drop", "order-1"],
+    &["schedule", "remove", "nightly"],
 ];
 
 /// Every command that only looks works, and every other says that it can't.

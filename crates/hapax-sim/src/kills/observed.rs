@@ -16,7 +16,7 @@ use hapax::{
     store::{
         Answer, BoxFuture, Census, CensusFilter, Claimant, Created, Fleet, GcPolicy, GcReport, Lease,
         ListFilter, Loaded, NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreError,
-        StoreStats, Ticket, outbox::Outbox,
+        StoreStats, Ticket, outbox::Outbox, schedules::Schedules,
     },
 };
 use std::{
@@ -190,6 +190,9 @@ impl Store for Observed {
     }
     fn outbox(&self) -> &dyn Outbox {
         self.inner.outbox()
+    }
+    fn schedules(&self) -> &dyn Schedules {
+        self.inner.schedules()
     }
     fn stats(&self) -> StoreStats {
         self.inner.stats()

@@ -31,6 +31,7 @@ pub mod requests;
 pub mod retention;
 pub mod round_trip;
 pub mod sample;
+pub mod schedules;
 pub mod settle;
 pub mod snapshot;
 
@@ -275,6 +276,20 @@ macro_rules! store_conformance {
                 messages_are_listed_as_they_were_written,
                 a_failure_at_any_statement_of_a_mark_leaves_nothing,
                 what_is_undelivered_is_counted_with_its_age,
+            }
+            schedules {
+                a_schedule_is_kept_as_it_was_added,
+                a_schedule_over_its_limits_is_refused,
+                of_many_concurrent_firings_one_starts_its_run,
+                a_schedule_that_changed_since_it_was_read_fires_nothing,
+                a_schedule_does_not_fire_before_its_time,
+                a_firing_is_skipped_while_the_run_before_it_lives,
+                a_queued_firing_waits_for_the_run_before_it,
+                a_cancelling_firing_asks_for_the_cancel_of_the_run_before_it,
+                what_is_passed_over_is_counted,
+                a_run_that_is_there_already_is_not_started_again,
+                only_what_is_due_is_told,
+                a_failure_at_any_statement_of_a_firing_leaves_nothing,
             }
             round_trip {
                 what_is_committed_is_read_back,

@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 /// Each entry brings a database from the version that is its index to the next one. Entries are never changed, only
 /// added; each may run again where it has run before. What one adds to a table stands where the table is made as well: who
 /// makes the tables anew needs no right to alter them.
-const MIGRATIONS: &[&str] = &[V1, V2];
+const MIGRATIONS: &[&str] = &[V1, V2, V3];
 
 /// Names are bytes, so that no collation takes two for one. What may be longer than a key is a blob. A step's update of its
 /// run touches no indexed column. What is claimed in an order has an index in that order: a server locks all that it sorts.
@@ -112,6 +112,19 @@ CREATE TABLE IF NOT EXISTS hapax_tags (
 const V2: &str = "
 CREATE INDEX hapax_outbox_backlog ON hapax_outbox (namespace, status, written_at);
 CREATE INDEX hapax_runs_status ON hapax_runs (namespace, status, created_at);
+";
+
+/// Runs that start by the clock: when the next one does.
+const V3: &str = r"
+CREATE TABLE IF NOT EXISTS hapax_schedules (
+    namespace VARBINARY(255) NOT NULL, name VARBINARY(255) NOT NULL, graph VARBINARY(255) NOT NULL,
+    input LONGBLOB NOT NULL, input_version BIGINT, cron VARBINARY(255) NOT NULL, zone_name VARBINARY(255) NOT NULL,
+    on_overlap VARBINARY(32) NOT NULL, catch_up BIGINT NOT NULL, token VARBINARY(16) NOT NULL, paused BIGINT NOT NULL,
+    next_at BIGINT, last_at BIGINT, last_run VARBINARY(255), started BIGINT NOT NULL, skipped BIGINT NOT NULL,
+    missed BIGINT NOT NULL, created_at BIGINT NOT NULL,
+    PRIMARY KEY (namespace, name),
+    KEY hapax_schedules_due (namespace, next_at)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4;
 ";
 
 /// Which program made the tables.

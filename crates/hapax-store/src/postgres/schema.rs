@@ -18,7 +18,7 @@ use hapax_core::{canary, error::code, id::Namespace};
 
 /// Each entry brings a database from the version that is its index to the next one. Entries are never changed, only
 /// added.
-const MIGRATIONS: &[&str] = &[V1, V2, V3];
+const MIGRATIONS: &[&str] = &[V1, V2, V3, V4];
 
 /// Identifiers are compared byte by byte. A step's update of its run touches no indexed column, so that it is written
 /// in place.
@@ -115,6 +115,19 @@ const V3: &str = "
 CREATE INDEX hapax_outbox_backlog ON hapax_outbox (namespace, status, written_at) WHERE status <> 'sent' AND written_at >= 0;
 CREATE INDEX hapax_runs_status ON hapax_runs (namespace, status, created_at) WHERE part >= 0;
 ";
+
+/// Runs that start by the clock: when the next one does.
+const V4: &str = r#"
+CREATE TABLE hapax_schedules (
+    namespace TEXT COLLATE "C" NOT NULL, name TEXT COLLATE "C" NOT NULL, graph TEXT COLLATE "C" NOT NULL,
+    input BYTEA NOT NULL, input_version BIGINT, cron TEXT NOT NULL, zone_name TEXT NOT NULL, on_overlap TEXT NOT NULL,
+    catch_up BIGINT NOT NULL, token BYTEA NOT NULL, paused BIGINT NOT NULL, next_at BIGINT, last_at BIGINT,
+    last_run TEXT COLLATE "C", started BIGINT NOT NULL, skipped BIGINT NOT NULL, missed BIGINT NOT NULL,
+    created_at BIGINT NOT NULL,
+    PRIMARY KEY (namespace, name)
+);
+CREATE INDEX hapax_schedules_due ON hapax_schedules (namespace, next_at) WHERE next_at > 0;
+"#;
 
 /// Whoever migrates holds this lock: the first bytes of "hapax" as a number.
 pub(super) const LOCK: i64 = 0x68_61_70_61_78;

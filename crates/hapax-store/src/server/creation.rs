@@ -15,35 +15,26 @@ use super::{
 use crate::{
     codec::Codec,
     error::StoreError,
-    prepare::CheckpointParts,
+    prepare::Birth,
     store::{Created, Hint, Lease, NewRun},
 };
 use futures::future::join_all;
 use hapax_core::{canary, commit::Epoch};
-use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 
 /// Runs that share a transaction at the most.
 const TOGETHER: usize = 64;
 
-/// A run to be created, encoded.
-pub(super) struct Birth {
-    pub(super) run: Arc<NewRun>,
-    pub(super) parts: CheckpointParts,
-    pub(super) entries: Vec<Vec<u8>>,
+/// Whether a run is a row in each of three tables and no more.
+fn is_plain(birth: &Birth) -> bool {
+    let NewRun { tags, parent, journal, .. } = &*birth.run;
+    tags.is_empty() && parent.is_none() && journal.is_empty() && birth.parts.frontier.len() == 1
 }
 
-impl Birth {
-    /// Whether it is a row in each of three tables and no more.
-    fn is_plain(&self) -> bool {
-        let NewRun { tags, parent, journal, .. } = &*self.run;
-        tags.is_empty() && parent.is_none() && journal.is_empty() && self.parts.frontier.len() == 1
-    }
-
-    fn lease(&self) -> Option<Lease> {
-        let epoch = Epoch { counter: 1, nonce: new_nonce() };
-        self.run.claim.as_ref().map(|_| Lease { epoch, taken_over: false })
-    }
+/// The lease of whoever creates a run and claims it.
+pub(super) fn lease(birth: &Birth) -> Option<Lease> {
+    let epoch = Epoch { counter: 1, nonce: new_nonce() };
+    birth.run.claim.as_ref().map(|_| Lease { epoch, taken_over: false })
 }
 
 type Answer = Result<Created, StoreError>;
@@ -65,7 +56,7 @@ impl Creation {
 
     /// Creates a run with its first step, unless its name is taken.
     pub(super) async fn create(&self, birth: Birth) -> Answer {
-        if !birth.is_plain() {
+        if !is_plain(&birth) {
             return alone(&self.sessions, &self.codec, &birth).await;
         }
         let (answer, answered) = oneshot::channel();
@@ -99,7 +90,7 @@ async fn each_of(sessions: &Sessions, codec: &Codec, births: &[Birth]) -> Vec<An
         match together(sessions, births).await {
             Ok(created) => return created.into_iter().map(Ok).collect(),
             Err(Fault::Lost(_)) if canary::on("lost_is_made") => {
-                return births.iter().map(|birth| Ok(Created::New(birth.lease()))).collect();
+                return births.iter().map(|birth| Ok(Created::New(lease(birth)))).collect();
             }
             Err(Fault::Lost(source)) => {
                 let lost = Fault::Lost(source);
@@ -115,7 +106,7 @@ async fn each_of(sessions: &Sessions, codec: &Codec, births: &[Birth]) -> Vec<An
 /// Creates a run in a transaction of its own.
 async fn alone(sessions: &Sessions, codec: &Codec, birth: &Birth) -> Answer {
     let mut session = sessions.lend().await?;
-    let lease = birth.lease();
+    let lease = lease(birth);
     let created = transact!(&mut **session, codec, |tx| runs::create(tx, birth, lease));
     created.map_err(|fault| reported(fault, &birth.run.key))?
 }
@@ -123,7 +114,7 @@ async fn alone(sessions: &Sessions, codec: &Codec, birth: &Birth) -> Answer {
 /// Creates plain runs in one transaction, or none of them.
 async fn together(sessions: &Sessions, births: &[Birth]) -> Result<Vec<Created>, Fault> {
     let mut session = sessions.lend().await.map_err(unlent)?;
-    let leases: Vec<Option<Lease>> = births.iter().map(Birth::lease).collect();
+    let leases: Vec<Option<Lease>> = births.iter().map(lease).collect();
     let nonces: Vec<[u8; 16]> = leases.iter().map(runs::nonce).collect();
     let tables = rows(births, &leases, &nonces);
     let mut tries = 0;

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `sql`, `pool`, `address`, `tls`, `options` | what is known of a server: sessions, values, rows, faults; its address; encryption |
 //! | `chain`, `writer` | writes that follow each other, and the lanes on which those of many runs share a transaction |
-//! | `commit`, `journal`, `lease`, `mailbox`, `outbox`, `runs` | what is done in a transaction |
+//! | `commit`, `journal`, `lease`, `mailbox`, `outbox`, `runs`, `schedules` | what is done in a transaction |
 //! | `within` | an append as statements for another's transaction |
 //! | `read` | what is read, checked against its digests |
 
@@ -26,6 +26,7 @@ mod outbox;
 pub(crate) mod pool;
 mod read;
 pub(crate) mod runs;
+mod schedules;
 pub(crate) mod sql;
 pub(crate) mod tls;
 mod within;
@@ -38,14 +39,15 @@ use crate::{
     db::Statement,
     error::StoreError,
     outbox::Outbox,
-    prepare,
+    prepare::{self, Birth},
+    schedules::Schedules,
     store::{
         Answer, BoxFuture, Census, CensusFilter, Claimant, Created, Fact, Fleet, GcPolicy, GcReport, Hint,
         Lease, ListFilter, Loaded, NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreStats,
         Ticket, Verdict,
     },
 };
-use creation::{Birth, Creation};
+use creation::Creation;
 use error::{all_runs, reported, undone};
 use hapax_core::{
     checkpoint::Checkpoint,
@@ -66,7 +68,7 @@ use writer::{Lanes, Shared};
 const LANES: usize = 2;
 
 /// The tables of the runs. Beside them `hapax_schema` says which program made them.
-pub(crate) const TABLES: [&str; 9] = [
+pub(crate) const TABLES: [&str; 10] = [
     "hapax_runs",
     "hapax_keys",
     "hapax_checkpoints",
@@ -76,6 +78,7 @@ pub(crate) const TABLES: [&str; 9] = [
     "hapax_channels",
     "hapax_letters",
     "hapax_tags",
+    "hapax_schedules",
 ];
 
 /// What is done with each of them; whoever only looks needs the first.
@@ -225,13 +228,9 @@ impl ServerStore {
     async fn create_run(&self, run: NewRun) -> Result<Created, StoreError> {
         check_new_run(&run)?;
         let _room = self.lanes.room(run.checkpoint.state.len()).await?;
-        let state = self.codec.snapshot(&run.checkpoint.state).map_err(StoreError::Retry)?;
-        let stored = state.clone();
-        let parts =
-            prepare::checkpoint_parts(&run.checkpoint, state, &self.codec).map_err(StoreError::Retry)?;
-        let entries = prepare::entries(&run.journal, &self.codec).map_err(StoreError::Retry)?;
-        let run = Arc::new(run);
-        let created = self.creation.create(Birth { run: run.clone(), parts, entries }).await?;
+        let birth = Birth::of(run, &self.codec)?;
+        let (run, stored) = (birth.run.clone(), birth.parts.state.clone());
+        let created = self.creation.create(birth).await?;
         if let Created::New(Some(lease)) = &created {
             let checkpoint = &run.checkpoint;
             self.encoders.remember(&run.key, lease.epoch, checkpoint.step, &checkpoint.state, &stored);
@@ -504,6 +503,10 @@ impl<T: OnServer> Store for T {
     }
 
     fn outbox(&self) -> &dyn Outbox {
+        self.server()
+    }
+
+    fn schedules(&self) -> &dyn Schedules {
         self.server()
     }
 

@@ -4,7 +4,6 @@
 
 use super::{
     commit::{NewCheckpoint, insert_checkpoint},
-    creation::Birth,
     error::{Halt, Outcome, undone},
     journal,
     read::{self, RECORD},
@@ -14,7 +13,7 @@ use super::{
 use crate::{
     clock::micros,
     error::StoreError,
-    prepare::pack,
+    prepare::{Birth, pack},
     store::{Created, GcPolicy, GcReport, Hint, Lease, ListFilter, NewRun, RunRecord},
 };
 use hapax_core::{

@@ -9,7 +9,7 @@
 //! | `connection`, `schema`, `locks` | opening a file, its tables, the proof that an owner lives |
 //! | `queue`, `writer` | from a prepared write to the thread, to a transaction shared by many |
 //! | `turn` | who may write to the file next, the user's transactions among them |
-//! | `commit`, `journal`, `lease`, `mailbox`, `outbox`, `runs` | what is done in that transaction |
+//! | `commit`, `journal`, `lease`, `mailbox`, `outbox`, `runs`, `schedules` | what is done in that transaction |
 //! | `read`, `health` | what is read, checked against its digests; what is really in force |
 //! | `beside`, `requests`, `inbox` | tables of a file beside those of runs |
 
@@ -29,6 +29,7 @@ mod queue;
 mod read;
 mod requests;
 mod runs;
+mod schedules;
 mod schema;
 pub(crate) mod turn;
 mod writer;
@@ -40,7 +41,8 @@ use crate::{
     db::{self, Statement},
     error::StoreError,
     outbox::Outbox,
-    prepare,
+    prepare::{self, Birth},
+    schedules::Schedules,
     store::{
         Answer, BoxFuture, Census, CensusFilter, Claimant, Created, Fact, Fleet, GcPolicy, GcReport, Lease,
         ListFilter, Loaded, NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreStats,
@@ -221,14 +223,12 @@ impl SqliteStore {
             self.leases.locks.hold(&by.owner)?;
         }
         let _room = self.queue.room(run.checkpoint.state.len()).await?;
-        let state = self.codec.snapshot(&run.checkpoint.state).map_err(StoreError::Retry)?;
-        let (key, checkpoint, stored) = (run.key.clone(), run.checkpoint.clone(), state.clone());
-        let parts =
-            crate::prepare::checkpoint_parts(&checkpoint, state, &self.codec).map_err(StoreError::Retry)?;
-        let rows = crate::prepare::entries(&run.journal, &self.codec).map_err(StoreError::Retry)?;
-        let created = self.queue.call(key.clone(), move |tx| runs::create(tx, &run, &parts, &rows)).await?;
+        let birth = Birth::of(run, &self.codec)?;
+        let (run, stored) = (birth.run.clone(), birth.parts.state.clone());
+        let created = self.queue.call(run.key.clone(), move |tx| runs::create(tx, &birth)).await?;
         if let Created::New(Some(lease)) = &created {
-            self.encoders.remember(&key, lease.epoch, checkpoint.step, &checkpoint.state, &stored);
+            let checkpoint = &run.checkpoint;
+            self.encoders.remember(&run.key, lease.epoch, checkpoint.step, &checkpoint.state, &stored);
         }
         Ok(created)
     }
@@ -479,6 +479,10 @@ impl Store for SqliteStore {
     }
 
     fn outbox(&self) -> &dyn Outbox {
+        self
+    }
+
+    fn schedules(&self) -> &dyn Schedules {
         self
     }
 

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     error::StoreError,
-    prepare::{CheckpointParts, pack},
+    prepare::{Birth, pack},
     store::{Created, GcPolicy, GcReport, Lease, ListFilter, NewRun, RunRecord},
 };
 use hapax_core::{
@@ -24,12 +24,8 @@ use hapax_core::{
 use rusqlite::{Connection, ToSql, params, params_from_iter};
 
 /// Creates a run with its step 0, unless its name is taken.
-pub(super) fn create(
-    tx: &Tx<'_>,
-    new: &NewRun,
-    parts: &CheckpointParts,
-    entries: &[Vec<u8>],
-) -> Outcome<Created> {
+pub(super) fn create(tx: &Tx<'_>, birth: &Birth) -> Outcome<Created> {
+    let Birth { run: new, parts, entries } = birth;
     let lease = new.claim.as_ref().map(|_| {
         let epoch = Epoch { counter: 1, nonce: new_nonce() };
         Lease { epoch, taken_over: false }

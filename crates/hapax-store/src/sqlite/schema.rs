@@ -10,7 +10,7 @@ use std::collections::HashSet;
 
 /// Each entry brings a file from the version that is its index to the next one. Entries are never changed, only
 /// added.
-const MIGRATIONS: &[&str] = &[V1, V2, V3, V4];
+const MIGRATIONS: &[&str] = &[V1, V2, V3, V4, V5];
 
 /// Which version the tables have.
 const SCHEMA: &str =
@@ -116,6 +116,18 @@ INSERT INTO hapax_channels (namespace, run_id, topic, due_at)
 /// index above is the better one.
 const V4: &str = "
 CREATE INDEX hapax_outbox_backlog ON hapax_outbox (namespace, status, written_at) WHERE status <> 'sent' AND written_at >= 0;
+";
+
+/// Runs that start by the clock: when the next one does.
+const V5: &str = "
+CREATE TABLE hapax_schedules (
+    namespace TEXT NOT NULL, name TEXT NOT NULL, graph TEXT NOT NULL, input BLOB NOT NULL, input_version INTEGER,
+    cron TEXT NOT NULL, zone_name TEXT NOT NULL, on_overlap TEXT NOT NULL, catch_up INTEGER NOT NULL,
+    token BLOB NOT NULL, paused INTEGER NOT NULL, next_at INTEGER, last_at INTEGER, last_run TEXT,
+    started INTEGER NOT NULL, skipped INTEGER NOT NULL, missed INTEGER NOT NULL, created_at INTEGER NOT NULL,
+    PRIMARY KEY (namespace, name)
+) WITHOUT ROWID;
+CREATE INDEX hapax_schedules_due ON hapax_schedules (namespace, next_at) WHERE paused = 0;
 ";
 
 /// Brings the file to our version. A file that has it is only read: whoever looks at runs waits for no writer.

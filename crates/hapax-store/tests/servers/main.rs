@@ -9,5 +9,6 @@ mod full_disk;
 mod operations;
 mod raw;
 mod rights;
+mod schedules;
 mod syncs;
 mod tls;

@@ -8,14 +8,17 @@ use hapax_core::{
     mailbox::{NewLetter, end_of},
     order::PathHash,
     outbox::Place,
+    schedule::{Schedule, ScheduleKey},
 };
 use hapax_store::{
     Pace, ReadyFilter, Store, StoreError,
     conformance::{
         Holder, Sample,
         sample::{LONG, claimant, failed, json, message, shape, step},
+        schedules::{added, nightly},
     },
     outbox::{Claim, ClaimFilter, Failure},
+    schedules::Fire,
 };
 use std::{sync::Arc, time::Duration};
 
@@ -39,10 +42,11 @@ pub(crate) enum Operation {
     OutboxClaim,
     MarkSent,
     MarkFailed,
+    Fire,
 }
 
 impl Operation {
-    pub(crate) const ALL: [Self; 17] = [
+    pub(crate) const ALL: [Self; 18] = [
         Self::Create,
         Self::Claim,
         Self::ClaimReady,
@@ -60,11 +64,12 @@ impl Operation {
         Self::OutboxClaim,
         Self::MarkSent,
         Self::MarkFailed,
+        Self::Fire,
     ];
 
     /// Whether others have something to do when it is done.
     pub(crate) fn is_hinted_at(self) -> bool {
-        matches!(self, Self::Cancel | Self::Post | Self::Retry | Self::StepThatEndsAChild)
+        matches!(self, Self::Cancel | Self::Post | Self::Retry | Self::StepThatEndsAChild | Self::Fire)
     }
 }
 
@@ -76,6 +81,7 @@ pub(crate) struct Subject {
     /// What is to be written, where that is the operation.
     pub(crate) write: Option<Arc<Write>>,
     claim: Option<Claim>,
+    fire: Option<Fire>,
 }
 
 fn sample(name: &str) -> Sample {
@@ -103,7 +109,9 @@ impl Subject {
         name: &str,
         ttl: Duration,
     ) -> Self {
-        let mut subject = Self { operation, name: name.to_owned(), holder: None, write: None, claim: None };
+        let name_of = name.to_owned();
+        let mut subject =
+            Self { operation, name: name_of, holder: None, write: None, claim: None, fire: None };
         match operation {
             Operation::Create => {}
             Operation::Claim | Operation::ClaimReady => {
@@ -148,8 +156,17 @@ impl Subject {
                     self.claim = claimed.expect("an answer").pop().map(|batch| batch.claim);
                 }
             }
+            Operation::Fire => self.fire = Some(self.due(store).await),
             _ => {}
         }
+    }
+
+    /// A firing of a schedule that is due.
+    async fn due(&self, store: &Arc<dyn Store>) -> Fire {
+        let key = ScheduleKey { namespace: namespace(&self.name), name: "s".into() };
+        let read = added(&**store, Schedule { key, ..nightly("s") }).await;
+        let run = Sample::run("fired").namespace(&self.name).tag("k", "v").build();
+        Fire { run: Some(run), missed: 3, ..Fire::of(&read, 2) }
     }
 
     fn messages(&self) -> ClaimFilter {
@@ -200,6 +217,7 @@ impl Subject {
                 let claim = self.claim.clone().expect("a claim");
                 store.outbox().mark_failed(claim, first, failure).await.map(drop)
             }
+            Operation::Fire => store.schedules().fire(self.fire.clone().expect("a firing")).await.map(drop),
             _ => submit(store, self.write.as_ref().expect("a write")).await.map(drop),
         }
     }
@@ -247,6 +265,7 @@ impl Subject {
             list("channels", &format!("topic, {}", is("token")), "topic"),
             list("letters", "run_id, number, taken", "run_id, number"),
             list("tags", "tag_key, tag_value", "tag_key"),
+            list("schedules", "name, next_at, started, skipped, missed, last_run", "name"),
         ];
         sql(url, &format!("SELECT concat_ws(' / ', {})", columns.join(", ")))
     }

@@ -33,8 +33,18 @@ fn account(kind: Kind, user: &str) -> String {
     kind.pick(user.to_owned(), format!("{user}@'%'"))
 }
 
-const TABLES: [&str; 9] =
-    ["runs", "keys", "checkpoints", "frontier", "journal", "outbox", "channels", "letters", "tags"];
+const TABLES: [&str; 10] = [
+    "runs",
+    "keys",
+    "checkpoints",
+    "frontier",
+    "journal",
+    "outbox",
+    "channels",
+    "letters",
+    "tags",
+    "schedules",
+];
 
 /// All that it takes to use tables which somebody else made.
 fn grant_all(kind: Kind, url: &str, account: &str) {

@@ -20,7 +20,9 @@ pub(crate) fn make(url: &str) {
         END//
         DELIMITER ;\n"
         .to_owned();
-    for table in ["runs", "keys", "checkpoints", "frontier", "journal", "outbox", "channels", "letters"] {
+    for table in
+        ["runs", "keys", "checkpoints", "frontier", "journal", "outbox", "channels", "letters", "schedules"]
+    {
         for change in ["INSERT", "UPDATE", "DELETE"] {
             script.push_str(&format!(
                 "CREATE TRIGGER {table}_{change} AFTER {change} ON hapax_{table} FOR EACH ROW CALL fail();\n"

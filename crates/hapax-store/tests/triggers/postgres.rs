@@ -14,7 +14,7 @@ END $$;
 DO $$
 DECLARE t TEXT;
 BEGIN
-    FOREACH t IN ARRAY ARRAY['runs', 'keys', 'checkpoints', 'frontier', 'journal', 'outbox', 'channels', 'letters'] LOOP
+    FOREACH t IN ARRAY ARRAY['runs', 'keys', 'checkpoints', 'frontier', 'journal', 'outbox', 'channels', 'letters', 'schedules'] LOOP
         EXECUTE format('CREATE OR REPLACE TRIGGER fail AFTER INSERT OR UPDATE OR DELETE ON hapax_%s EXECUTE FUNCTION fail()', t);
     END LOOP;
 END $$;

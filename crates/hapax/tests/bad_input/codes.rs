@@ -197,10 +197,27 @@ const OF_TELEMETRY: [Code; 2] = [code::WATCHED, code::TELEMETRY];
 /// Of inboxes: the tests of `hapax-store` meet them in each database.
 const OF_INBOXES: [Code; 3] = [code::INBOX_NAME, code::INBOX_NOT_DURABLE, code::INBOX_NOT_THERE];
 
+/// Of schedules, which come with a feature: the tests named `schedules` meet them.
+const OF_SCHEDULES: [Code; 6] = [
+    code::BAD_CRON,
+    code::BAD_ZONE,
+    code::SCHEDULE_EXISTS,
+    code::SCHEDULE_NOT_FOUND,
+    code::BAD_SCHEDULE,
+    code::SCHEDULE_INPUT,
+];
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_code_can_be_met() {
-    let lists: [&[Code]; 6] =
-        [&OF_THE_COMMAND_LINE, &OF_REQUESTS, &OF_AGENTS, &OF_BROKERS, &OF_TELEMETRY, &OF_INBOXES];
+    let lists: [&[Code]; 7] = [
+        &OF_THE_COMMAND_LINE,
+        &OF_REQUESTS,
+        &OF_AGENTS,
+        &OF_BROKERS,
+        &OF_TELEMETRY,
+        &OF_INBOXES,
+        &OF_SCHEDULES,
+    ];
     let elsewhere = |code: &Code| lists.iter().any(|list| list.contains(code));
     for code in code::ALL.iter().filter(|code| !elsewhere(code)) {
         let mut provocations = PROVOCATIONS.iter().chain(HTTP_PROVOCATIONS);

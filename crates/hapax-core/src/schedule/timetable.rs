@@ -1,0 +1,171 @@
+//! When a schedule fires: a cron expression read in a time zone.
+//!
+//! Invariant: a pure function of expression, zone and a time. The zones' rules are those that this program was built with,
+//! the same on every machine; no file of the system is read. Times only ever go forward.
+//!
+//! Where clocks are put forward or back, by `croner`'s rules: an expression with one second, one minute and one hour fires
+//! once on each day that it names. Of a time that doesn't exist it fires at the first one behind the gap; of a time that
+//! comes twice at the first. Every other expression (wildcards, steps, ranges, lists) goes by the clock on the wall as real
+//! time passes: nothing fires in a gap, and what matches twice fires twice.
+
+use crate::{
+    canary,
+    error::{Code, Coded, code},
+    limits::{MAX_CATCH_UP, MAX_PASSED_OVER},
+};
+use croner::{
+    Cron,
+    errors::CronError,
+    parser::{CronParser, Seconds, Year},
+};
+use jiff::{Timestamp, Zoned, tz::TimeZone};
+use std::collections::VecDeque;
+
+/// A cron expression in a time zone.
+///
+/// ```
+/// use hapax_core::schedule::Timetable;
+/// let timetable = Timetable::new("30 2 * * *", "Europe/Berlin")?;
+/// let noon_us = 1_774_695_600_000_000; // Saturday, 28 March 2026, 12:00 in Berlin
+/// let next_us = timetable.next_after(noon_us).unwrap();
+/// // In that night the clocks go from 2:00 to 3:00: there is no half past two, so it fires at 3:00, once.
+/// assert_eq!(Timetable::shown(next_us), "2026-03-29T01:00:00Z");
+/// assert_eq!(Timetable::shown(timetable.next_after(next_us).unwrap()), "2026-03-30T00:30:00Z");
+/// # Ok::<(), hapax_core::schedule::TimetableError>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Timetable {
+    cron: Cron,
+    zone: TimeZone,
+}
+
+/// An expression or a zone that can't be used.
+///
+/// ```
+/// use hapax_core::{error::Coded, schedule::Timetable};
+/// assert_eq!(Timetable::new("every day", "UTC").unwrap_err().code(), "HX0160");
+/// assert_eq!(Timetable::new("@daily", "Mars/Olympus").unwrap_err().code(), "HX0161");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TimetableError {
+    /// The expression can't be read.
+    #[error("`{cron}` is no cron expression: {why}")]
+    Cron {
+        /// What was given.
+        cron: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// There is no such zone.
+    #[error("`{zone}` is no time zone that this program knows")]
+    Zone {
+        /// What was given.
+        zone: String,
+    },
+}
+
+impl Coded for TimetableError {
+    fn code(&self) -> Code {
+        match self {
+            TimetableError::Cron { .. } => code::BAD_CRON,
+            TimetableError::Zone { .. } => code::BAD_ZONE,
+        }
+    }
+}
+
+/// Why an expression can't be read, in the parser's words.
+fn reason(error: CronError) -> String {
+    let text = match error {
+        CronError::InvalidPattern(why)
+        | CronError::IllegalCharacters(why)
+        | CronError::ComponentError(why) => why,
+        error => error.to_string(),
+    };
+    let mut words = text.trim_end_matches('.').chars();
+    words.next().map(|first| first.to_lowercase().chain(words).collect()).unwrap_or_default()
+}
+
+/// What is to be done when a schedule is due.
+///
+/// ```
+/// use hapax_core::schedule::Timetable;
+/// let hourly = Timetable::new("@hourly", "UTC")?;
+/// let hour_us = 3_600_000_000;
+/// // Due at 1 o'clock; nobody came before 5. Two are made up for: those of 4 and of 5.
+/// let firing = hourly.firing(hour_us, 5 * hour_us, 2);
+/// assert_eq!((firing.at_us, firing.missed), (4 * hour_us, 3));
+/// assert!(firing.starts && firing.next_us == Some(5 * hour_us));
+/// # Ok::<(), hapax_core::schedule::TimetableError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Firing {
+    /// The time that is fired for; where nothing starts, the last one that is passed over.
+    pub at_us: i64,
+    /// Whether a run starts. There may be more to pass over than can be in one go.
+    pub starts: bool,
+    /// How many times before it are passed over for good.
+    pub missed: u64,
+    /// When the schedule is due the next time; `None`: never again.
+    pub next_us: Option<i64>,
+}
+
+impl Timetable {
+    /// Reads an expression: five fields, or six with seconds in front, or seven with years behind; or a nickname like
+    /// `@daily`. The zone goes by its IANA name.
+    pub fn new(cron: &str, zone: &str) -> Result<Self, TimetableError> {
+        let parser = CronParser::builder().seconds(Seconds::Optional).year(Year::Optional).build();
+        let read = parser
+            .parse(cron)
+            .map_err(|error| TimetableError::Cron { cron: cron.into(), why: reason(error) })?;
+        let zone = TimeZone::get(zone).map_err(|_| TimetableError::Zone { zone: zone.into() })?;
+        Ok(Self { cron: read, zone })
+    }
+
+    /// The first time behind another one, in microseconds since 1970; `None`: there is none, up to the year 5000.
+    pub fn next_after(&self, us: i64) -> Option<i64> {
+        // Fires at whole seconds, and may be asked about any part of one.
+        let from = Timestamp::from_second(us.div_euclid(1_000_000)).ok()?;
+        let next = self.cron.find_next_occurrence(&from.to_zoned(self.zone.clone()), false).ok()?;
+        next.timestamp().as_second().checked_mul(1_000_000).filter(|next| *next > us)
+    }
+
+    /// What is to be done now of all that was due since `due_us`: of the latest `catch_up` the oldest starts, what is older
+    /// is passed over.
+    pub fn firing(&self, due_us: i64, now_us: i64, catch_up: u32) -> Firing {
+        let keep = catch_up.clamp(1, MAX_CATCH_UP) as usize;
+        let mut latest = VecDeque::from([due_us]);
+        let mut missed = 0;
+        loop {
+            let last = *latest.back().expect("there is always one");
+            let next_us = self.next_after(last);
+            match next_us.filter(|next| *next <= now_us) {
+                Some(_) if missed >= MAX_PASSED_OVER => {
+                    // Too many to count in one go: these are done with, the rest comes next.
+                    let (at_us, next_us) = (latest[0], latest.get(1).copied().or(next_us));
+                    return Firing { at_us, starts: false, missed: missed + 1, next_us };
+                }
+                Some(next) => latest.push_back(next),
+                None => {
+                    let (at_us, following) = (latest[0], latest.get(1).copied().or(next_us));
+                    return Firing { at_us, starts: true, missed, next_us: following };
+                }
+            }
+            if latest.len() > keep && !canary::on("catch_up_all") {
+                latest.pop_front();
+                missed += 1;
+            }
+        }
+    }
+
+    /// A time as it stands in the name of a run: UTC, to the second.
+    pub fn shown(us: i64) -> String {
+        Timestamp::from_second(us.div_euclid(1_000_000)).map_or_else(|_| us.to_string(), |at| at.to_string())
+    }
+
+    /// A time as the clocks of the zone show it, with how far they are from UTC.
+    pub fn local(&self, us: i64) -> String {
+        let Ok(at) = Timestamp::from_second(us.div_euclid(1_000_000)) else { return us.to_string() };
+        let zoned: Zoned = at.to_zoned(self.zone.clone());
+        zoned.strftime("%Y-%m-%dT%H:%M:%S%:z").to_string()
+    }
+}

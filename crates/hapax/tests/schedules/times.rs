@@ -1,0 +1,163 @@
+//! When runs start, and what they begin with.
+
+use crate::{common::*, *};
+use hapax::{
+    Event,
+    core::json::Json,
+    schedule::{SchedulerOptions, Timetable},
+};
+
+/// Named by its time, tagged with it, from the state that was given.
+#[tokio::test]
+async fn each_time_starts_one_run_that_is_named_by_it() {
+    let (clock, store) = store();
+    let (engine, flow) = on(&store, quick()).await;
+    let state = Board { total: 7, ..Board::default() };
+    let added = flow.schedule("report", hourly(), state).await.unwrap();
+    assert_eq!(engine.fire_due().await.unwrap().started, 0, "its time hasn't come");
+    let mut expected = vec![];
+    for _ in 0..3 {
+        let next_us = engine.schedule("report").await.unwrap().next_us.unwrap();
+        clock.advance_to(next_us);
+        assert_eq!(engine.fire_due().await.unwrap().started, 1);
+        assert_eq!(engine.fire_due().await.unwrap().started, 0, "it has started already");
+        expected.push(format!("report@{}", Timetable::shown(next_us)));
+        let run = flow.attach(expected.last().unwrap()).await.unwrap();
+        let board = run.wait().await.unwrap();
+        assert_eq!((board.total, board.log), (7, vec!["done".to_owned()]));
+    }
+    assert_eq!(runs(&engine).await, expected);
+    let record = engine.record(&expected[2]).await.unwrap();
+    assert_eq!(record.tags["schedule"], "report");
+    assert_eq!(format!("report@{}", record.tags["scheduled_at"]), expected[2]);
+    let after = engine.schedule("report").await.unwrap();
+    assert_eq!((after.started, after.skipped, after.missed), (3, 0, 0));
+    let last = after.last.unwrap();
+    assert_eq!((last.run.as_str(), last.at_us), (&*expected[2], added.next_us.unwrap() + 2 * 3_600_000_000));
+}
+
+/// Ten engines fire at once, again and again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_many_engines_one_starts_each_run() {
+    let (clock, store) = store();
+    let mut engines = vec![];
+    for _ in 0..10 {
+        let (engine, flow) = on(&store, quick()).await;
+        flow.schedule("report", hourly().overlap(hapax::schedule::Overlap::Cancel), Board::default())
+            .await
+            .expect("the same one may be added again");
+        engines.push(engine);
+    }
+    for hours in 1..=20 {
+        clock.advance(HOUR);
+        let fired = futures::future::join_all(engines.iter().map(Engine::fire_due)).await;
+        let started: u64 = fired.into_iter().map(|firings| firings.unwrap().started).sum();
+        assert_eq!(started, 1, "in hour {hours}");
+    }
+    assert_eq!(runs(&engines[0]).await.len(), 20);
+}
+
+#[tokio::test]
+async fn after_an_outage_as_many_are_made_up_for_as_the_limit_says() {
+    let (clock, store) = store();
+    let (engine, flow) = on(&store, quick()).await;
+    let cancel = hapax::schedule::Overlap::Cancel;
+    flow.schedule("one", hourly(), Board::default()).await.unwrap();
+    flow.schedule("three", hourly().catch_up(3).overlap(cancel), Board::default()).await.unwrap();
+    clock.advance(10 * HOUR);
+    let firings = engine.fire_due().await.unwrap();
+    assert_eq!((firings.started, firings.missed), (1 + 3, 9 + 7));
+    let [one, three] = [engine.schedule("one").await.unwrap(), engine.schedule("three").await.unwrap()];
+    assert_eq!((one.started, one.missed), (1, 9));
+    assert_eq!((three.started, three.missed), (3, 7));
+    assert!(one.next_us.unwrap() > clock.now_us(), "{one:?}");
+    assert_eq!((one.next_us, one.last.unwrap().at_us), (three.next_us, three.last.unwrap().at_us));
+}
+
+#[tokio::test]
+async fn a_paused_schedule_starts_nothing_and_makes_up_for_nothing() {
+    let (clock, store) = store();
+    let (engine, flow) = on(&store, quick()).await;
+    flow.schedule("report", hourly().catch_up(100), Board::default()).await.unwrap();
+    engine.pause_schedule("report").await.unwrap();
+    clock.advance(10 * HOUR);
+    assert_eq!(engine.fire_due().await.unwrap().started, 0);
+    let coming = engine.upcoming("report", 2).await.unwrap();
+    assert!(coming[0] > clock.now_us(), "what comes if it is resumed now");
+    let resumed = engine.resume_schedule("report").await.unwrap();
+    assert_eq!(resumed.next_us, Some(coming[0]));
+    assert_eq!(engine.fire_due().await.unwrap().started, 0);
+    clock.advance_to(coming[0]);
+    let firings = engine.fire_due().await.unwrap();
+    assert_eq!((firings.started, firings.missed), (1, 0));
+    engine.remove_schedule("report").await.unwrap();
+    clock.advance(HOUR);
+    assert_eq!(engine.fire_due().await.unwrap().started, 0);
+    assert_eq!(runs(&engine).await.len(), 1, "its run stays");
+}
+
+/// Whoever doesn't have the graph, or has another shape of its state, leaves the schedule to others: it stays due.
+#[tokio::test]
+async fn a_schedule_waits_for_an_engine_that_can_fire_it() {
+    let (clock, store) = store();
+    let elsewhere = Engine::builder().with_store(store.clone());
+    let input = Json::of(&serde_json::json!({ "log": [], "total": "many", "word": null })).unwrap();
+    elsewhere.add_schedule("odd", hourly(), "quick", input).await.expect("nobody here knows the graph");
+    let whole = Json::of(&Board::default()).unwrap();
+    elsewhere.add_schedule("even", hourly(), "quick", whole).await.unwrap();
+    clock.advance(HOUR);
+    assert_eq!(elsewhere.fire_due().await.unwrap(), hapax::schedule::Firings::default());
+    let (engine, _) = on(&store, quick()).await;
+    let firings = engine.fire_due().await.unwrap();
+    assert_eq!((firings.started, firings.stuck), (1, 1), "the input of one doesn't fit");
+    let odd = engine.schedule("odd").await.unwrap();
+    assert!(odd.next_us.unwrap() <= clock.now_us() && odd.missed == 0, "it is due still: {odd:?}");
+}
+
+/// Larger than any store keeps, whatever the input.
+fn huge() -> String {
+    "x".repeat(hapax::core::limits::MAX_STATE_BYTES)
+}
+
+#[derive(hapax::State, Clone, Default, serde::Serialize, serde::Deserialize)]
+struct Huge {
+    #[serde(default = "huge")]
+    text: String,
+}
+
+#[tokio::test]
+async fn a_run_that_no_store_keeps_stays_due_and_is_in_no_others_way() {
+    let (clock, store) = store();
+    let (engine, flow) = on(&store, quick()).await;
+    let idle = async |_: hapax::Ctx<Huge>| ();
+    engine.register(Graph::new("huge", 1, WORK).node(WORK, idle), ()).await.unwrap();
+    let input = Json::from_text("{}").unwrap();
+    engine.add_schedule("a", hourly(), "huge", input).await.unwrap();
+    flow.schedule("b", hourly(), Board::default()).await.unwrap();
+    clock.advance(HOUR);
+    let firings = engine.fire_due().await.unwrap();
+    assert_eq!((firings.started, firings.stuck), (1, 1));
+    assert!(runs(&engine).await[0].starts_with("b@"));
+}
+
+/// In another process's hands, so to speak: added by one engine, fired by another at work.
+#[tokio::test]
+async fn a_scheduler_finds_what_others_have_added_and_stops_when_it_is_told() {
+    let store: Arc<dyn Store> = MemoryStore::shared();
+    let (worker, _) = on(&store, quick()).await;
+    let mut events = worker.events();
+    let options = SchedulerOptions::default().poll_interval(Duration::from_millis(20));
+    let scheduler = worker.scheduler(options).unwrap();
+    let tool = Engine::builder().options(Options::default().finds_work(false)).with_store(store);
+    let input = Json::of(&Board::default()).unwrap();
+    tool.add_schedule("tick", When::cron("* * * * * *"), "quick", input).await.unwrap();
+    hear(
+        &mut events,
+        |event| matches!(event, Event::RunEnded { run, .. } if run.run.as_str().starts_with("tick@")),
+    )
+    .await;
+    scheduler.stop().await;
+    let started = tool.schedule("tick").await.unwrap().started;
+    worker.shutdown(Duration::from_secs(10)).await;
+    assert!(started >= 1 && runs(&tool).await.len() as u64 == started);
+}
