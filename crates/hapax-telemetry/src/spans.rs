@@ -40,6 +40,7 @@ impl Watch for Spans {
 }
 
 /// What is said of a span under a name, without a copy of it.
+#[derive(Clone, Copy)]
 pub(crate) enum Said<'a> {
     Text(&'a str),
     Number(i64),

@@ -4,7 +4,7 @@ use super::{Condition, Fields, Reduce, Registry, guarded};
 use crate::{Graph, NodePolicy, Retry, dynamic::Dynamic, error::Error};
 use serde::Deserialize;
 use serde_json::Value;
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{cmp::Ordering, collections::BTreeMap, sync::Arc, time::Duration};
 
 /// A graph as a value. What it doesn't know is refused: a misspelt word would be a rule that nobody keeps.
 #[derive(Deserialize)]
@@ -206,17 +206,17 @@ impl Op {
     fn holds(self, there: Option<&Value>, value: &Value) -> bool {
         let order = there.and_then(|there| ordered(there, value));
         match self {
-            Op::Equal => there == Some(value) || order.is_some_and(|order| order.is_eq()),
+            Op::Equal => there == Some(value) || order.is_some_and(Ordering::is_eq),
             Op::Differs => !Op::Equal.holds(there, value),
-            Op::Less => order.is_some_and(|order| order.is_lt()),
-            Op::AtMost => order.is_some_and(|order| order.is_le()),
-            Op::More => order.is_some_and(|order| order.is_gt()),
-            Op::AtLeast => order.is_some_and(|order| order.is_ge()),
+            Op::Less => order.is_some_and(Ordering::is_lt),
+            Op::AtMost => order.is_some_and(Ordering::is_le),
+            Op::More => order.is_some_and(Ordering::is_gt),
+            Op::AtLeast => order.is_some_and(Ordering::is_ge),
         }
     }
 }
 
-fn ordered(one: &Value, other: &Value) -> Option<std::cmp::Ordering> {
+fn ordered(one: &Value, other: &Value) -> Option<Ordering> {
     match (one, other) {
         (Value::Number(_), Value::Number(_)) | (Value::String(_), Value::String(_)) => {
             Some(hapax_core::dynamic::compare(one, other))

@@ -129,6 +129,8 @@ impl RedisSink {
             // What is there under the name is no stream, or not for us.
             Some("WRONGTYPE" | "NOPERM") => SinkError::busy(error),
             Some("ERR") if canary::on("redis_err_refuses") || is_too_large(&error) => {
+                // Redis closes the connection on which it was told too much.
+                self.hang_up();
                 SinkError::refused(error)
             }
             // It wants a login, has no such database, is full, loading, a replica, or without a disk: then it takes nothing

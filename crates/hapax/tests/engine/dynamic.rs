@@ -42,7 +42,7 @@ async fn price(call: hapax::Call) -> Result<String, std::io::Error> {
 fn typed() -> Graph<Order> {
     let reserve = |ctx: Ctx<Order>| async move {
         let order = ctx.state();
-        Order::delta().log("reserved").fork([FRAUD.with(order.sku.clone()).into(), TAX.with(order.cents)])
+        Order::delta().log("reserved").fork([FRAUD.with(order.sku.clone()), TAX.with(order.cents)])
     };
     let fraud = |_: Ctx<Order>, sku: String| async move { Order::delta().log(format!("{sku} is no fraud")) };
     let tax = |_: Ctx<Order>, cents: u64| async move { Order::delta().tax(cents / 5) };
