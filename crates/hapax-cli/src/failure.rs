@@ -409,6 +409,7 @@ fn cure_of_agents(code: Code) -> &'static str {
 fn cure_beside(code: Code) -> &'static str {
     match code {
         code::WATCHED => "start telemetry once for each engine",
+        code::EVENT_SOURCE => "name a URI-reference without spaces, such as `/shop` or `urn:shop`",
         code::GRAPH_DESCRIPTION => "mend the description where the message points",
         code::TELEMETRY => "correct the address or the ratio that it names, or free the port",
         code::INBOX_NAME => "use 1 to 255 bytes without control characters for consumers and message ids",

@@ -52,6 +52,11 @@ const PROVOCATIONS: &[(Code, Provocation)] = provocations! {
     OWN_HANDLER => async { unsound(quiet().on_error(WORK, Node::new("work"))) },
     IMPURE => async { failed(two_answers()).await },
     UNSUPPORTED_VERSION => async { failed(graph(node!([] |ctx| { ctx.version("change", 2, 1).map(drop) }))).await },
+    EVENT_SOURCE => async {
+        let options = hapax::outbox::RelayOptions::default().cloud_events("no source");
+        let deliver = engine(Options::default()).deliver(options, &hapax::outbox::StdoutSink).await;
+        deliver.unwrap_err().code()
+    },
     GRAPH_DESCRIPTION => async {
         let nothing = hapax::dynamic::Registry::<()>::new();
         nothing.graph(&serde_json::json!({"name": "graph"})).err().unwrap().code()
