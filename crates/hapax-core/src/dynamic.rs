@@ -99,9 +99,9 @@ pub enum Reduce {
     PnCounter,
     /// [`Lww`] of any value.
     Lww,
-    /// [`Max`](crate::crdt::Max) of any value.
+    /// [`Max`] of any value.
     MaxRegister,
-    /// [`Min`](crate::crdt::Min) of any value.
+    /// [`Min`] of any value.
     MinRegister,
     /// [`GSet`] of any values.
     GSet,
