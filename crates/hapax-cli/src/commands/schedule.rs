@@ -20,8 +20,8 @@ A schedule is a row of the store. Its runs are started by the workers that hold 
 `worker`, or by a program that calls `engine.scheduler(…)`. Each run is named by the schedule and the time that it is for.
 
 Examples:
-  hapax schedule add opening --cron '0 9 * * MON-FRI' --zone Europe/Berlin \\
-      --graph reports --input '{\"pages\":7}'
+  hapax schedule add opening --cron '0 9 * * MON-FRI' \\
+      --zone Europe/Berlin --graph reports --input '{\"pages\":7}'
   hapax schedule list
   hapax schedule next opening -n 5
   hapax schedule pause opening
@@ -35,8 +35,8 @@ Where clocks are put forward or back, an expression with one time of the day fir
 first one behind the gap, of one that comes twice at the first. All others go on in real time.
 
 Examples:
-  hapax schedule add opening --cron '0 9 * * MON-FRI' --zone Europe/Berlin \\
-      --graph reports --input '{\"pages\":7}'
+  hapax schedule add opening --cron '0 9 * * MON-FRI' \\
+      --zone Europe/Berlin --graph reports --input '{\"pages\":7}'
   hapax schedule add sweep --cron '*/5 * * * *' --graph sweeps --overlap queue --catch-up 3";
 
 /// Add, list, pause and remove schedules, which start runs by the clock
