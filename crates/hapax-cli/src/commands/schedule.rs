@@ -37,7 +37,8 @@ first one behind the gap, of one that comes twice at the first. All others go on
 Examples:
   hapax schedule add opening --cron '0 9 * * MON-FRI' \\
       --zone Europe/Berlin --graph reports --input '{\"pages\":7}'
-  hapax schedule add sweep --cron '*/5 * * * *' --graph sweeps --overlap queue --catch-up 3";
+  hapax schedule add sweep --cron '*/5 * * * *' --graph sweeps \\
+      --overlap queue --catch-up 3";
 
 /// Add, list, pause and remove schedules, which start runs by the clock
 #[derive(Debug, Args)]
