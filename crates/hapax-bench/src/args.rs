@@ -33,6 +33,7 @@ Workloads, each in this process; prints BEGIN, then RESULT {json}:
   agent-commands COUNT AGENTS  commands through the engine, to so many agents at a time
   agent-serve HOW              the agent: bare, or with the kit; until its input ends
   snapshot FILES HOW           snapshots of a workspace: cold or warm
+  turns STEPS PAIRS            runs of trivial steps, by turns with and without metrics
   otlp-sink                    a collector that takes spans and does nothing; until its input ends
   fill RUNS STEPS              fills a database
   limit-fsync COUNT            fdatasync alone
@@ -191,6 +192,13 @@ pub enum Workload {
     },
     /// Commands to agents.
     Agents(AgentCall),
+    /// Runs of trivial steps, by turns with and without metrics.
+    Turns {
+        /// Of each run.
+        steps: u64,
+        /// How many times two.
+        pairs: u64,
+    },
     /// A collector of spans.
     OtlpSink,
     /// Older runs for others to be measured among.
@@ -361,6 +369,7 @@ fn parse_workload(words: &[&str]) -> Result<Workload, String> {
             let redis = redis.first().map(|url| (*url).to_owned());
             Workload::Serve { layered: *how == "layer", redis }
         }
+        ["turns", steps, pairs] => Workload::Turns { steps: number(steps)?, pairs: number(pairs)? },
         ["otlp-sink"] => Workload::OtlpSink,
         ["fill", runs, steps] => Workload::Fill { runs: number(runs)?, steps: number(steps)? },
         ["limit-fsync", count] => Workload::LimitFsync { count: number(count)? },

@@ -84,6 +84,7 @@ pub struct Options {
     pub(crate) marker_retention: Duration,
     pub(crate) scan_interval: Duration,
     pub(crate) finds_work: bool,
+    pub(crate) metrics: bool,
     pub(crate) name: Option<String>,
 }
 
@@ -109,6 +110,7 @@ impl Default for Options {
             marker_retention: Duration::from_secs(15 * 60),
             scan_interval: Duration::from_secs(1),
             finds_work: true,
+            metrics: true,
             name: None,
         }
     }
@@ -179,6 +181,9 @@ setters! {
     /// Whether the engine takes up runs that nobody holds. Default: yes. A tool that only looks at runs says no;
     /// what it starts or resumes by name runs all the same.
     finds_work: bool;
+    /// Whether steps, items and waits are counted for [`Engine::metrics`](crate::Engine::metrics), which costs less than a
+    /// hundredth of a step on disk; what happens rarely is counted anyway. Default: yes.
+    metrics: bool;
 }
 
 type Backoff = Arc<dyn Fn(u32) -> Duration + Send + Sync>;

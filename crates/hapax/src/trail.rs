@@ -109,9 +109,9 @@ impl Trail {
         });
     }
 
-    /// The counters of the run's graph, once it is known.
+    /// The counters of the run's graph, once it is known, and if something is counted.
     pub(crate) fn of_graph(&self) -> Option<&OfGraph> {
-        self.born.get().map(|born| &*born.counters)
+        self.born.get().filter(|_| self.counters.are_on()).map(|born| &*born.counters)
     }
 
     /// The run is about to be executed here.
@@ -127,13 +127,20 @@ impl Trail {
 
     /// A step of so many items is about to be executed.
     pub(crate) fn step_begins(&self, step: u64, items: usize) {
-        *lock(&self.step) = Some(Began { at: clock::instant(), items });
+        if self.is_timed() {
+            *lock(&self.step) = Some(Began { at: clock::instant(), items });
+        }
         self.observer.emit(|| Event::StepStarted { run: self.run.clone(), step, items });
     }
 
     /// The step that was executed is on its way to the disk.
     pub(crate) fn step_leaves(&self) -> Option<Began> {
-        lock(&self.step).take()
+        self.is_timed().then(|| lock(&self.step).take()).flatten()
+    }
+
+    /// Whether somebody wants to know how long a step takes.
+    fn is_timed(&self) -> bool {
+        self.counters.are_on() || self.observer.watcher().is_some()
     }
 
     /// A step is durable.
@@ -163,7 +170,9 @@ impl Trail {
     pub(crate) fn left(&self, status: &Status) {
         self.counters.doubted(status);
         let Some(born) = self.born.get() else { return };
-        born.counters.left(status);
+        if let Some(graph) = self.of_graph() {
+            graph.left(status);
+        }
         let Some(traced) = self.traced(SpanId::of_run).filter(|_| status.is_final()) else {
             return;
         };

@@ -192,7 +192,7 @@ impl Shared {
             store,
             owner: owner(&options).into(),
             observer: Observer::default(),
-            counters: Arc::default(),
+            counters: Arc::new(Counters::new(options.metrics)),
             databases,
             markers: Markers::default(),
             script,

@@ -1,6 +1,7 @@
 //! From samples to the figures of a row: medians, rates and the ratio to the limit of the same round.
 
 use super::{cases::Case, child::Sample, goals::Verdict};
+use crate::histogram::median;
 use serde::Serialize;
 use std::collections::HashMap;
 
@@ -44,6 +45,8 @@ pub(crate) struct Figures {
     /// To what the limit takes, each in the same round.
     pub(crate) added_p50_ms: Option<f64>,
     pub(crate) added_p99_ms: Option<f64>,
+    /// CPU with something, over that without it, as the workload itself has compared them.
+    pub(crate) cpu_beside: Option<f64>,
 }
 
 impl Figures {
@@ -127,6 +130,7 @@ fn figures(samples: &[Sample], limit: Option<&[Sample]>) -> Figures {
         committed_executed_twice: median(samples.iter().filter_map(committed_executed_twice)),
         round_trips: median(samples.iter().filter_map(|sample| number(sample, "round_trips"))),
         commits: median(samples.iter().filter_map(|sample| number(sample, "commits"))),
+        cpu_beside: median(samples.iter().filter_map(|sample| number(sample, "cpu_beside"))),
         added_p50_ms: beside(|ours, limit| ours.report.p50_ms - limit.report.p50_ms),
         added_p99_ms: beside(|ours, limit| ours.report.p99_ms - limit.report.p99_ms),
     }
@@ -186,18 +190,6 @@ fn number(sample: &Sample, name: &str) -> Option<f64> {
     sample.report.extra.get(name)?.as_f64()
 }
 
-/// The middle one; of an even number the mean of the two in the middle.
-pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
-    let mut values: Vec<f64> = values.into_iter().collect();
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => None,
-        odd if odd % 2 == 1 => Some(values[middle]),
-        _ => Some(f64::midpoint(values[middle - 1], values[middle])),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::{
@@ -226,13 +218,6 @@ mod tests {
         sample.server = Some(Used { fsyncs: 50, cpu_s: 0.3, disk_bytes: 0 });
         let figures = figures(&[sample], None);
         assert_eq!((figures.fsyncs_per_step, figures.cpu_us_per_step), (Some(0.5), 4000.0));
-    }
-
-    #[test]
-    fn the_median_is_the_middle() {
-        assert_eq!(median([]), None);
-        assert_eq!(median([3.0, 1.0, 2.0]), Some(2.0));
-        assert_eq!(median([4.0, 1.0, 2.0, 3.0]), Some(2.5));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What looking on costs: the same work with traces to a collector and without, and the table.
+//! What looking on costs: the same work with traces to a collector and without, with metrics and without, and the table.
 
 use super::{
     cases::{Case, Place, Sizes},
@@ -6,11 +6,14 @@ use super::{
     table::{aligned, piped, short},
 };
 
-const HEADINGS: [&str; 5] = ["what", "store", "steps/s", "CPU µs a step", "CPU beside untraced"];
+const HEADINGS: [&str; 5] = ["what", "store", "steps/s", "CPU µs a step", "CPU beside without"];
 /// Columns from here on are numbers.
 const NUMBERS_FROM: usize = 2;
 
-/// The work untraced, and traced, held against the former.
+/// Pieces of the work with and without metrics, by turns.
+const PAIRS: u64 = 201;
+
+/// The work with metrics, held against none; then untraced, and traced, held against the former.
 pub(super) fn cases(sizes: &Sizes) -> Vec<Case> {
     let [w1, w2_runs] = sizes.telemetry;
     let works = [
@@ -19,21 +22,29 @@ pub(super) fn cases(sizes: &Sizes) -> Vec<Case> {
         (Place::Sqlite, "sqlite-w1", "one run", format!("w1 {w1}")),
         (Place::Sqlite, "sqlite-w2", "many runs", format!("w2 {w2_runs} 10 32")),
     ];
-    let pair = |(place, id, title, call): (Place, &'static str, &str, String)| {
-        let case = |how: &str, words: &str, call: String| Case {
-            id: format!("telemetry-{how}-{id}"),
-            title: format!("{title}, {words}"),
-            place,
-            durability: "pipelined",
-            threads: None,
-            workers: 1,
-            call,
-            limit: None,
-            goals: vec![],
-        };
-        [case("off", "untraced", call.clone()), case("on", "traced", format!("--telemetry {call}"))]
+    let case = |place, id: String, title: String, call| Case {
+        id: format!("telemetry-{id}"),
+        title,
+        place,
+        durability: "pipelined",
+        threads: None,
+        workers: 1,
+        call,
+        limit: None,
+        goals: vec![],
     };
-    works.into_iter().flat_map(pair).collect()
+    let turns = |place: Place| {
+        let (id, call) = (format!("turns-{}", place.name()), format!("turns {} {PAIRS}", (w1 / 10).max(1)));
+        case(place, id, "one run, counted and not traced".into(), call)
+    };
+    let pair = |(place, id, title, call): (Place, &'static str, &str, String)| {
+        let traced = format!("--telemetry {call}");
+        [
+            case(place, format!("off-{id}"), format!("{title}, untraced"), call),
+            case(place, format!("on-{id}"), format!("{title}, traced"), traced),
+        ]
+    };
+    [Place::Memory, Place::Sqlite].map(turns).into_iter().chain(works.into_iter().flat_map(pair)).collect()
 }
 
 fn lines(rows: &[Row]) -> Vec<[String; HEADINGS.len()]> {
@@ -41,13 +52,13 @@ fn lines(rows: &[Row]) -> Vec<[String; HEADINGS.len()]> {
         let untraced = row.id.replace("-on-", "-off-");
         let untraced = rows.iter().find(|other| other.id == untraced && other.id != row.id);
         let cpu_us = row.figures.cpu_us_per_step;
-        let beside = untraced.map(|other| cpu_us / other.figures.cpu_us_per_step);
+        let beside = untraced.map(|other| cpu_us / other.figures.cpu_us_per_step).or(row.figures.cpu_beside);
         [
             row.title.clone(),
             row.store.to_owned(),
             short(row.figures.steps_per_s),
             short(cpu_us),
-            beside.map_or("-".into(), |times| format!("{} x", short(times))),
+            beside.map_or("-".into(), |times| format!("{times:.3} x")),
         ]
     };
     rows.iter().filter(|row| row.is_telemetry()).map(line).collect()
@@ -86,7 +97,7 @@ mod tests {
         };
         let rows = [row("telemetry-off-memory-w1", 10.0), row("telemetry-on-memory-w1", 11.0)];
         let table = section(&rows, "medians of 3");
-        let traced = "| telemetry-on-memory-w1 | memory | 250 | 11.0 | 1.10 x |";
+        let traced = "| telemetry-on-memory-w1 | memory | 250 | 11.0 | 1.100 x |";
         assert_eq!(table.lines().nth(3), Some(traced), "{table}");
         assert_eq!((text(&rows).lines().count(), text(&[]).as_str()), (3, ""));
     }

@@ -1,10 +1,11 @@
 //! W1 and W2: trivial steps, one after the other, in one run or in many.
 
-use super::{close, open, telemetry::Watched, watched};
+use super::{close, open, options, telemetry::Watched, watched};
 use crate::{
     Result,
     args::Drive,
     clock,
+    histogram::median,
     meter::{Meter, Tally, extra, transactions},
 };
 use futures::{StreamExt, TryStreamExt, stream};
@@ -79,6 +80,38 @@ pub(super) async fn many_runs(
     settle(traced).await?;
     meter.end(done, transactions(before, store.stats()), extra("steps", "of a run, from start to result"));
     close(&engine).await;
+    Ok(())
+}
+
+/// W1 in short pieces, by turns with and without metrics: a difference of a hundredth shows only between neighbours.
+pub(super) async fn by_turns(drive: &Drive, steps: u64, pairs: u64) -> Result<()> {
+    let tally = Tally::new(steps * pairs);
+    let engine =
+        async |metrics| Engine::builder().options(options(drive).metrics(metrics)).open(&drive.store).await;
+    let engines = [engine(true).await?, engine(false).await?];
+    let graph = || chain(Graph::new("turns", 1, STEP).node(STEP, counted_step));
+    let mut flows = vec![];
+    for engine in &engines {
+        flows.push(engine.register(graph(), tally.clone()).await?);
+    }
+    let meter = Meter::begin(tally.clone());
+    let mut beside = vec![];
+    for pair in 0..pairs {
+        let mut cpu_s = [0.0; 2];
+        // Whoever comes first in one pair comes last in the next.
+        for which in if pair % 2 == 0 { [0, 1] } else { [1, 0] } {
+            let before = clock::cpu_s();
+            finish(&flows[which], &format!("turn-{pair}-{which}"), steps).await?;
+            cpu_s[which] = clock::cpu_s() - before;
+        }
+        beside.push(cpu_s[0] / cpu_s[1]);
+    }
+    let mut extra = extra("steps", "none");
+    extra.insert("cpu_beside".into(), median(beside).unwrap_or_default().into());
+    meter.end(2 * steps * pairs, 0, extra);
+    for engine in &engines {
+        close(engine).await;
+    }
     Ok(())
 }
 

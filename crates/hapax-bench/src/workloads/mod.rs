@@ -45,6 +45,7 @@ async fn run_on_engine(drive: &Drive, workload: &Workload) -> Result<()> {
         Workload::W2 { runs, steps, in_flight } => {
             chain::many_runs(drive, "w2", (*runs, *steps), *in_flight).await
         }
+        Workload::Turns { steps, pairs } => chain::by_turns(drive, *steps, *pairs).await,
         Workload::Fill { runs, steps } => chain::many_runs(drive, "fill", (*runs, *steps), 64).await,
         Workload::W3 { items } => fan_out::run(drive, *items).await,
         Workload::W4 { steps, bytes, replaced } => large_state::run(drive, *steps, *bytes, *replaced).await,

@@ -61,6 +61,8 @@ impl Times {
 /// All counters of an engine.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
+    /// What happens with every step isn't counted.
+    is_off: bool,
     queue_depth: Level,
     inflight_nodes: Level,
     gate_wait: Times,
@@ -88,6 +90,15 @@ pub(crate) struct OfGraph {
 }
 
 impl Counters {
+    pub(crate) fn new(is_on: bool) -> Self {
+        Self { is_off: !is_on, ..Self::default() }
+    }
+
+    /// Whether what happens with every step is counted.
+    pub(crate) fn are_on(&self) -> bool {
+        !self.is_off
+    }
+
     /// A graph was registered: its numbers are shown from now on, with or without runs.
     pub(crate) fn know<'a>(&self, graph: &Arc<str>, nodes: impl Iterator<Item = &'a str>) {
         let graph = self.graph(graph);
@@ -116,19 +127,24 @@ impl Counters {
 
     /// Such a number of items waits for its turn.
     pub(crate) fn queued(self: &Arc<Self>, items: usize) -> Queued {
-        self.queue_depth.0.fetch_add(items as i64, Relaxed);
-        Queued { counters: self.clone(), left: items }
+        let left = if self.is_off { 0 } else { items };
+        if left > 0 {
+            self.queue_depth.0.fetch_add(left as i64, Relaxed);
+        }
+        Queued { counters: self.clone(), left }
     }
 
     /// An attempt is executed until this is dropped.
-    pub(crate) fn in_flight(&self) -> InFlight<'_> {
-        self.inflight_nodes.0.fetch_add(1, Relaxed);
-        InFlight(&self.inflight_nodes)
+    pub(crate) fn in_flight(&self) -> Option<InFlight<'_>> {
+        self.are_on().then(|| {
+            self.inflight_nodes.0.fetch_add(1, Relaxed);
+            InFlight(&self.inflight_nodes)
+        })
     }
 
     /// The gate holds something back until this is dropped.
-    pub(crate) fn waits(&self) -> Waited<'_> {
-        Waited(&self.gate_wait, clock::instant())
+    pub(crate) fn waits(&self) -> Option<Waited<'_>> {
+        self.are_on().then(|| Waited(&self.gate_wait, clock::instant()))
     }
 
     pub(crate) fn doubted(&self, status: &Status) {
@@ -259,6 +275,18 @@ mod tests {
         assert_eq!(histogram.buckets[..4], [2, 1, 0, 1]);
         assert_eq!(histogram.buckets.last(), Some(&1), "longer than all bounds");
         assert_eq!((histogram.count(), histogram.sum_ms), (5, 40_001.201));
+    }
+
+    #[test]
+    fn what_is_off_counts_nothing() {
+        for (is_on, counted) in [(true, 1), (false, 0)] {
+            let counters = Arc::new(Counters::new(is_on));
+            let (_queued, _in_flight) = (counters.queued(1), counters.in_flight());
+            drop(counters.waits());
+            let metrics = counters.snapshot(0, StoreStats::default());
+            let seen = [metrics.queue_depth, metrics.inflight_nodes, metrics.gate_wait_ms.count()];
+            assert_eq!(seen, [counted; 3]);
+        }
     }
 
     #[test]
