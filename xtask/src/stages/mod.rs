@@ -82,19 +82,27 @@ fn run_stages<'a>(stages: impl Iterator<Item = &'a Stage>, context: &Context) ->
         let begun = Instant::now();
         let outcome = (stage.run)(context);
         let took = human(begun.elapsed());
+        let left = disk_left(&context.root);
         if let Err(Failure { what, reproduce }) = outcome {
             return Err(format!(
-                "stage `{}` failed after {took}: {what}; reproduce with: {reproduce}",
+                "stage `{}` failed after {took}, with {left} of disk left: {what}; reproduce with: {reproduce}",
                 stage.name
             ));
         }
-        println!("--- {} passed in {took}", stage.name);
+        println!("--- {} passed in {took}, with {left} of disk left", stage.name);
     }
     Ok(())
 }
 
 fn tidy_stage(context: &Context) -> Result<(), Failure> {
     tidy::run(&context.root).map_err(|what| Failure { what, reproduce: "cargo xtask tidy".to_owned() })
+}
+
+/// What the disk still takes. Servers that can't write fail in their own words, which say nothing of it.
+fn disk_left(root: &Path) -> String {
+    let df = Cmd::new("df --output=avail --block-size=1", root).arg(".").capture(Duration::from_secs(10));
+    let bytes = df.ok().and_then(|df| df.stdout.lines().last()?.trim().parse::<f64>().ok());
+    bytes.map_or_else(|| "an unknown part".to_owned(), |bytes| format!("{:.1} GB", bytes / 1e9))
 }
 
 /// A duration as people say it: `0.4s`, `59.9s`, `12m 03s`.
@@ -131,6 +139,7 @@ mod tests {
         let stages = stages.map(|(name, run)| Stage { name, about: "", run });
         let message = run_stages(stages.iter(), &context()).unwrap_err();
         assert!(message.starts_with("stage `b` failed after "), "{message}");
+        assert!(message.contains(" GB of disk left: it broke"), "{message}");
         assert!(message.ends_with("it broke; reproduce with: make it"), "{message}");
         assert_eq!(run_stages(stages[..1].iter(), &context()), Ok(()));
     }
