@@ -198,6 +198,7 @@ fn exit_of(code: Code) -> u8 {
         | code::SINK_INVALID
         | code::TELEMETRY
         | code::USAGE
+        | code::BAD_KEYRING
         | code::INVALID_ID
         | code::BAD_CRON
         | code::BAD_ZONE
@@ -205,6 +206,9 @@ fn exit_of(code: Code) -> u8 {
         code::INTERRUPTED => INTERRUPTED,
         code::RUN_HELD | code::STORE_RETRY | code::STORE_UNKNOWN | code::FENCED => BUSY,
         code::CORRUPT
+        | code::KEY_MISSING
+        | code::KEY_WRONG
+        | code::NOT_ENCRYPTED
         | code::STORE_FULL
         | code::SCHEMA_TOO_NEW
         | code::CANNOT_OPEN
@@ -411,6 +415,14 @@ fn cure_beside(code: Code) -> &'static str {
         code::WATCHED => "start telemetry once for each engine",
         code::EVENT_SOURCE => "name a URI-reference without spaces, such as `/shop` or `urn:shop`",
         code::GRAPH_DESCRIPTION => "mend the description where the message points",
+        code::KEY_MISSING => "add that key to HAPAX_KEYS, or to the file that HAPAX_KEYS_FILE names",
+        code::KEY_WRONG => "give the key that had this name when the store was written",
+        code::NOT_ENCRYPTED => {
+            "encrypt the store with `rotate`; until then end the keys with the word `plain`, which reads both"
+        }
+        code::BAD_KEYRING => {
+            "mend the entry that it names: a name, a colon, and 32 random bytes in base64 (`openssl rand -base64 32`)"
+        }
         code::TELEMETRY => "correct the address or the ratio that it names, or free the port",
         code::INBOX_NAME => "use 1 to 255 bytes without control characters for consumers and message ids",
         code::INBOX_NOT_DURABLE => {

@@ -42,6 +42,7 @@ mod drawing;
 mod failure;
 mod history;
 mod json;
+mod keys;
 mod output;
 mod session;
 mod signals;
@@ -170,7 +171,7 @@ fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
 
 fn stock(global: &args::Global, command: commands::Online, out: &Output) -> Result<(), Failure> {
     runtime()?.block_on(async {
-        let (engine, address) = match session::open(global, command.only_reads()).await {
+        let (engine, address) = match session::open(global, command.only_reads(), &command.keyed()).await {
             Err(failure) if command.is_doctor() => {
                 commands::doctor::tell_unopened(&failure, out)?;
                 return Err(failure);

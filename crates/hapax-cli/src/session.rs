@@ -1,6 +1,11 @@
 //! The engine that a command works with, and what several commands ask of it.
 
-use crate::{args::Global, failure::Failure, output::Output};
+use crate::{
+    args::Global,
+    failure::Failure,
+    keys::{self, Keyed},
+    output::Output,
+};
 use hapax::{
     Engine, Error, GraphOutline, Options, Status,
     core::{checkpoint::Checkpoint, error::code, id::Namespace},
@@ -15,6 +20,7 @@ use hapax_store::requests::MySqlRequests;
 use hapax_store::requests::PostgresRequests;
 use hapax_store::{
     ListFilter, MemoryStore, RunRecord, SqliteOptions, SqliteStore, Store, StoreError,
+    codec::PayloadCodec,
     requests::{MemoryRequests, RequestStore, SqliteRequests},
 };
 use serde::{Deserialize, Serialize};
@@ -157,10 +163,15 @@ impl Session<'_> {
 }
 
 /// Opens the store that the flags or the environment name; one that takes no writes as well, if it is only read.
-pub(crate) async fn open(global: &Global, only_reads: bool) -> Result<(Engine, Address), Failure> {
+pub(crate) async fn open(
+    global: &Global,
+    only_reads: bool,
+    keyed: &Keyed,
+) -> Result<(Engine, Address), Failure> {
     let url = address(global)?;
     let namespace = namespace(global)?;
-    let store = open_store(&url, true, only_reads).await.map_err(|failure| failure.at(&url))?;
+    let codec = keys::codec(keyed)?;
+    let store = open_store(&url, true, only_reads, codec).await.map_err(|failure| failure.at(&url))?;
     let address = vec![("HAPAX_STORE", url), ("HAPAX_NAMESPACE", namespace.as_str().into())];
     let options = Options::default().finds_work(false).namespace(namespace);
     Ok((Engine::builder().options(options).with_store(store), address))
@@ -197,25 +208,35 @@ pub(crate) async fn open_store(
     url: &OsString,
     must_exist: bool,
     only_reads: bool,
+    codec: Option<Arc<dyn PayloadCodec>>,
 ) -> Result<Arc<dyn Store>, Failure> {
     let bytes = url.as_bytes();
     if bytes == b"memory:" {
         return Ok(MemoryStore::shared());
     }
     if let Some(path) = bytes.strip_prefix(b"sqlite:").filter(|path| !path.is_empty()) {
-        let options = SqliteOptions::default().must_exist(must_exist);
+        let mut options = SqliteOptions::default().must_exist(must_exist);
+        if let Some(codec) = codec {
+            options = options.payload_codec(codec);
+        }
         return Ok(SqliteStore::open(Path::new(OsStr::from_bytes(path)), options).await?);
     }
     let url = url.to_string_lossy().into_owned();
     match ServerKind::of(&url) {
         #[cfg(feature = "postgres")]
         Some(ServerKind::Postgres) => {
-            let options = PostgresOptions::default().must_exist(must_exist).allow_read_only(only_reads);
+            let mut options = PostgresOptions::default().must_exist(must_exist).allow_read_only(only_reads);
+            if let Some(codec) = codec {
+                options = options.payload_codec(codec);
+            }
             Ok(PostgresStore::open(&url, options).await?)
         }
         #[cfg(feature = "mysql")]
         Some(ServerKind::MySql) => {
-            let options = MySqlOptions::default().must_exist(must_exist).allow_read_only(only_reads);
+            let mut options = MySqlOptions::default().must_exist(must_exist).allow_read_only(only_reads);
+            if let Some(codec) = codec {
+                options = options.payload_codec(codec);
+            }
             Ok(MySqlStore::open(&url, options).await?)
         }
         _ => Err(not_built_in(url)),
@@ -289,7 +310,8 @@ mod tests {
     #[tokio::test]
     async fn a_refused_address_is_told_of_the_stores_that_these_commands_open() {
         for url in ["orders.db", "redis://ada:s3cret@cache/0"] {
-            let refused = open_store(&url.into(), true, true).await.err().expect("it is none").message();
+            let refused =
+                open_store(&url.into(), true, true, None).await.err().expect("it is none").message();
             assert!(
                 refused.contains("is not the address of a store that is built in; it has `sqlite:"),
                 "{refused}"

@@ -251,6 +251,14 @@ pub mod code {
         SCHEDULE_INPUT = "HX0165";
         /// A value doesn't describe a graph.
         GRAPH_DESCRIPTION = "HX0166";
+        /// Stored bytes are encrypted under a key that wasn't given.
+        KEY_MISSING = "HX0190";
+        /// Stored bytes are encrypted under another key of the same name.
+        KEY_WRONG = "HX0191";
+        /// Stored bytes aren't encrypted, though they must be.
+        NOT_ENCRYPTED = "HX0192";
+        /// Keys can't be read.
+        BAD_KEYRING = "HX0193";
     }
 }
 

@@ -15,7 +15,9 @@ use hapax_core::{
 use hapax_store::{
     Answer, BoxFuture, Census, CensusFilter, Claimant, Created, Fleet, GcPolicy, GcReport, Lease, ListFilter,
     Loaded, NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreError, StoreStats, Ticket,
-    outbox::Outbox, schedules::Schedules,
+    outbox::Outbox,
+    recode::{self, PayloadKeys, Recoded},
+    schedules::Schedules,
 };
 use std::{
     collections::VecDeque,
@@ -439,6 +441,14 @@ impl Store for Probed {
 
     fn delete(&self, run: RunKey) -> Answer<'_, ()> {
         Box::pin(self.0.pass(async move { self.0.inner.delete(run).await }))
+    }
+
+    fn recode(&self, from: recode::From) -> Answer<'_, Recoded> {
+        Box::pin(self.0.pass(async move { self.0.inner.recode(from).await }))
+    }
+
+    fn payload_keys(&self) -> Answer<'_, PayloadKeys> {
+        Box::pin(self.0.pass(async move { self.0.inner.payload_keys().await }))
     }
 
     fn gc(&self, policy: GcPolicy) -> Answer<'_, GcReport> {

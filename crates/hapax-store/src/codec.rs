@@ -3,7 +3,19 @@
 //! Invariant: a patch builds on a snapshot of an earlier step of the same run that was submitted before it. It
 //! can't be committed without that snapshot, because each step's fence demands the step before it.
 
-use crate::error::Source;
+#[cfg(feature = "encryption")]
+mod encrypted;
+#[cfg(feature = "encryption")]
+mod keyring;
+pub(crate) mod payload;
+
+#[cfg(feature = "encryption")]
+pub use encrypted::Encrypted;
+#[cfg(feature = "encryption")]
+pub use keyring::{BadKeyring, Keyring};
+pub use payload::{Part, PayloadCodec, Place, Stale};
+
+use crate::error::{Locked, Source};
 use hapax_core::{commit::Epoch, id::RunKey, limits::MAX_STATE_BYTES};
 use std::{
     collections::HashMap,
@@ -26,72 +38,51 @@ const COMPRESSED: u8 = 1;
 /// The fastest level: the disk is the bottleneck, not the ratio.
 const LEVEL: i32 = 1;
 
-/// Turns stored bytes into something else, last of all: encryption.
-///
-/// It is applied after digest and compression, to states, frontiers, journal entries, and the payloads of letters and of
-/// the outbox. Equal bytes need not give equal results.
-///
-/// ```
-/// use hapax_store::{codec::PayloadCodec, error::Source};
-///
-/// struct Flip;
-/// impl PayloadCodec for Flip {
-///     fn encode(&self, plain: Vec<u8>) -> Result<Vec<u8>, Source> {
-///         Ok(plain.into_iter().map(|byte| !byte).collect())
-///     }
-///     fn decode(&self, stored: &[u8]) -> Result<Vec<u8>, Source> {
-///         self.encode(stored.to_vec())
-///     }
-/// }
-/// # assert_eq!(Flip.decode(&Flip.encode(vec![1, 2]).unwrap()).unwrap(), [1, 2]);
-/// ```
-pub trait PayloadCodec: Send + Sync {
-    /// From plain to stored.
-    fn encode(&self, plain: Vec<u8>) -> Result<Vec<u8>, Source>;
-    /// From stored to plain.
-    fn decode(&self, stored: &[u8]) -> Result<Vec<u8>, Source>;
-}
-
 /// Packs what stands on its own, and applies the payload codec.
 #[derive(Clone, Default)]
 pub(crate) struct Codec(pub(crate) Option<Arc<dyn PayloadCodec>>);
 
 impl Codec {
     /// JSON as it is stored: compressed when that helps.
-    pub(crate) fn pack(&self, json: Vec<u8>) -> Result<Vec<u8>, Source> {
+    pub(crate) fn pack(&self, json: Vec<u8>, place: &Place<'_>) -> Result<Vec<u8>, Source> {
         if json.len() < SMALL {
-            return self.seal(json);
+            return self.seal(json, place);
         }
         let mut packed = vec![COMPRESSED];
         deflate(&json, &[], &mut packed)?;
-        self.seal(if packed.len() < json.len() { packed } else { json })
+        self.seal(if packed.len() < json.len() { packed } else { json }, place)
     }
 
     /// What [`Codec::pack`] was given.
-    pub(crate) fn unpack(&self, stored: &[u8]) -> Result<Vec<u8>, Source> {
-        let plain = self.open(stored)?;
+    pub(crate) fn unpack(&self, stored: &[u8], place: &Place<'_>) -> Result<Vec<u8>, Source> {
+        let plain = self.open(stored, place)?;
         match plain.split_first() {
             Some((&COMPRESSED, packed)) => inflate(packed, &[], usize::MAX),
             _ => Ok(plain),
         }
     }
 
-    fn seal(&self, plain: Vec<u8>) -> Result<Vec<u8>, Source> {
+    /// The last thing that happens to bytes before they are stored.
+    pub(crate) fn seal(&self, plain: Vec<u8>, place: &Place<'_>) -> Result<Vec<u8>, Source> {
         match &self.0 {
-            Some(codec) => codec.encode(plain),
+            Some(codec) => codec.encode(plain, place),
             None => Ok(plain),
         }
     }
 
-    fn open(&self, stored: &[u8]) -> Result<Vec<u8>, Source> {
+    /// What [`Codec::seal`] was given. Whoever has no key at all is told so, instead of of damage.
+    pub(crate) fn open(&self, stored: &[u8], place: &Place<'_>) -> Result<Vec<u8>, Source> {
         match &self.0 {
-            Some(codec) => codec.decode(stored),
-            None => Ok(stored.to_vec()),
+            Some(codec) => codec.decode(stored, place),
+            None => match payload::key_id_of(stored) {
+                Some(key_id) => Err(Locked::KeyMissing { key_id }.into()),
+                None => Ok(stored.to_vec()),
+            },
         }
     }
 
     /// A state on its own, as a run's first is stored.
-    pub(crate) fn snapshot(&self, state: &[u8]) -> Result<StoredState, Source> {
+    pub(crate) fn snapshot(&self, state: &[u8], place: &Place<'_>) -> Result<StoredState, Source> {
         let mut bytes = Vec::new();
         let mut kind = StateKind::Raw;
         if state.len() >= SMALL {
@@ -102,7 +93,7 @@ impl Codec {
             }
         }
         let bytes = if kind == StateKind::Raw { state.to_vec() } else { bytes };
-        Ok(StoredState { kind, base: None, bytes: self.seal(bytes)? })
+        Ok(StoredState { kind, base: None, bytes: self.seal(bytes, place)? })
     }
 
     /// A state as it was. `base` is the plain state of [`StoredState::base`].
@@ -111,8 +102,9 @@ impl Codec {
         kind: StateKind,
         stored: &[u8],
         base: Option<&[u8]>,
+        place: &Place<'_>,
     ) -> Result<Vec<u8>, Source> {
-        let bytes = self.open(stored)?;
+        let bytes = self.open(stored, place)?;
         match (kind, base) {
             (StateKind::Raw, _) => Ok(bytes),
             (StateKind::Zstd, _) => inflate(&bytes, &[], MAX_STATE_BYTES),
@@ -188,8 +180,9 @@ impl Encoders {
         step: u64,
         state: &Arc<[u8]>,
     ) -> Result<StoredState, Source> {
+        let place = Place::state(run, step);
         if state.len() < SMALL {
-            return self.codec.snapshot(state);
+            return self.codec.snapshot(state, &place);
         }
         let mut base = self.take(run);
         let patch = match &mut base {
@@ -198,13 +191,13 @@ impl Encoders {
         };
         match (base, patch) {
             (Some(base), Some((kind, patch))) => {
-                let bytes = self.codec.seal(patch)?;
+                let bytes = self.codec.seal(patch, &place)?;
                 let stored = StoredState { kind, base: Some(base.step), bytes };
                 self.put(run, base);
                 Ok(stored)
             }
             (base, _) => {
-                let stored = self.codec.snapshot(state)?;
+                let stored = self.codec.snapshot(state, &place)?;
                 let give_up = base.map_or(0, |base| base.give_up);
                 self.put(run, Base { give_up, ..Base::new(epoch, step, state, &stored) });
                 Ok(stored)
@@ -397,13 +390,15 @@ mod tests {
             let state: Arc<[u8]> = state.clone().into();
             rows.push(encoders.encode(&run(), EPOCH, step as u64, &state).unwrap());
         }
-        for (row, state) in rows.iter().zip(states) {
+        for ((row, state), step) in rows.iter().zip(states).zip(0..) {
             let base = row.base.map(|step| {
                 let base = &rows[step as usize];
                 assert_eq!(base.base, None, "a patch builds on a snapshot");
-                codec.read_state(base.kind, &base.bytes, None).unwrap()
+                codec.read_state(base.kind, &base.bytes, None, &Place::state(&run(), step)).unwrap()
             });
-            assert_eq!(&codec.read_state(row.kind, &row.bytes, base.as_deref()).unwrap(), state);
+            let run = run();
+            let place = Place::state(&run, step);
+            assert_eq!(&codec.read_state(row.kind, &row.bytes, base.as_deref(), &place).unwrap(), state);
         }
         rows.iter().map(|row| row.bytes.len()).collect()
     }
@@ -459,16 +454,17 @@ mod tests {
 
     #[test]
     fn damaged_bytes_are_errors_not_panics() {
-        let codec = Codec::default();
+        let (codec, run) = (Codec::default(), run());
+        let place = Place::state(&run, 0);
         let state = "abc ".repeat(1_000).into_bytes();
-        let good = codec.snapshot(&state).unwrap();
+        let good = codec.snapshot(&state, &place).unwrap();
         assert_eq!(good.kind, StateKind::Zstd);
         for cut in [0, 3, 4, good.bytes.len() - 1] {
-            assert!(codec.read_state(good.kind, &good.bytes[..cut], None).is_err());
+            assert!(codec.read_state(good.kind, &good.bytes[..cut], None, &place).is_err());
         }
-        assert!(codec.read_state(StateKind::Delta, &[255; 9], Some(&state)).is_err());
-        assert!(codec.read_state(StateKind::Patch, &good.bytes, None).is_err());
-        assert!(codec.unpack(&[COMPRESSED, 1]).is_err());
+        assert!(codec.read_state(StateKind::Delta, &[255; 9], Some(&state), &place).is_err());
+        assert!(codec.read_state(StateKind::Patch, &good.bytes, None, &place).is_err());
+        assert!(codec.unpack(&[COMPRESSED, 1], &place).is_err());
     }
 
     proptest! {
@@ -491,8 +487,9 @@ mod tests {
         #[test]
         fn every_payload_reads_back(len in 0usize..5_000, seed: u64, zeros: bool) {
             let json = if zeros { vec![b'0'; len] } else { text(len, seed) };
-            let codec = Codec::default();
-            prop_assert_eq!(codec.unpack(&codec.pack(json.clone()).unwrap()).unwrap(), json);
+            let (codec, run) = (Codec::default(), run());
+            let place = Place::state(&run, 0);
+            prop_assert_eq!(codec.unpack(&codec.pack(json.clone(), &place).unwrap(), &place).unwrap(), json);
         }
     }
 }

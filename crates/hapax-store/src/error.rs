@@ -74,6 +74,15 @@ pub enum StoreError {
         /// What is wrong.
         what: String,
     },
+    /// What is stored can't be read with the keys that were given. Nothing is lost: give the key, then again.
+    #[error("what is stored of run `{run}` cannot be read: {locked}")]
+    Locked {
+        /// The run.
+        run: RunKey,
+        /// What is lacking.
+        #[source]
+        locked: Locked,
+    },
     /// What is stored of a request can't be read.
     #[error("the record of request {request} is damaged: {what}")]
     CorruptRequest {
@@ -146,6 +155,17 @@ pub enum StoreError {
     },
 }
 
+impl StoreError {
+    /// Stored bytes that can't be decoded: for lack of a key, or because they can't be what was written.
+    #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+    pub(crate) fn undecoded(run: RunKey, step: Option<u64>, what: &str, error: Source) -> Self {
+        match error.downcast::<Locked>() {
+            Ok(locked) => StoreError::Locked { run, locked: *locked },
+            Err(error) => StoreError::Corrupt { run, step, what: format!("{what} cannot be read: {error}") },
+        }
+    }
+}
+
 impl Coded for StoreError {
     fn code(&self) -> Code {
         match self {
@@ -155,6 +175,7 @@ impl Coded for StoreError {
             StoreError::Fenced { .. } => code::FENCED,
             StoreError::Conflict { .. } => code::CONFLICT,
             StoreError::Corrupt { .. } | StoreError::CorruptRequest { .. } => code::CORRUPT,
+            StoreError::Locked { locked, .. } => locked.code(),
             StoreError::CancelRequested { .. } => code::CANCELLED,
             StoreError::NotFound { .. } => code::RUN_NOT_FOUND,
             StoreError::Held { .. } => code::RUN_HELD,
@@ -165,6 +186,51 @@ impl Coded for StoreError {
             StoreError::Name(_) => code::INVALID_ID,
             StoreError::Schedule(error) => error.code(),
             StoreError::Open { code, .. } => code,
+        }
+    }
+}
+
+/// Stored bytes that can't be read with the keys that were given.
+///
+/// ```
+/// use hapax_core::error::Coded;
+/// use hapax_store::error::Locked;
+/// let locked = Locked::KeyMissing { key_id: "2026-05".into() };
+/// assert_eq!(locked.code(), "HX0190");
+/// assert!(locked.to_string().contains("`2026-05`"));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Locked {
+    /// The key isn't there.
+    #[error(
+        "it is encrypted under key `{key_id}`, which was not given: add that key, in HAPAX_KEYS for commands"
+    )]
+    KeyMissing {
+        /// The key's name.
+        key_id: String,
+    },
+    /// The key of that name is another one.
+    #[error(
+        "it is encrypted under another key than the `{key_id}` that was given: give the key that had this name"
+    )]
+    WrongKey {
+        /// The key's name.
+        key_id: String,
+    },
+    /// It isn't encrypted, and must be.
+    #[error(
+        "it is not encrypted, and keys were given: `hapax rotate` encrypts a store, and keys that end with `plain` read both"
+    )]
+    Plain,
+}
+
+impl Coded for Locked {
+    fn code(&self) -> Code {
+        match self {
+            Locked::KeyMissing { .. } => code::KEY_MISSING,
+            Locked::WrongKey { .. } => code::KEY_WRONG,
+            Locked::Plain => code::NOT_ENCRYPTED,
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::{
     clock::Clock,
     error::StoreError,
     outbox::{Backlog, Batch, Claim, ClaimFilter, Failure, Fate, Outbox, OutboxFilter, OutboxRecord},
+    recode::{self, PayloadKeys, Recoded},
     schedules::Schedules,
     store::{
         Answer, BoxFuture, Census, CensusFilter, Claimant, Created, Fact, Fleet, GcPolicy, GcReport, Hint,
@@ -461,6 +462,14 @@ impl Store for Faulty {
 
     fn delete(&self, run: RunKey) -> Answer<'_, ()> {
         Box::pin(self.uncounted(async move { self.inner.delete(run).await }))
+    }
+
+    fn recode(&self, from: recode::From) -> Answer<'_, Recoded> {
+        Box::pin(self.uncounted(async move { self.inner.recode(from).await }))
+    }
+
+    fn payload_keys(&self) -> Answer<'_, PayloadKeys> {
+        Box::pin(self.uncounted(async move { self.inner.payload_keys().await }))
     }
 
     fn gc(&self, policy: GcPolicy) -> Answer<'_, GcReport> {

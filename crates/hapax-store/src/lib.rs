@@ -30,6 +30,7 @@ pub mod outbox;
 pub mod postgres;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod prepare;
+pub mod recode;
 pub mod requests;
 pub mod schedules;
 #[cfg(any(feature = "postgres", feature = "mysql"))]

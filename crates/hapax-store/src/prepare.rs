@@ -3,7 +3,7 @@
 //! Invariant: whoever writes to a database neither serialises nor compresses; it only binds what is prepared here.
 
 use crate::{
-    codec::{Codec, Encoders, StoredState},
+    codec::{Codec, Encoders, Part, Place, StoredState},
     error::{Source, StoreError},
     store::NewRun,
 };
@@ -11,11 +11,14 @@ use hapax_core::{
     checkpoint::Checkpoint,
     commit::{StepCommit, Write},
     frontier::WorkItem,
+    id::RunKey,
     journal::JournalRow,
     key::{Digest, DigestBuilder},
     limits::FRONTIER_PAGE,
+    mailbox::NewLetter,
     order::PathHash,
     outbox::Message,
+    schedule::Schedule,
 };
 use serde::Serialize;
 use std::sync::Arc;
@@ -63,8 +66,9 @@ impl Birth {
     /// Encodes a run. Nothing was written when it fails.
     pub(crate) fn of(run: NewRun, codec: &Codec) -> Result<Self, StoreError> {
         let encode = || {
-            let state = codec.snapshot(&run.checkpoint.state)?;
-            Ok((checkpoint_parts(&run.checkpoint, state, codec)?, entries(&run.journal, codec)?))
+            let (key, checkpoint) = (&run.key, &run.checkpoint);
+            let state = codec.snapshot(&checkpoint.state, &Place::state(key, checkpoint.step))?;
+            Ok((checkpoint_parts(key, checkpoint, state, codec)?, entries(key, 0, &run.journal, codec)?))
         };
         let (parts, entries) = encode().map_err(StoreError::Retry)?;
         Ok(Self { run: Arc::new(run), parts, entries })
@@ -79,7 +83,9 @@ pub(crate) fn prepare(
 ) -> Result<Prepared, StoreError> {
     let parts = match &**write {
         Write::Step(step) => step_parts(step, encoders, codec).map(Parts::Step),
-        Write::Append(append) => entries(&append.rows, codec).map(Parts::Append),
+        Write::Append(append) => {
+            entries(&append.run, append.first_seq, &append.rows, codec).map(Parts::Append)
+        }
         Write::Status(change) => {
             if change.release {
                 encoders.forget(&change.run);
@@ -102,40 +108,69 @@ fn step_parts(step: &StepCommit, encoders: &Encoders, codec: &Codec) -> Result<S
         encoders.forget(&step.run);
     }
     Ok(StepParts {
-        checkpoint: checkpoint_parts(checkpoint, state, codec)?,
-        journal: entries(&step.journal, codec)?,
-        outbox: step.outbox.iter().map(|message| payload(message, codec)).collect::<Result<_, _>>()?,
+        checkpoint: checkpoint_parts(&step.run, checkpoint, state, codec)?,
+        journal: entries(&step.run, step.first_seq, &step.journal, codec)?,
+        outbox: messages(step, codec)?,
     })
 }
 
 /// Encodes a checkpoint whose state is encoded already.
-pub(crate) fn checkpoint_parts(
+fn checkpoint_parts(
+    run: &RunKey,
     checkpoint: &Checkpoint,
     state: StoredState,
     codec: &Codec,
 ) -> Result<CheckpointParts, Source> {
+    let step = checkpoint.step;
+    let page = |(items, page): (&[WorkItem], u64)| {
+        pack(items, codec, &Place::of(run, Part::Frontier { step, page }))
+    };
     let pages = checkpoint.frontier.chunks(FRONTIER_PAGE);
-    let mut frontier = pages.map(|items| pack(items, codec)).collect::<Result<Vec<_>, _>>()?;
+    let mut frontier = pages.zip(0..).map(page).collect::<Result<Vec<_>, _>>()?;
     if frontier.is_empty() {
-        frontier.push(pack::<[WorkItem]>(&[], codec)?);
+        frontier.push(page((&[], 0))?);
     }
-    let barriers =
-        (!checkpoint.barriers.is_empty()).then(|| pack(&checkpoint.barriers, codec)).transpose()?;
+    let waiting = || pack(&checkpoint.barriers, codec, &Place::of(run, Part::Barriers { step }));
+    let barriers = (!checkpoint.barriers.is_empty()).then(waiting).transpose()?;
     let pages = checkpoint.pages.iter().flat_map(|digest| digest.0).collect();
     Ok(CheckpointParts { state, frontier, pages, barriers })
 }
 
-/// Encodes rows.
-pub(crate) fn entries(rows: &[JournalRow], codec: &Codec) -> Result<Vec<Vec<u8>>, Source> {
-    rows.iter().map(|row| pack(&row.entry, codec)).collect()
+/// Encodes rows that are numbered from there on.
+pub(crate) fn entries(
+    run: &RunKey,
+    first_seq: u64,
+    rows: &[JournalRow],
+    codec: &Codec,
+) -> Result<Vec<Vec<u8>>, Source> {
+    let entry =
+        |(row, seq): (&JournalRow, u64)| pack(&row.entry, codec, &Place::of(run, Part::Journal { seq }));
+    rows.iter().zip(first_seq..).map(entry).collect()
 }
 
-fn payload(message: &Message, codec: &Codec) -> Result<Vec<u8>, Source> {
-    codec.pack(message.payload.as_bytes().to_vec())
+fn messages(commit: &StepCommit, codec: &Codec) -> Result<Vec<Vec<u8>>, Source> {
+    let step = commit.checkpoint.step;
+    let payload = |(message, position): (&Message, u64)| {
+        let place = Place::of(&commit.run, Part::Message { step, position });
+        codec.pack(message.payload.as_bytes().to_vec(), &place)
+    };
+    commit.outbox.iter().zip(0..).map(payload).collect()
 }
 
-pub(crate) fn pack<T: Serialize + ?Sized>(value: &T, codec: &Codec) -> Result<Vec<u8>, Source> {
-    codec.pack(serde_json::to_vec(value)?)
+fn pack<T: Serialize + ?Sized>(value: &T, codec: &Codec, place: &Place<'_>) -> Result<Vec<u8>, Source> {
+    codec.pack(serde_json::to_vec(value)?, place)
+}
+
+/// A letter as it is stored.
+pub(crate) fn letter(run: &RunKey, letter: &NewLetter, codec: &Codec) -> Result<Vec<u8>, StoreError> {
+    let place = Place::of(run, Part::Letter { id: &letter.id });
+    codec.pack(letter.payload.as_bytes().to_vec(), &place).map_err(StoreError::Retry)
+}
+
+/// The input of a schedule as it is stored.
+pub(crate) fn input(schedule: &Schedule, codec: &Codec) -> Result<Vec<u8>, StoreError> {
+    let place = Place::input(&schedule.key.namespace, &schedule.key.name);
+    codec.pack(schedule.input.as_bytes().to_vec(), &place).map_err(StoreError::Retry)
 }
 
 /// Tells a damaged row of the journal from one that was written so.

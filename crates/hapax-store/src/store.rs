@@ -7,7 +7,14 @@ pub use crate::{
     census::{Census, CensusFilter, Tally},
     fleet::{Fleet, Hint, Holding, Outlook},
 };
-use crate::{clock::Clock, db::Statement, error::StoreError, outbox::Outbox, schedules::Schedules};
+use crate::{
+    clock::Clock,
+    db::Statement,
+    error::StoreError,
+    outbox::Outbox,
+    recode::{self, PayloadKeys, Recoded},
+    schedules::Schedules,
+};
 use hapax_core::{
     checkpoint::Checkpoint,
     commit::{Append, Epoch, Status, Wake, Write, Written},
@@ -221,6 +228,17 @@ pub trait Store: Send + Sync + 'static {
 
     /// Deletes finished runs by age and count, never a live one, a live one's child, or one with an unsent message.
     fn gc(&self, policy: GcPolicy) -> Answer<'_, GcReport>;
+
+    /// Encodes payloads anew that its codec would encode otherwise today, a bounded number of them in one transaction. What
+    /// they say stays the same, and nobody who works on the runs is in its way. A store that encodes nothing has nothing to do.
+    fn recode(&self, _: recode::From) -> Answer<'_, Recoded> {
+        Box::pin(std::future::ready(Ok(Recoded::default())))
+    }
+
+    /// Counts the payloads under each key.
+    fn payload_keys(&self) -> Answer<'_, PayloadKeys> {
+        Box::pin(std::future::ready(Ok(PayloadKeys::default())))
+    }
 
     /// The messages that steps have written, until they are delivered.
     fn outbox(&self) -> &dyn Outbox;

@@ -10,7 +10,7 @@ use hapax_core::{
 use hapax_servers::{MariaDb, Proxy, fresh_database};
 use hapax_store::{
     ListFilter, Pace, Renewal, Store, StoreError, Verdict,
-    codec::PayloadCodec,
+    codec::{PayloadCodec, Place},
     conformance::{
         Damage, Fixture, Holder, Sample,
         sample::{LONG, claimant, json, key, message, ready, step, submit},
@@ -21,6 +21,7 @@ use hapax_store::{
 };
 use std::sync::{Arc, OnceLock};
 
+mod sealed;
 #[path = "triggers/mysql.rs"]
 mod triggers;
 
@@ -30,7 +31,11 @@ fn wait<T>(future: impl Future<Output = T>) -> T {
 }
 
 fn open(url: &str) -> Arc<MySqlStore> {
-    wait(MySqlStore::open(url, MySqlOptions::default())).expect("it opens")
+    open_with(url, MySqlOptions::default())
+}
+
+fn open_with(url: &str, options: MySqlOptions) -> Arc<MySqlStore> {
+    wait(MySqlStore::open(url, options)).expect("it opens")
 }
 
 fn database() -> String {
@@ -42,11 +47,20 @@ fn sql(url: &str, statements: &str) -> String {
 }
 
 fn mysql() -> Fixture {
+    fixture(MySqlOptions::default())
+}
+
+/// The same with all payloads encrypted.
+fn encrypted() -> Fixture {
+    fixture(MySqlOptions::default().payload_codec(sealed::codec(sealed::NEW)))
+}
+
+fn fixture(options: MySqlOptions) -> Fixture {
     let url = database();
-    let store = open(&url);
+    let store = open_with(&url, options.clone());
     let (again, damaged, made) = (url.clone(), url.clone(), OnceLock::new());
     Fixture::new(store)
-        .reopen(move || -> Arc<dyn Store> { open(&again) })
+        .reopen(move || -> Arc<dyn Store> { open_with(&again, options.clone()) })
         .corrupt(move |run, damage| corrupt(&damaged, run, damage))
         .fail_at(move |n| {
             made.get_or_init(|| triggers::make(&url));
@@ -55,6 +69,18 @@ fn mysql() -> Fixture {
 }
 
 store_conformance!(mysql, mysql);
+store_conformance!(mysql_encrypted, encrypted);
+sealed::promises::promises!(mysql_keys, crate::keyed);
+
+/// A database that is opened with these keys and those.
+fn keyed() -> sealed::promises::Place {
+    let url = database();
+    let with = |codec| MySqlOptions::default().payload_codec(codec);
+    sealed::promises::Place::new(
+        move |codec| open_with(&url, codec.map(with).unwrap_or_default()) as Arc<dyn Store>,
+        (),
+    )
+}
 
 /// Damages a run through a connection of its own.
 fn corrupt(url: &str, run: &RunKey, damage: Damage) -> bool {
@@ -332,11 +358,11 @@ async fn a_lost_answer_to_commit_is_unknown_and_one_before_it_wrote_nothing() {
 struct Bloated;
 
 impl PayloadCodec for Bloated {
-    fn encode(&self, plain: Vec<u8>) -> Result<Vec<u8>, Source> {
+    fn encode(&self, plain: Vec<u8>, _: &Place<'_>) -> Result<Vec<u8>, Source> {
         Ok(plain.into_iter().flat_map(|byte| [byte; 1000]).collect())
     }
 
-    fn decode(&self, stored: &[u8]) -> Result<Vec<u8>, Source> {
+    fn decode(&self, stored: &[u8], _: &Place<'_>) -> Result<Vec<u8>, Source> {
         Ok(stored.iter().step_by(1000).copied().collect())
     }
 }

@@ -13,26 +13,52 @@ use hapax_store::{
 };
 use std::sync::Arc;
 
+mod sealed;
 #[path = "triggers/postgres.rs"]
 mod triggers;
 
 /// Opens a database from a test's own thread.
 fn open(url: &str) -> Arc<PostgresStore> {
-    let open = PostgresStore::open(url, PostgresOptions::default());
+    open_with(url, PostgresOptions::default())
+}
+
+fn open_with(url: &str, options: PostgresOptions) -> Arc<PostgresStore> {
+    let open = PostgresStore::open(url, options);
     tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(open)).expect("it opens")
 }
 
 fn postgres() -> Fixture {
+    fixture(PostgresOptions::default())
+}
+
+/// The same with all payloads encrypted.
+fn encrypted() -> Fixture {
+    fixture(PostgresOptions::default().payload_codec(sealed::codec(sealed::NEW)))
+}
+
+fn fixture(options: PostgresOptions) -> Fixture {
     let url = hapax_servers::postgres().expect("a server");
-    let store = open(&url);
+    let store = open_with(&url, options.clone());
     let (again, damaged) = (url.clone(), url.clone());
     Fixture::new(store)
-        .reopen(move || -> Arc<dyn Store> { open(&again) })
+        .reopen(move || -> Arc<dyn Store> { open_with(&again, options.clone()) })
         .corrupt(move |run, damage| corrupt(&damaged, run, damage))
         .fail_at(move |n| triggers::fail_at(&url, n))
 }
 
 store_conformance!(postgres, postgres);
+store_conformance!(postgres_encrypted, encrypted);
+sealed::promises::promises!(postgres_keys, crate::keyed);
+
+/// A database that is opened with these keys and those.
+fn keyed() -> sealed::promises::Place {
+    let url = hapax_servers::postgres().expect("a server");
+    let with = |codec| PostgresOptions::default().payload_codec(codec);
+    sealed::promises::Place::new(
+        move |codec| open_with(&url, codec.map(with).unwrap_or_default()) as Arc<dyn Store>,
+        (),
+    )
+}
 
 /// Damages a run through a connection of its own.
 fn corrupt(url: &str, run: &RunKey, damage: Damage) -> bool {

@@ -1,5 +1,7 @@
 //! The SQLite store keeps every promise of a store, on real files.
 
+mod sealed;
+
 use hapax_core::id::RunKey;
 use hapax_store::{
     Store,
@@ -14,24 +16,46 @@ use std::{
 };
 
 /// Opens a file from a test's own thread.
-fn open(path: &Path) -> Arc<SqliteStore> {
-    let open = SqliteStore::open(path, SqliteOptions::default());
+fn open(path: &Path, options: SqliteOptions) -> Arc<SqliteStore> {
+    let open = SqliteStore::open(path, options);
     tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(open)).expect("it opens")
 }
 
 fn sqlite() -> Fixture {
+    fixture(SqliteOptions::default())
+}
+
+/// The same with all payloads encrypted.
+fn encrypted() -> Fixture {
+    fixture(SqliteOptions::default().payload_codec(sealed::codec(sealed::NEW)))
+}
+
+fn fixture(options: SqliteOptions) -> Fixture {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("runs.db");
-    let store = open(&path);
+    let store = open(&path, options.clone());
     let (again, damaged, faulty) = (path.clone(), path, store.clone());
     Fixture::new(store)
-        .reopen(move || -> Arc<dyn Store> { open(&again) })
+        .reopen(move || -> Arc<dyn Store> { open(&again, options.clone()) })
         .corrupt(move |run, damage| corrupt(&damaged, run, damage))
         .fail_at(move |n| Box::new(faulty.fail_at(n)))
         .keep(folder)
 }
 
 store_conformance!(sqlite, sqlite);
+store_conformance!(sqlite_encrypted, encrypted);
+sealed::promises::promises!(sqlite_keys, crate::keyed);
+
+/// A file that is opened with these keys and those.
+fn keyed() -> sealed::promises::Place {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("runs.db");
+    let with = |codec| SqliteOptions::default().payload_codec(codec);
+    sealed::promises::Place::new(
+        move |codec| open(&path, codec.map(with).unwrap_or_default()) as Arc<dyn Store>,
+        folder,
+    )
+}
 
 /// Damages a run through a connection of its own.
 fn corrupt(path: &PathBuf, run: &RunKey, damage: Damage) -> bool {

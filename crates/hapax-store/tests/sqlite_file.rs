@@ -12,7 +12,7 @@ use hapax_core::{
 };
 use hapax_store::{
     Created, Pace, Store, StoreError,
-    codec::PayloadCodec,
+    codec::{PayloadCodec, Place},
     conformance::{
         sample::{Holder, LONG, Sample, claimant, key, message, ready, step, submit},
         schedules::{added, nightly},
@@ -318,12 +318,12 @@ async fn a_lease_that_reaches_too_far_ends_one_term_after_it_was_seen() {
 struct Xor;
 
 impl PayloadCodec for Xor {
-    fn encode(&self, plain: Vec<u8>) -> Result<Vec<u8>, Source> {
+    fn encode(&self, plain: Vec<u8>, _: &Place<'_>) -> Result<Vec<u8>, Source> {
         Ok(plain.into_iter().map(|byte| byte ^ 0xa5).collect())
     }
 
-    fn decode(&self, stored: &[u8]) -> Result<Vec<u8>, Source> {
-        self.encode(stored.to_vec())
+    fn decode(&self, stored: &[u8], place: &Place<'_>) -> Result<Vec<u8>, Source> {
+        self.encode(stored.to_vec(), place)
     }
 }
 

@@ -24,6 +24,8 @@ pub(crate) mod requests;
 mod resolve;
 mod resume;
 mod retry;
+#[cfg(feature = "encryption")]
+mod rotate;
 pub(crate) mod schedule;
 mod show;
 mod signal;
@@ -35,7 +37,9 @@ mod transactions;
 pub(crate) mod worker;
 pub(crate) mod workers;
 
-use crate::{demo::Demo, failure::Failure, output::Output, session::Session, signals::EndRequests};
+use crate::{
+    demo::Demo, failure::Failure, keys::Keyed, output::Output, session::Session, signals::EndRequests,
+};
 use clap::Subcommand;
 use hapax::core::{error::code, json::Json};
 
@@ -80,6 +84,8 @@ pub(crate) enum Online {
     Top(top::Top),
     Ledger(ledger::Ledger),
     Gc(gc::Gc),
+    #[cfg(feature = "encryption")]
+    Rotate(rotate::Rotate),
     Doctor(doctor::Doctor),
 }
 
@@ -137,6 +143,8 @@ impl Online {
             Online::Top(command) => command.run(session).await,
             Online::Ledger(command) => command.run(session).await,
             Online::Gc(command) => command.run(session).await,
+            #[cfg(feature = "encryption")]
+            Online::Rotate(command) => command.run(session).await,
             Online::Doctor(command) => command.run(session).await,
         }
     }
@@ -175,6 +183,15 @@ impl Online {
             Online::Outbox(command) => command.only_reads(),
             Online::Schedule(command) => command.only_reads(),
             _ => false,
+        }
+    }
+
+    /// What the keys of the environment are for.
+    pub(crate) fn keyed(&self) -> Keyed {
+        match self {
+            #[cfg(feature = "encryption")]
+            Online::Rotate(command) => command.keyed(),
+            _ => Keyed::AsGiven,
         }
     }
 

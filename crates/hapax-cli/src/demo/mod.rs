@@ -136,7 +136,7 @@ impl Place {
 
     async fn open(&self) -> Result<Engine, Failure> {
         let options = Options::default().namespace(self.namespace.clone());
-        let store = session::open_store(&self.store, false, false).await?;
+        let store = session::open_store(&self.store, false, false, None).await?;
         Ok(Engine::builder().options(options).with_store(store))
     }
 }

@@ -16,7 +16,10 @@ use hapax::{
     store::{
         Answer, BoxFuture, Census, CensusFilter, Claimant, Created, Fleet, GcPolicy, GcReport, Lease,
         ListFilter, Loaded, NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreError,
-        StoreStats, Ticket, outbox::Outbox, schedules::Schedules,
+        StoreStats, Ticket,
+        outbox::Outbox,
+        recode::{self, PayloadKeys, Recoded},
+        schedules::Schedules,
     },
 };
 use std::{
@@ -184,6 +187,12 @@ impl Store for Observed {
     }
     fn delete(&self, run: RunKey) -> Answer<'_, ()> {
         self.inner.delete(run)
+    }
+    fn recode(&self, from: recode::From) -> Answer<'_, Recoded> {
+        self.inner.recode(from)
+    }
+    fn payload_keys(&self) -> Answer<'_, PayloadKeys> {
+        self.inner.payload_keys()
     }
     fn gc(&self, policy: GcPolicy) -> Answer<'_, GcReport> {
         self.inner.gc(policy)

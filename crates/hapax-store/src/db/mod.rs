@@ -27,7 +27,7 @@ pub use marker::marker_table;
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteDatabase;
 #[cfg(feature = "sqlite")]
-pub(crate) use sqlite::file_identity;
+pub(crate) use sqlite::{bound, file_identity, value_of};
 pub use value::{FromRow, FromValue, Mismatch, Row, ToValue, Value};
 pub use witness::{Fate, Witness};
 

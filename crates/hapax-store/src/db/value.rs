@@ -225,6 +225,12 @@ impl Row {
         self.0.is_empty()
     }
 
+    /// A column, counted from 0, as it is.
+    #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+    pub(crate) fn value(&self, column: usize) -> Option<&Value> {
+        self.0.get(column)
+    }
+
     /// A column, counted from 0, as what it is wanted to be.
     pub fn get<T: FromValue>(&self, column: usize) -> Result<T, Mismatch> {
         let found = self.0.get(column);

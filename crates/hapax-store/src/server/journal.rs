@@ -10,7 +10,8 @@ use super::{
     writer::Tx,
 };
 use crate::{
-    codec::Codec,
+    codec::{Codec, Part, Place},
+    error::Source,
     judge::{self, Answer, Judgement},
     prepare::row_sum,
     store::RunRecord,
@@ -133,7 +134,7 @@ pub(super) async fn read(
             let what = format!("row {} of the journal is missing", before.seq + 1);
             return Err(Fault::Damage(Some(stored.step), what));
         }
-        found.push(stored.read(&stored.unpacked(codec)?)?);
+        found.push(stored.read(&stored.unpacked(codec, run)?)?);
     }
     Ok(found)
 }
@@ -177,7 +178,7 @@ pub(super) async fn read_based_on(
                 return Err(missing());
             }
             next += 1;
-            let entry = stored.unpacked(codec)?;
+            let entry = stored.unpacked(codec, &record.key)?;
             if stored.base == record.digest && !entry.starts_with(Entry::CHUNK_TAG) {
                 found.push(stored.read(&entry)?);
             }
@@ -206,17 +207,18 @@ impl<'r> Stored<'r> {
         Ok(Self { seq, base, step, path_hash, entry })
     }
 
-    fn unpacked(&self, codec: &Codec) -> Result<Vec<u8>, Fault> {
-        codec.unpack(self.entry).map_err(|error| self.unreadable(&error))
+    fn unpacked(&self, codec: &Codec, run: &RunKey) -> Result<Vec<u8>, Fault> {
+        let unpacked = codec.unpack(self.entry, &Place::of(run, Part::Journal { seq: self.seq }));
+        unpacked.map_err(|error| self.unreadable(error))
     }
 
     fn read(&self, entry: &[u8]) -> Result<JournalRow, Fault> {
         let Self { seq, base, step, path_hash, .. } = *self;
-        let entry = serde_json::from_slice(entry).map_err(|error| self.unreadable(&error))?;
+        let entry = serde_json::from_slice(entry).map_err(|error| self.unreadable(error.into()))?;
         Ok(JournalRow { seq, base, step, path_hash, entry })
     }
 
-    fn unreadable(&self, error: &dyn std::fmt::Display) -> Fault {
-        Fault::Damage(Some(self.step), format!("row {} of the journal cannot be read: {error}", self.seq))
+    fn unreadable(&self, error: Source) -> Fault {
+        Fault::undecoded(Some(self.step), &format!("row {} of the journal", self.seq), error)
     }
 }

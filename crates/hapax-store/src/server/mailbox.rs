@@ -9,7 +9,12 @@ use super::{
     sql::{Fault, Row, Session, one, values},
     writer::Tx,
 };
-use crate::{check::end_letter, codec::Codec, error::StoreError, store::Hint};
+use crate::{
+    check::end_letter,
+    codec::{Codec, Part, Place},
+    prepare,
+    store::Hint,
+};
 use hapax_core::{
     commit::{Status, StatusChange},
     id::{RunId, RunKey},
@@ -76,8 +81,8 @@ pub(super) async fn over(tx: &mut Tx<'_>, run: &RunKey, status: &Status) -> Outc
     if let Some(row) = found {
         let parent = RunId::new(row.text(0)?).map_err(Fault::from)?;
         let letter = end_letter(&run.run, row.count(1)?, status);
-        let payload = tx.codec.pack(letter.payload.as_bytes().to_vec()).map_err(StoreError::Retry)?;
         let parent = RunKey { namespace: run.namespace.clone(), run: parent };
+        let payload = prepare::letter(&parent, &letter, tx.codec)?;
         match Box::pin(post(tx, &parent, &letter, &payload)).await {
             // A parent that is gone or over needs no word.
             Ok(_) | Err(Halt::Settle(_)) => {}
@@ -145,20 +150,20 @@ pub(super) async fn waiting(
 ) -> Result<Option<Letter>, Fault> {
     let row = one(
         session,
-        "SELECT number, payload FROM hapax_letters WHERE namespace = ? AND run_id = ? AND subject = ? \
+        "SELECT number, payload, letter_id FROM hapax_letters WHERE namespace = ? AND run_id = ? AND subject = ? \
          AND number > ? AND taken = 0 ORDER BY number LIMIT 1",
         values![run.namespace.as_str(), run.run.as_str(), subject, after],
     )
     .await?;
-    row.map(|row| read_letter(&row, codec)).transpose()
+    row.map(|row| read_letter(&row, codec, run)).transpose()
 }
 
-fn read_letter(row: &Row, codec: &Codec) -> Result<Letter, Fault> {
+fn read_letter(row: &Row, codec: &Codec, run: &RunKey) -> Result<Letter, Fault> {
     let number = row.count(0)?;
     let payload = codec
-        .unpack(row.blob(1)?)
+        .unpack(row.blob(1)?, &Place::of(run, Part::Letter { id: row.text(2)? }))
         .and_then(|bytes| Ok(serde_json::from_slice::<Json>(&bytes)?))
-        .map_err(|error| Fault::damage(format!("letter {number} cannot be read: {error}")))?;
+        .map_err(|error| Fault::undecoded(None, &format!("letter {number}"), error))?;
     Ok(Letter { number, payload })
 }
 

@@ -25,6 +25,7 @@ pub(crate) mod options;
 mod outbox;
 pub(crate) mod pool;
 mod read;
+mod recode;
 pub(crate) mod runs;
 mod schedules;
 pub(crate) mod sql;
@@ -40,6 +41,7 @@ use crate::{
     error::StoreError,
     outbox::Outbox,
     prepare::{self, Birth},
+    recode::{PayloadKeys, Recoded},
     schedules::Schedules,
     store::{
         Answer, BoxFuture, Census, CensusFilter, Claimant, Created, Fact, Fleet, GcPolicy, GcReport, Hint,
@@ -445,8 +447,7 @@ impl<T: OnServer> Store for T {
     fn post(&self, run: RunKey, letter: NewLetter) -> Answer<'_, Posted> {
         Box::pin(async move {
             check_letter(&letter)?;
-            let payload =
-                self.server().codec.pack(letter.payload.as_bytes().to_vec()).map_err(StoreError::Retry)?;
+            let payload = prepare::letter(&run, &letter, &self.server().codec)?;
             call!(self.server(), &run, |tx| mailbox::post(tx, &run, &letter, &payload))
         })
     }
@@ -500,6 +501,14 @@ impl<T: OnServer> Store for T {
             let about = all_runs(&policy.namespace);
             call!(self.server(), &about, |tx| runs::gc(tx, &policy))
         })
+    }
+
+    fn recode(&self, from: crate::recode::From) -> Answer<'_, Recoded> {
+        Box::pin(async move { crate::recode::recode(self.server(), from).await })
+    }
+
+    fn payload_keys(&self) -> Answer<'_, PayloadKeys> {
+        Box::pin(async move { crate::recode::payload_keys(self.server()).await })
     }
 
     fn outbox(&self) -> &dyn Outbox {

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     clock::micros,
-    codec::Codec,
+    codec::{self, Codec, Part},
     error::{Source, StoreError},
     outbox::{
         Backlog, Batch, Channel, Claim, ClaimFilter, Failure, Fate, MessageState, Outbox, OutboxFilter,
@@ -185,7 +185,10 @@ impl Stored {
 
     fn unpack(self, codec: &Codec) -> Result<OutboxRecord, Source> {
         let Self { mut record, payload } = self;
-        record.message.payload = serde_json::from_slice(&codec.unpack(&payload)?)?;
+        let OutboxRecord { run, place: Place { step, position }, .. } = &record;
+        let part = Part::Message { step: *step, position: u64::from(*position) };
+        let unpacked = codec.unpack(&payload, &codec::Place::of(run, part))?;
+        record.message.payload = serde_json::from_slice(&unpacked)?;
         Ok(record)
     }
 }
@@ -328,8 +331,7 @@ async fn list(
     let read = |row: &Row| {
         let stored = Stored::read(row, &filter.namespace).map_err(failed)?;
         let (run, step) = (stored.record.run.clone(), Some(stored.record.place.step));
-        let what = |error| format!("a message cannot be read: {error}");
-        stored.unpack(codec).map_err(|error| StoreError::Corrupt { run, step, what: what(error) })
+        stored.unpack(codec).map_err(|error| StoreError::undecoded(run, step, "a message", error))
     };
     rows.iter().map(read).collect()
 }

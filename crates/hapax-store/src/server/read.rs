@@ -8,7 +8,7 @@ use super::{
     sql::{Fault, Row, Session, Value, one, places, values},
 };
 use crate::{
-    codec::{Codec, StateKind},
+    codec::{Codec, Part, Place, StateKind},
     error::StoreError,
     inspection::Inspection,
     store::{Loaded, RunRecord},
@@ -151,17 +151,23 @@ impl StateRow {
     }
 }
 
-fn stored(row: &Row, codec: &Codec) -> Result<Stored, Fault> {
+fn stored(row: &Row, codec: &Codec, key: &RunKey) -> Result<Stored, Fault> {
+    let step = row.count(12)?;
     let barriers = match row.maybe_blob(10)? {
-        Some(stored) => unpack(stored, codec, "its barriers")?,
+        Some(stored) => unpack(stored, codec, &Place::of(key, Part::Barriers { step }), "its barriers")?,
         None => Barriers::default(),
     };
     let checkpoint = Checkpoint {
-        step: row.count(12)?,
+        step,
         state: [].into(),
         state_version: u32::try_from(row.int(6)?)
             .map_err(|_| Fault::damage("its state's version can't be"))?,
-        frontier: unpack(row.blob(7)?, codec, "its frontier")?,
+        frontier: unpack(
+            row.blob(7)?,
+            codec,
+            &Place::of(key, Part::Frontier { step, page: 0 }),
+            "its frontier",
+        )?,
         frontier_len: row.count(8)? as usize,
         pages: digests(row.blob(9)?)?,
         barriers,
@@ -188,7 +194,7 @@ pub(super) async fn checkpoint(
     let row =
         one(session, &sql, values![key.namespace.as_str(), key.run.as_str(), step]).await.map_err(blame)?;
     let Some(row) = row else { return Ok(None) };
-    let mut found = stored(&row, codec).map_err(blame)?;
+    let mut found = stored(&row, codec, key).map_err(blame)?;
     found.checkpoint.state = state(session, codec, key, step, found.state).await.map_err(blame)?.into();
     check(session, codec, key, &found.checkpoint).await?;
     Ok(Some((found.checkpoint, found.next_seq)))
@@ -277,13 +283,21 @@ async fn read_page(
     let row = one(session, sql, at).await.map_err(|fault| blamed(fault, key, step))?;
     let row = row.ok_or_else(|| corrupt(key, step, format!("page {page} of its frontier is missing")))?;
     row.blob(0)
-        .and_then(|stored| unpack(stored, codec, "its frontier"))
+        .and_then(|stored| {
+            let place = Place::of(key, Part::Frontier { step, page: page.into() });
+            unpack(stored, codec, &place, "its frontier")
+        })
         .map_err(|fault| blamed(fault, key, step))
 }
 
-fn unpack<T: serde::de::DeserializeOwned>(stored: &[u8], codec: &Codec, what: &str) -> Result<T, Fault> {
-    let read = codec.unpack(stored).and_then(|json| Ok(serde_json::from_slice(&json)?));
-    read.map_err(|error| Fault::damage(format!("{what} cannot be read: {error}")))
+fn unpack<T: serde::de::DeserializeOwned>(
+    stored: &[u8],
+    codec: &Codec,
+    place: &Place<'_>,
+    what: &str,
+) -> Result<T, Fault> {
+    let read = codec.unpack(stored, place).and_then(|json| Ok(serde_json::from_slice(&json)?));
+    read.map_err(|error| Fault::undecoded(None, what, error))
 }
 
 fn digests(stored: &[u8]) -> Result<Vec<Digest>, Fault> {
@@ -303,8 +317,8 @@ async fn state(
     step: u64,
     stored: StateRow,
 ) -> Result<Vec<u8>, Fault> {
-    let (mut chain, mut at) = (vec![stored], step);
-    while let Some(base) = chain.last().and_then(|row| row.base) {
+    let (mut chain, mut at) = (vec![(step, stored)], step);
+    while let Some(base) = chain.last().and_then(|(_, row)| row.base) {
         if base >= at {
             return Err(Fault::damage("its state builds on a later one"));
         }
@@ -312,13 +326,13 @@ async fn state(
                    WHERE namespace = ? AND run_id = ? AND step_id = ?";
         let row = one(session, sql, values![key.namespace.as_str(), key.run.as_str(), base]).await?;
         let row = row.ok_or_else(|| Fault::damage(format!("the state of step {base} is missing")))?;
-        chain.push(StateRow::read(&row, 0)?);
+        chain.push((base, StateRow::read(&row, 0)?));
         at = base;
     }
     let mut state: Option<Vec<u8>> = None;
-    for StateRow { kind, bytes, .. } in chain.into_iter().rev() {
-        let next = codec.read_state(kind, &bytes, state.as_deref());
-        state = Some(next.map_err(|error| Fault::damage(format!("its state cannot be read: {error}")))?);
+    for (step, StateRow { kind, bytes, .. }) in chain.into_iter().rev() {
+        let next = codec.read_state(kind, &bytes, state.as_deref(), &Place::state(key, step));
+        state = Some(next.map_err(|error| Fault::undecoded(None, "its state", error))?);
     }
     Ok(state.unwrap_or_default())
 }

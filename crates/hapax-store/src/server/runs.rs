@@ -13,7 +13,7 @@ use super::{
 use crate::{
     clock::micros,
     error::StoreError,
-    prepare::{Birth, pack},
+    prepare::{self, Birth},
     store::{Created, GcPolicy, GcReport, Hint, Lease, ListFilter, NewRun, RunRecord},
 };
 use hapax_core::{
@@ -214,10 +214,10 @@ pub(super) async fn retry(tx: &mut Tx<'_>, key: &RunKey) -> Outcome<()> {
     )
     .await?;
     let (seq, base, step) = (record.next_seq, record.digest, record.step);
-    let row = JournalRow { seq, base, step, path_hash: PathHash::ROOT, entry: Entry::Retried };
-    let entry = pack(&row.entry, tx.codec).map_err(StoreError::Retry)?;
+    let rows = [JournalRow { seq, base, step, path_hash: PathHash::ROOT, entry: Entry::Retried }];
+    let entries = prepare::entries(key, seq, &rows, tx.codec).map_err(StoreError::Retry)?;
     tx.hints.push(Hint::Ready(key.namespace.clone()));
-    Ok(journal::insert(tx, key, seq, &[row], &[entry]).await?)
+    Ok(journal::insert(tx, key, seq, &rows, &entries).await?)
 }
 
 /// Deletes a finished run whole.

@@ -14,9 +14,9 @@ use super::{
 use crate::{
     check::check_new_run,
     clock::micros,
-    codec::Codec,
+    codec::{Codec, Place},
     error::StoreError,
-    prepare::Birth,
+    prepare::{self, Birth},
     schedules::{
         Added, COLUMNS, Counts, DueFilter, Fire, Fired, LastFiring, ScheduleRecord, Schedules, Turn,
         check_schedule, new_token,
@@ -33,7 +33,9 @@ use hapax_core::{
 fn record(row: &Row, codec: &Codec, namespace: &Namespace) -> Result<ScheduleRecord, Fault> {
     let name = row.text(0)?;
     let odd = |what: String| Fault::damage(format!("schedule `{name}`: {what}"));
-    let unpacked = codec.unpack(row.blob(2)?).map_err(|error| odd(error.to_string()))?;
+    let unpacked = codec
+        .unpack(row.blob(2)?, &Place::input(namespace, name))
+        .map_err(|error| Fault::undecoded(None, &format!("schedule `{name}`"), error))?;
     let input: Json = serde_json::from_slice(&unpacked).map_err(|error| odd(error.to_string()))?;
     let small = |value: i64| u32::try_from(value).map_err(|_| odd(format!("{value} is out of range")));
     let last = match (row.maybe_int(11)?, row.maybe_text(12)?) {
@@ -247,7 +249,7 @@ impl Schedules for ServerStore {
     fn add(&self, schedule: Schedule, next_us: Option<i64>) -> Answer<'_, Added> {
         Box::pin(async move {
             check_schedule(&schedule)?;
-            let input = self.codec.pack(schedule.input.as_bytes().to_vec()).map_err(StoreError::Retry)?;
+            let input = prepare::input(&schedule, &self.codec)?;
             let about = all_runs(&schedule.key.namespace);
             call!(self, &about, |tx| add(tx, &schedule, &input, next_us))
         })

@@ -5,7 +5,7 @@
 //! `hapax_` for the configured tables.
 
 use crate::{
-    error::Source,
+    error::{Locked, Source},
     store::{BoxFuture, Hint},
 };
 use hapax_core::id::InvalidId;
@@ -33,11 +33,21 @@ pub(crate) enum Fault {
     Warned,
     /// What is stored can't be what we wrote, with the step when one is to blame.
     Damage(Option<u64>, String),
+    /// What is stored can't be read with the keys that were given.
+    Locked(Locked),
 }
 
 impl Fault {
     pub(crate) fn damage(what: impl Into<String>) -> Self {
         Fault::Damage(None, what.into())
+    }
+
+    /// Stored bytes that can't be decoded: for lack of a key, or because they can't be what we wrote.
+    pub(crate) fn undecoded(step: Option<u64>, what: &str, error: Source) -> Self {
+        match error.downcast::<Locked>() {
+            Ok(locked) => Fault::Locked(*locked),
+            Err(error) => Fault::Damage(step, format!("{what} cannot be read: {error}")),
+        }
     }
 
     /// The same for another who waits for the statement.
@@ -51,6 +61,7 @@ impl Fault {
             Fault::Lost(source) => Fault::Lost(source.to_string().into()),
             Fault::Warned => Fault::Warned,
             Fault::Damage(step, what) => Fault::Damage(*step, what.clone()),
+            Fault::Locked(locked) => Fault::Locked(locked.clone()),
         }
     }
 

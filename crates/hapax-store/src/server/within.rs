@@ -20,7 +20,8 @@ use hapax_core::commit::Append;
 
 /// The statements of an append, in the words that all servers share.
 pub(crate) async fn append(append: &Append, codec: &Codec) -> Result<Vec<Statement>, StoreError> {
-    let entries = prepare::entries(&append.rows, codec).map_err(StoreError::Retry)?;
+    let entries =
+        prepare::entries(&append.run, append.first_seq, &append.rows, codec).map_err(StoreError::Retry)?;
     let mut noted = Noted::default();
     let mut tx = Tx { session: &mut noted, codec, hints: vec![] };
     match journal::append(&mut tx, append, &entries).await {

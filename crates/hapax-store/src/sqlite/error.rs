@@ -2,7 +2,7 @@
 //!
 //! Invariant: an error is only reported as "nothing was written" when SQLite can't have made a commit durable.
 
-use crate::error::StoreError;
+use crate::error::{Locked, Source, StoreError};
 use hapax_core::{
     error::{Code, code},
     id::{Namespace, RunId, RunKey},
@@ -70,6 +70,11 @@ pub(super) fn read_only_cure(error: &str) -> String {
 
 /// An error after which nothing of the transaction is in the file.
 pub(super) fn nothing_written(error: &Arc<Error>, about: &RunKey) -> StoreError {
+    if let Error::FromSqlConversionFailure(_, _, reason) = &**error
+        && let Some(locked) = reason.downcast_ref::<Locked>()
+    {
+        return StoreError::Locked { run: about.clone(), locked: locked.clone() };
+    }
     if is_damage(error) {
         let (step, what) = damage_of(error);
         return StoreError::Corrupt { run: about.clone(), step, what };
@@ -155,6 +160,14 @@ pub(super) fn damaged(what: impl Into<String>) -> Error {
 /// A stored value of that step that can't be what we wrote.
 pub(super) fn damaged_at(step: u64, what: impl Into<String>) -> Error {
     damage(Some(step), what.into())
+}
+
+/// Stored bytes that can't be decoded: for lack of a key, or because they can't be what we wrote.
+pub(super) fn undecoded(step: Option<u64>, what: &str, error: Source) -> Error {
+    match error.downcast::<Locked>() {
+        Ok(locked) => Error::FromSqlConversionFailure(0, rusqlite::types::Type::Blob, locked),
+        Err(error) => damage(step, format!("{what} cannot be read: {error}")),
+    }
 }
 
 fn damage(step: Option<u64>, what: String) -> Error {

@@ -4,13 +4,14 @@
 
 use super::{
     commit::{fence_sql, head, insert_sql},
-    error::damaged_at,
+    error::{damaged_at, undecoded},
     mailbox,
     writer::{Halt, Outcome, Tx},
 };
 use crate::{
-    codec::Codec,
+    codec::{Codec, Part, Place},
     db::{Statement, ToValue, Value},
+    error::Source,
     judge::{self, Answer, Judgement},
     prepare::row_sum,
     store::RunRecord,
@@ -146,7 +147,7 @@ pub(super) fn read(
         if let Some(before) = found.last().filter(|before| before.seq + 1 != row.seq) {
             return Err(damaged_at(row.step, format!("row {} of the journal is missing", before.seq + 1)));
         }
-        found.push(row.read(&row.unpacked(codec)?)?);
+        found.push(row.read(&row.unpacked(codec, run)?)?);
         Ok(())
     })?;
     Ok(found)
@@ -191,7 +192,7 @@ pub(super) fn read_based_on(
             return Err(missing());
         }
         next += 1;
-        let entry = row.unpacked(codec)?;
+        let entry = row.unpacked(codec, &record.key)?;
         if row.base == record.digest && !entry.starts_with(Entry::CHUNK_TAG) {
             found.push(row.read(&entry)?);
         }
@@ -221,17 +222,18 @@ impl<'r> Stored<'r> {
         Ok(Self { seq, base, step, path_hash, entry })
     }
 
-    fn unpacked(&self, codec: &Codec) -> rusqlite::Result<Vec<u8>> {
-        codec.unpack(self.entry).map_err(|error| self.unreadable(&error))
+    fn unpacked(&self, codec: &Codec, run: &RunKey) -> rusqlite::Result<Vec<u8>> {
+        let unpacked = codec.unpack(self.entry, &Place::of(run, Part::Journal { seq: self.seq }));
+        unpacked.map_err(|error| self.unreadable(error))
     }
 
     fn read(&self, entry: &[u8]) -> rusqlite::Result<JournalRow> {
         let Self { seq, base, step, path_hash, .. } = *self;
-        let entry = serde_json::from_slice(entry).map_err(|error| self.unreadable(&error))?;
+        let entry = serde_json::from_slice(entry).map_err(|error| self.unreadable(error.into()))?;
         Ok(JournalRow { seq, base, step, path_hash, entry })
     }
 
-    fn unreadable(&self, error: &dyn std::fmt::Display) -> rusqlite::Error {
-        damaged_at(self.step, format!("row {} of the journal cannot be read: {error}", self.seq))
+    fn unreadable(&self, error: Source) -> rusqlite::Error {
+        undecoded(Some(self.step), &format!("row {} of the journal", self.seq), error)
     }
 }

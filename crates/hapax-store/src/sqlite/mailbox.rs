@@ -5,11 +5,15 @@
 
 use super::{
     commit::fence_sql,
-    error::damaged,
+    error::{damaged, undecoded},
     runs::{found, wrong_status},
     writer::{Halt, Outcome, Tx},
 };
-use crate::{check::end_letter, codec::Codec, error::StoreError};
+use crate::{
+    check::end_letter,
+    codec::{Codec, Part, Place},
+    prepare,
+};
 use hapax_core::{
     commit::{Status, StatusChange},
     id::{RunId, RunKey},
@@ -57,8 +61,9 @@ pub(super) fn over(tx: &Tx<'_>, run: &RunKey, status: &Status) -> Outcome<()> {
     if let Some((parent, epoch)) = found {
         let parent = RunId::new(&parent).map_err(|error| Halt::Sql(damaged(error.to_string())))?;
         let letter = end_letter(&run.run, epoch.cast_unsigned(), status);
-        let payload = tx.codec.pack(letter.payload.as_bytes().to_vec()).map_err(StoreError::Retry)?;
-        match post(tx, &RunKey { namespace: run.namespace.clone(), run: parent }, &letter, &payload) {
+        let parent = RunKey { namespace: run.namespace.clone(), run: parent };
+        let payload = prepare::letter(&parent, &letter, tx.codec)?;
+        match post(tx, &parent, &letter, &payload) {
             // A parent that is gone or over needs no word.
             Ok(_) | Err(Halt::Settle(_)) => {}
             Err(Halt::Sql(error)) => return Err(Halt::Sql(error)),
@@ -103,19 +108,20 @@ pub(super) fn waiting(
     after: u64,
 ) -> rusqlite::Result<Option<Letter>> {
     let mut statement = connection.prepare_cached(
-        "SELECT number, payload FROM hapax_letters WHERE namespace = ?1 AND run_id = ?2 AND subject = ?3 \
+        "SELECT number, payload, letter_id FROM hapax_letters WHERE namespace = ?1 AND run_id = ?2 AND subject = ?3 \
          AND number > ?4 AND taken = 0 ORDER BY number LIMIT 1",
     )?;
     let place = params![run.namespace.as_str(), run.run.as_str(), subject, after.cast_signed()];
-    statement.query_row(place, |row| read_letter(row, codec)).optional()
+    statement.query_row(place, |row| read_letter(row, codec, run)).optional()
 }
 
-fn read_letter(row: &Row<'_>, codec: &Codec) -> rusqlite::Result<Letter> {
+fn read_letter(row: &Row<'_>, codec: &Codec, run: &RunKey) -> rusqlite::Result<Letter> {
     let number = row.get::<_, i64>(0)?.cast_unsigned();
+    let place = Place::of(run, Part::Letter { id: row.get_ref(2)?.as_str()? });
     let payload = codec
-        .unpack(row.get_ref(1)?.as_blob()?)
+        .unpack(row.get_ref(1)?.as_blob()?, &place)
         .and_then(|bytes| Ok(serde_json::from_slice::<Json>(&bytes)?))
-        .map_err(|error| damaged(format!("letter {number} cannot be read: {error}")))?;
+        .map_err(|error| undecoded(None, &format!("letter {number}"), error))?;
     Ok(Letter { number, payload })
 }
 

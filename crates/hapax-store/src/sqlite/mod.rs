@@ -27,6 +27,7 @@ mod mailbox;
 mod outbox;
 mod queue;
 mod read;
+mod recode;
 mod requests;
 mod runs;
 mod schedules;
@@ -42,6 +43,7 @@ use crate::{
     error::StoreError,
     outbox::Outbox,
     prepare::{self, Birth},
+    recode::{PayloadKeys, Recoded},
     schedules::Schedules,
     store::{
         Answer, BoxFuture, Census, CensusFilter, Claimant, Created, Fact, Fleet, GcPolicy, GcReport, Lease,
@@ -346,7 +348,8 @@ impl Store for SqliteStore {
     }
 
     fn within<'a>(&'a self, append: &'a Append) -> Answer<'a, Vec<Statement>> {
-        let entries = prepare::entries(&append.rows, &self.codec).map_err(StoreError::Retry);
+        let entries = prepare::entries(&append.run, append.first_seq, &append.rows, &self.codec)
+            .map_err(StoreError::Retry);
         let statements = entries.map(|entries| journal::within(append, &entries, self.clock.now_us()));
         Box::pin(std::future::ready(statements))
     }
@@ -414,7 +417,7 @@ impl Store for SqliteStore {
     fn post(&self, run: RunKey, letter: NewLetter) -> Answer<'_, Posted> {
         Box::pin(async move {
             check_letter(&letter)?;
-            let payload = self.codec.pack(letter.payload.as_bytes().to_vec()).map_err(StoreError::Retry)?;
+            let payload = prepare::letter(&run, &letter, &self.codec)?;
             let posted = self.queue.call(run.clone(), move |tx| mailbox::post(tx, &run, &letter, &payload));
             if canary::on("signal_early") {
                 // Poll it once, so that it is queued, and don't wait for the disk.
@@ -476,6 +479,14 @@ impl Store for SqliteStore {
         Box::pin(async move {
             self.queue.call(all_runs(&policy.namespace), move |tx| runs::gc(tx, &policy)).await
         })
+    }
+
+    fn recode(&self, from: crate::recode::From) -> Answer<'_, Recoded> {
+        Box::pin(async move { crate::recode::recode(self, from).await })
+    }
+
+    fn payload_keys(&self) -> Answer<'_, PayloadKeys> {
+        Box::pin(async move { crate::recode::payload_keys(self).await })
     }
 
     fn outbox(&self) -> &dyn Outbox {

@@ -3,11 +3,11 @@
 //! Invariant: a checkpoint only leaves here when key, digest and the digests of all pages match its content.
 
 use super::{
-    error::{damaged, unreadable},
+    error::{damaged, undecoded, unreadable},
     journal, mailbox,
 };
 use crate::{
-    codec::{Codec, StateKind},
+    codec::{Codec, Part, Place, StateKind},
     error::StoreError,
     inspection::Inspection,
     store::{Loaded, RunRecord},
@@ -158,7 +158,7 @@ pub(super) fn checkpoints(
     while let Some(row) = rows.next().map_err(|error| unreadable(error, key))? {
         let step = row.get::<_, i64>(12).map_err(|error| unreadable(error, key))?.cast_unsigned();
         let mut read = || {
-            let mut stored = stored(row, codec, step)?;
+            let mut stored = stored(row, codec, key, step)?;
             stored.checkpoint.state = scanned_state(connection, codec, key, row, &mut base)?.into();
             Ok(stored.checkpoint)
         };
@@ -193,8 +193,9 @@ fn scanned_state(
         *base = Some((at, state(connection, codec, key, at)?));
     }
     let on = at.and(base.as_ref()).map(|(_, state)| state.as_slice());
-    let read = codec.read_state(kind, row.get_ref(15)?.as_blob()?, on);
-    read.map_err(|error| damaged(format!("its state cannot be read: {error}")))
+    let place = Place::state(key, row.get::<_, i64>(12)?.cast_unsigned());
+    let read = codec.read_state(kind, row.get_ref(15)?.as_blob()?, on, &place);
+    read.map_err(|error| undecoded(None, "its state", error))
 }
 
 /// Checks content against digests.
@@ -256,7 +257,10 @@ fn read_page(
     let read = || {
         let mut statement = connection.prepare_cached(sql)?;
         let at = params![key.namespace.as_str(), key.run.as_str(), step.cast_signed(), page];
-        statement.query_row(at, |row| unpack(row.get_ref(0)?.as_blob()?, codec, "its frontier")).optional()
+        let place = Place::of(key, Part::Frontier { step, page: page.into() });
+        statement
+            .query_row(at, |row| unpack(row.get_ref(0)?.as_blob()?, codec, &place, "its frontier"))
+            .optional()
     };
     match read() {
         Ok(Some(items)) => Ok(items),
@@ -279,23 +283,28 @@ fn stored_checkpoint(
     );
     let mut statement = connection.prepare_cached(&sql)?;
     let at = params![key.namespace.as_str(), key.run.as_str(), step.cast_signed()];
-    let found = statement.query_row(at, |row| stored(row, codec, step)).optional()?;
+    let found = statement.query_row(at, |row| stored(row, codec, key, step)).optional()?;
     let Some(mut found) = found else { return Ok(None) };
     found.checkpoint.state = state(connection, codec, key, step)?.into();
     Ok(Some(found))
 }
 
 /// Reads the columns of [`STORED`]; the state comes separately.
-fn stored(row: &Row<'_>, codec: &Codec, step: u64) -> rusqlite::Result<Stored> {
+fn stored(row: &Row<'_>, codec: &Codec, key: &RunKey, step: u64) -> rusqlite::Result<Stored> {
     let barriers = match row.get_ref(10)?.as_blob_or_null()? {
-        Some(stored) => unpack(stored, codec, "its barriers")?,
+        Some(stored) => unpack(stored, codec, &Place::of(key, Part::Barriers { step }), "its barriers")?,
         None => Barriers::default(),
     };
     let checkpoint = Checkpoint {
         step,
         state: [].into(),
         state_version: row.get(6)?,
-        frontier: unpack(row.get_ref(7)?.as_blob()?, codec, "its frontier")?,
+        frontier: unpack(
+            row.get_ref(7)?.as_blob()?,
+            codec,
+            &Place::of(key, Part::Frontier { step, page: 0 }),
+            "its frontier",
+        )?,
         frontier_len: row.get::<_, i64>(8)?.cast_unsigned() as usize,
         pages: digests(row.get_ref(9)?.as_blob()?)?,
         barriers,
@@ -309,9 +318,14 @@ fn stored(row: &Row<'_>, codec: &Codec, step: u64) -> rusqlite::Result<Stored> {
     Ok(Stored { checkpoint, next_seq: row.get::<_, i64>(5)?.cast_unsigned() })
 }
 
-fn unpack<T: serde::de::DeserializeOwned>(stored: &[u8], codec: &Codec, what: &str) -> rusqlite::Result<T> {
-    let read = codec.unpack(stored).and_then(|json| Ok(serde_json::from_slice(&json)?));
-    read.map_err(|error| damaged(format!("{what} cannot be read: {error}")))
+fn unpack<T: serde::de::DeserializeOwned>(
+    stored: &[u8],
+    codec: &Codec,
+    place: &Place<'_>,
+    what: &str,
+) -> rusqlite::Result<T> {
+    let read = codec.unpack(stored, place).and_then(|json| Ok(serde_json::from_slice(&json)?));
+    read.map_err(|error| undecoded(None, what, error))
 }
 
 fn digests(stored: &[u8]) -> rusqlite::Result<Vec<Digest>> {
@@ -325,20 +339,20 @@ fn digests(stored: &[u8]) -> rusqlite::Result<Vec<Digest>> {
 /// A step's state. A patch needs the state that it builds on, which may be a patch itself: a step that was
 /// committed twice keeps its first encoding.
 fn state(connection: &Connection, codec: &Codec, key: &RunKey, step: u64) -> rusqlite::Result<Vec<u8>> {
-    let mut chain: Vec<(StateKind, Vec<u8>)> = vec![];
+    let mut chain: Vec<(u64, StateKind, Vec<u8>)> = vec![];
     let mut at = Some(step);
     while let Some(step) = at {
         let (kind, base, bytes) = state_row(connection, key, step)?;
         if base.is_some_and(|base| base >= step) {
             return Err(damaged("its state builds on a later one"));
         }
-        chain.push((kind, bytes));
+        chain.push((step, kind, bytes));
         at = base;
     }
     let mut state: Option<Vec<u8>> = None;
-    for (kind, bytes) in chain.into_iter().rev() {
-        let next = codec.read_state(kind, &bytes, state.as_deref());
-        state = Some(next.map_err(|error| damaged(format!("its state cannot be read: {error}")))?);
+    for (step, kind, bytes) in chain.into_iter().rev() {
+        let next = codec.read_state(kind, &bytes, state.as_deref(), &Place::state(key, step));
+        state = Some(next.map_err(|error| undecoded(None, "its state", error))?);
     }
     Ok(state.unwrap_or_default())
 }

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     error::StoreError,
-    prepare::{Birth, pack},
+    prepare::{self, Birth},
     store::{Created, GcPolicy, GcReport, Lease, ListFilter, NewRun, RunRecord},
 };
 use hapax_core::{
@@ -196,9 +196,9 @@ pub(super) fn retry(tx: &Tx<'_>, key: &RunKey) -> Outcome<()> {
         params![key.namespace.as_str(), key.run.as_str(), Status::Pending.to_json().as_str(), tx.now],
     )?;
     let (seq, base, step) = (record.next_seq, record.digest, record.step);
-    let row = JournalRow { seq, base, step, path_hash: PathHash::ROOT, entry: Entry::Retried };
-    let entry = pack(&row.entry, tx.codec).map_err(StoreError::Retry)?;
-    Ok(journal::insert(tx, key, seq, &[row], &[entry])?)
+    let rows = [JournalRow { seq, base, step, path_hash: PathHash::ROOT, entry: Entry::Retried }];
+    let entries = prepare::entries(key, seq, &rows, tx.codec).map_err(StoreError::Retry)?;
+    Ok(journal::insert(tx, key, seq, &rows, &entries)?)
 }
 
 /// Deletes a finished run whole.

@@ -5,16 +5,16 @@
 
 use super::{
     SqliteStore,
-    error::{all_runs, damaged, unreadable},
+    error::{all_runs, damaged, undecoded, unreadable},
     runs,
     writer::{Halt, Outcome, Tx},
 };
 use crate::{
     check::check_new_run,
     clock::micros,
-    codec::Codec,
+    codec::{Codec, Place},
     error::StoreError,
-    prepare::Birth,
+    prepare::{self, Birth},
     schedules::{
         Added, COLUMNS, Counts, DueFilter, Fire, Fired, LastFiring, ScheduleRecord, Schedules, Turn,
         check_schedule, new_token,
@@ -32,7 +32,9 @@ use rusqlite::{Connection, Row, ToSql, params, params_from_iter};
 fn record(row: &Row<'_>, codec: &Codec, namespace: &Namespace) -> rusqlite::Result<ScheduleRecord> {
     let name = row.get_ref(0)?.as_str()?;
     let odd = |what: String| damaged(format!("schedule `{name}`: {what}"));
-    let unpacked = codec.unpack(row.get_ref(2)?.as_blob()?).map_err(|error| odd(error.to_string()))?;
+    let unpacked = codec
+        .unpack(row.get_ref(2)?.as_blob()?, &Place::input(namespace, name))
+        .map_err(|error| undecoded(None, &format!("schedule `{name}`"), error))?;
     let input: Json = serde_json::from_slice(&unpacked).map_err(|error| odd(error.to_string()))?;
     let overlap = row.get_ref(6)?.as_str()?;
     let last = match (row.get::<_, Option<i64>>(11)?, row.get_ref(12)?.as_str_or_null()?) {
@@ -262,7 +264,7 @@ impl Schedules for SqliteStore {
     fn add(&self, schedule: Schedule, next_us: Option<i64>) -> Answer<'_, Added> {
         Box::pin(async move {
             check_schedule(&schedule)?;
-            let input = self.codec.pack(schedule.input.as_bytes().to_vec()).map_err(StoreError::Retry)?;
+            let input = prepare::input(&schedule, &self.codec)?;
             let about = all_runs(&schedule.key.namespace);
             self.queue.call(about, move |tx| add(tx, &schedule, &input, next_us)).await
         })

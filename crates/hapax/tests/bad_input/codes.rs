@@ -176,6 +176,9 @@ const OF_REQUESTS: [Code; 12] = [
     code::REQUEST_UNREADABLE,
 ];
 
+/// Only met with the feature `encryption`: the tests of `hapax-store` meet them on every store.
+const OF_KEYS: [Code; 4] = [code::KEY_MISSING, code::KEY_WRONG, code::NOT_ENCRYPTED, code::BAD_KEYRING];
+
 /// Of agents: the tests named `agents` meet them with real processes.
 const OF_AGENTS: [Code; 13] = [
     code::AGENT_INVALID,
@@ -214,7 +217,8 @@ const OF_SCHEDULES: [Code; 6] = [
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_code_can_be_met() {
-    let lists: [&[Code]; 7] = [
+    let lists: [&[Code]; 8] = [
+        &OF_KEYS,
         &OF_THE_COMMAND_LINE,
         &OF_REQUESTS,
         &OF_AGENTS,

@@ -8,6 +8,8 @@
 mod quick;
 mod transaction;
 
+pub(crate) use transaction::{bound, value_of};
+
 use super::{
     Database, DatabaseOptions, DbError, Kind, Refused, Transaction, TxOptions, guard::Allowed, known::Known,
     marker, result_of,

@@ -307,7 +307,7 @@ fn is_taken(error: &rusqlite::Error) -> bool {
     matches!(code, Some(ffi::SQLITE_CONSTRAINT_PRIMARYKEY | ffi::SQLITE_CONSTRAINT_UNIQUE))
 }
 
-fn bound(values: &[Value]) -> Vec<rusqlite::types::Value> {
+pub(crate) fn bound(values: &[Value]) -> Vec<rusqlite::types::Value> {
     use rusqlite::types::Value as Bound;
     let one = |value: &Value| match value {
         Value::Null => Bound::Null,
@@ -320,7 +320,7 @@ fn bound(values: &[Value]) -> Vec<rusqlite::types::Value> {
     values.iter().map(one).collect()
 }
 
-fn value_of(value: ValueRef<'_>) -> Value {
+pub(crate) fn value_of(value: ValueRef<'_>) -> Value {
     match value {
         ValueRef::Null => Value::Null,
         ValueRef::Integer(number) => Value::Int(number),

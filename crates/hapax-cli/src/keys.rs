@@ -1,0 +1,55 @@
+//! The keys of the environment, for every command that opens a store.
+//!
+//! Invariant: a program that was built without encryption refuses keys, instead of writing beside them what nobody
+//! encrypted.
+
+use crate::failure::Failure;
+use hapax_store::codec::PayloadCodec;
+use std::sync::Arc;
+
+/// What the keys are for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) enum Keyed {
+    /// To read and to write, as they are given.
+    #[default]
+    AsGiven,
+    /// To encrypt everything with that one of them, or with the first; what isn't encrypted yet is read as well.
+    To(Option<String>),
+    /// To decrypt everything.
+    Plain,
+}
+
+/// What the keys of the environment make of payloads; `None`: there are none.
+#[cfg(feature = "encryption")]
+pub(crate) fn codec(keyed: &Keyed) -> Result<Option<Arc<dyn PayloadCodec>>, Failure> {
+    use hapax_core::error::Coded;
+    use hapax_store::codec::{BadKeyring, Encrypted, Keyring};
+    let refused =
+        |error: BadKeyring| Failure::coded(error.code(), format!("the keys can't be used: {error}"));
+    let Some(keys) = Keyring::from_env().map_err(refused)? else {
+        return match keyed {
+            Keyed::AsGiven => Ok(None),
+            _ => {
+                Err(refused(BadKeyring::Empty).cured_by("set HAPAX_KEYS, or name a file in HAPAX_KEYS_FILE"))
+            }
+        };
+    };
+    let keys = match keyed {
+        Keyed::AsGiven => keys,
+        Keyed::To(None) => keys.reads_plain(),
+        Keyed::To(Some(id)) => keys.reads_plain().encrypts_with(id).map_err(refused)?,
+        Keyed::Plain => keys.writes_plain(),
+    };
+    Ok(Some(Arc::new(Encrypted::new(keys))))
+}
+
+/// What the keys of the environment make of payloads; `None`: there are none.
+#[cfg(not(feature = "encryption"))]
+pub(crate) fn codec(_: &Keyed) -> Result<Option<Arc<dyn PayloadCodec>>, Failure> {
+    let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    if ["HAPAX_KEYS", "HAPAX_KEYS_FILE"].into_iter().any(is_set) {
+        let refused = Failure::usage("keys are given, and this program is built without encryption");
+        return Err(refused.cured_by("install `hapax-cli` with the feature `encryption`"));
+    }
+    Ok(None)
+}

@@ -1,0 +1,322 @@
+//! Batches of payloads: found by how they begin, decoded and encoded, and put back where nothing has changed.
+//!
+//! Invariant: a payload is only replaced where it still is, byte for byte, what was read. Each batch is one transaction, so
+//! whoever is killed here leaves a store that is right, and goes on with what is left.
+
+use super::{From, PayloadKeys, Recoded};
+use crate::{
+    codec::{Codec, Part, Place, Stale, payload},
+    db::{Row, Statement, ToValue, Value},
+    error::StoreError,
+    prepare::row_sum,
+    store::Answer,
+};
+use hapax_core::{
+    canary,
+    id::{Namespace, RunId, RunKey},
+    key::Digest,
+    order::PathHash,
+};
+use std::{collections::HashSet, fmt::Display};
+
+/// Payloads of one transaction at the most, and what they may weigh together.
+const BATCH: usize = 64;
+const BATCH_BYTES: usize = 4 * 1024 * 1024;
+
+/// A column of payloads, and what identifies one of them beside tenant and owner.
+struct Column {
+    table: &'static str,
+    owner: &'static str,
+    name: &'static str,
+    keys: &'static [&'static str],
+    /// What else is needed of its row.
+    also: &'static [&'static str],
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    State,
+    FirstPage,
+    Barriers,
+    Page,
+    Journal,
+    Message,
+    Letter,
+    Input,
+}
+
+const COLUMNS: [Column; 8] = [
+    of_run("hapax_checkpoints", "state", &["step_id"], Kind::State),
+    of_run("hapax_checkpoints", "frontier", &["step_id"], Kind::FirstPage),
+    of_run("hapax_checkpoints", "barriers", &["step_id"], Kind::Barriers),
+    of_run("hapax_frontier", "items", &["step_id", "page"], Kind::Page),
+    Column {
+        also: &["base", "step_id", "path_hash"],
+        ..of_run("hapax_journal", "entry", &["seq"], Kind::Journal)
+    },
+    of_run("hapax_outbox", "payload", &["step_id", "position"], Kind::Message),
+    Column { also: &["letter_id"], ..of_run("hapax_letters", "payload", &["number"], Kind::Letter) },
+    Column { owner: "name", ..of_run("hapax_schedules", "input", &[], Kind::Input) },
+];
+
+const fn of_run(
+    table: &'static str,
+    name: &'static str,
+    keys: &'static [&'static str],
+    kind: Kind,
+) -> Column {
+    Column { table, owner: "run_id", name, keys, also: &[], kind }
+}
+
+/// What is asked of a database.
+pub(crate) trait Shelf: Sync {
+    fn codec(&self) -> &Codec;
+    /// What the column of a journal row's checksum is called.
+    fn sum_column(&self) -> &'static str;
+    /// A question.
+    fn ask(&self, sql: String, values: Vec<Value>) -> Answer<'_, Vec<Row>>;
+    /// Updates in one transaction; answers how many rows they met.
+    fn change(&self, about: RunKey, updates: Vec<Statement>) -> Answer<'_, u64>;
+}
+
+/// A payload that was found.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Cell {
+    namespace: String,
+    owner: String,
+    keys: Vec<i64>,
+}
+
+impl Display for Cell {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.owner)?;
+        self.keys.iter().try_for_each(|key| write!(f, "/{key}"))
+    }
+}
+
+/// Encodes the next batch anew.
+pub(crate) async fn recode(shelf: &dyn Shelf, from: From) -> Result<Recoded, StoreError> {
+    let stale = stale(shelf.codec());
+    let Some(column) = COLUMNS.get(from.column).filter(|_| stale != Stale::Nothing) else {
+        return Ok(Recoded::default());
+    };
+    let cells = find(shelf, column, &stale, &from).await?;
+    let last = cells.last().cloned();
+    let mut done = Recoded::default();
+    let (mut updates, mut bytes, mut damaged) = (vec![], 0, HashSet::new());
+    for cell in &cells {
+        match update(shelf, column, cell).await {
+            Ok(Some((update, weight))) => {
+                updates.push(update);
+                bytes += weight;
+            }
+            Ok(None) => done.changed += 1,
+            Err(error @ StoreError::Corrupt { .. }) => {
+                damaged.insert(cell);
+                done.damaged.push(format!("{} {cell}: {error}", column.table));
+            }
+            Err(error) => return Err(error),
+        }
+        if bytes > BATCH_BYTES {
+            break;
+        }
+    }
+    let meant = updates.len() as u64;
+    if let Some(first) = cells.first().filter(|_| meant > 0) {
+        done.rewritten = shelf.change(about(&first.namespace, &first.owner), updates).await?;
+        done.changed += meant - done.rewritten.min(meant);
+    }
+    done.next = Some(match last {
+        None => From { column: from.column + 1, ..From::default() },
+        // Nothing can be done about any of them: behind the last of their owners there may be others.
+        Some(last) if damaged.len() == cells.len() => {
+            From { column: from.column, namespace: last.namespace, owner: format!("{}\u{1}", last.owner) }
+        }
+        Some(_) => {
+            let Cell { namespace, owner, .. } = cells[0].clone();
+            From { column: from.column, namespace, owner }
+        }
+    });
+    Ok(done)
+}
+
+fn stale(codec: &Codec) -> Stale {
+    codec.0.as_ref().map_or(Stale::Nothing, |codec| codec.stale())
+}
+
+/// What stored bytes begin with, as SQL.
+fn begins(column: &str, len: usize) -> String {
+    format!("substr({column}, 1, {len})")
+}
+
+/// Which payloads of a column are stale, as SQL with one value; `None`: none is.
+fn is_stale(column: &str, stale: &Stale) -> Option<(String, Vec<u8>)> {
+    match stale {
+        Stale::NotBeginningWith(mark) => {
+            let begins = begins(column, mark.len());
+            Some((format!("length({column}) > 0 AND {begins} <> ?"), mark.clone()))
+        }
+        Stale::BeginningWith(mark) => Some((format!("{} = ?", begins(column, mark.len())), mark.clone())),
+        Stale::Nothing => None,
+    }
+}
+
+/// The next stale payloads of a column.
+async fn find(
+    shelf: &dyn Shelf,
+    column: &Column,
+    stale: &Stale,
+    from: &From,
+) -> Result<Vec<Cell>, StoreError> {
+    let Column { table, owner, name, keys, .. } = column;
+    let Some((is_stale, mark)) = is_stale(name, stale) else { return Ok(vec![]) };
+    let all = ["namespace", *owner].iter().chain(*keys).copied().collect::<Vec<_>>().join(", ");
+    let sql = format!(
+        "SELECT {all} FROM {table} WHERE ((namespace = ? AND {owner} >= ?) OR namespace > ?) AND {is_stale} \
+         ORDER BY {all} LIMIT {BATCH}"
+    );
+    let namespace = from.namespace.to_value();
+    let values = vec![namespace.clone(), from.owner.to_value(), namespace, Value::Bytes(mark)];
+    let rows = shelf.ask(sql, values).await?;
+    let cell = |row: &Row| {
+        Some(Cell {
+            namespace: text(row.value(0)?)?,
+            owner: text(row.value(1)?)?,
+            keys: (0..keys.len()).map(|at| number(row.value(at + 2)?)).collect::<Option<_>>()?,
+        })
+    };
+    let found = rows.iter().map(cell).collect::<Option<_>>();
+    found.ok_or_else(|| odd(&from.namespace, &from.owner, "what identifies a payload"))
+}
+
+/// The update that encodes a payload anew, and what it weighs; `None`: it is gone.
+async fn update(
+    shelf: &dyn Shelf,
+    column: &Column,
+    cell: &Cell,
+) -> Result<Option<(Statement, usize)>, StoreError> {
+    let also = column.also.iter().fold(String::new(), |all, name| format!("{all}, {name}"));
+    let (here, keys) = here(column, cell);
+    let sql = format!("SELECT {}{also} FROM {} WHERE {here}", column.name, column.table);
+    let rows = shelf.ask(sql, keys.clone()).await?;
+    let Some(row) = rows.first() else { return Ok(None) };
+    let stored = match row.value(0) {
+        Some(Value::Bytes(stored)) if !stored.is_empty() => stored.clone(),
+        _ => return Ok(None),
+    };
+    let unread = |error| {
+        let RunKey { namespace, run } = about(&cell.namespace, &cell.owner);
+        StoreError::undecoded(RunKey { namespace, run }, None, column.name, error)
+    };
+    let letter = row.value(1).and_then(text).unwrap_or_default();
+    let place = Place { namespace: &cell.namespace, owner: &cell.owner, part: part(column, cell, &letter) };
+    let plain = shelf.codec().open(&stored, &place).map_err(unread)?;
+    let fresh = shelf.codec().seal(plain, &place).map_err(StoreError::Retry)?;
+    let weight = fresh.len() + stored.len();
+    let mut sets = format!("{} = ?", column.name);
+    let mut values = vec![Value::Bytes(fresh.clone())];
+    if column.kind == Kind::Journal {
+        let sum = sum_of(cell, row, &fresh)
+            .ok_or_else(|| odd(&cell.namespace, &cell.owner, "a row of the journal"))?;
+        sets = format!("{sets}, {} = ?", shelf.sum_column());
+        values.push(Value::Bytes(sum.to_vec()));
+    }
+    values.extend(keys);
+    let mut sql = format!("UPDATE {} SET {sets} WHERE {here}", column.table);
+    if !canary::on("rotate_overwrites") {
+        sql = format!("{sql} AND {} = ?", column.name);
+        values.push(Value::Bytes(stored));
+    }
+    Ok(Some((Statement { sql, values, must_meet: false }, weight)))
+}
+
+/// Names one payload.
+fn here(column: &Column, cell: &Cell) -> (String, Vec<Value>) {
+    let keys = column.keys.iter().fold(String::new(), |all, key| format!("{all} AND {key} = ?"));
+    let mut values = vec![cell.namespace.to_value(), cell.owner.to_value()];
+    values.extend(cell.keys.iter().map(ToValue::to_value));
+    (format!("namespace = ? AND {} = ?{keys}", column.owner), values)
+}
+
+fn part<'p>(column: &Column, cell: &Cell, letter: &'p str) -> Part<'p> {
+    let key = |at: usize| cell.keys.get(at).map_or(0, |key| key.cast_unsigned());
+    match column.kind {
+        Kind::State => Part::State { step: key(0) },
+        Kind::FirstPage => Part::Frontier { step: key(0), page: 0 },
+        Kind::Barriers => Part::Barriers { step: key(0) },
+        Kind::Page => Part::Frontier { step: key(0), page: key(1) },
+        Kind::Journal => Part::Journal { seq: key(0) },
+        Kind::Message => Part::Message { step: key(0), position: key(1) },
+        Kind::Letter => Part::Letter { id: letter },
+        Kind::Input => Part::Input,
+    }
+}
+
+/// The checksum of a row of the journal whose entry is encoded so.
+fn sum_of(cell: &Cell, row: &Row, entry: &[u8]) -> Option<[u8; 8]> {
+    let Some(Value::Bytes(base)) = row.value(1) else { return None };
+    let base = Digest(base.as_slice().try_into().ok()?);
+    let (step, path) = (number(row.value(2)?)?, number(row.value(3)?)?);
+    let seq = cell.keys.first()?.cast_unsigned();
+    Some(row_sum(seq, &base, step.cast_unsigned(), PathHash(path.cast_unsigned()), entry))
+}
+
+/// Which keys all payloads are under.
+pub(crate) async fn payload_keys(shelf: &dyn Shelf) -> Result<PayloadKeys, StoreError> {
+    let marks = shelf.codec().0.as_ref().map_or(vec![], |codec| codec.marks());
+    let stale = stale(shelf.codec());
+    let mut keys = PayloadKeys::default();
+    for column in &COLUMNS {
+        let all = format!("length({}) > 0 AND namespace >= ?", column.name);
+        keys.payloads += count(shelf, column, &all, Value::Text(String::new())).await?;
+        let encrypted = payload::ENCRYPTED.to_vec();
+        let plain =
+            format!("length({0}) > 0 AND {1} <> ?", column.name, begins(column.name, encrypted.len()));
+        keys.plain += count(shelf, column, &plain, Value::Bytes(encrypted)).await?;
+        if let Some((is_stale, mark)) = is_stale(column.name, &stale) {
+            keys.stale += count(shelf, column, &is_stale, Value::Bytes(mark)).await?;
+        }
+        for (key, mark) in &marks {
+            let under = format!("{} = ?", begins(column.name, mark.len()));
+            let found = count(shelf, column, &under, Value::Bytes(mark.clone())).await?;
+            *keys.under.entry(key.clone()).or_default() += found;
+        }
+    }
+    keys.unknown = keys.payloads.saturating_sub(keys.plain + keys.under.values().sum::<u64>());
+    Ok(keys)
+}
+
+async fn count(shelf: &dyn Shelf, column: &Column, which: &str, value: Value) -> Result<u64, StoreError> {
+    let sql = format!("SELECT count(*) FROM {} WHERE {which}", column.table);
+    let rows = shelf.ask(sql, vec![value]).await?;
+    let counted = rows.first().and_then(|row| number(row.value(0)?));
+    Ok(counted.unwrap_or_default().cast_unsigned())
+}
+
+fn text(value: &Value) -> Option<String> {
+    match value {
+        Value::Text(text) => Some(text.clone()),
+        // Where names are bytes.
+        Value::Bytes(bytes) => String::from_utf8(bytes.clone()).ok(),
+        _ => None,
+    }
+}
+
+fn number(value: &Value) -> Option<i64> {
+    match value {
+        Value::Int(number) => Some(*number),
+        _ => None,
+    }
+}
+
+/// The run that errors name, or all of them.
+fn about(namespace: &str, owner: &str) -> RunKey {
+    let run = RunId::new(owner).or_else(|_| RunId::new("*")).expect("a star is a name");
+    RunKey { namespace: Namespace::new(namespace).unwrap_or_default(), run }
+}
+
+fn odd(namespace: &str, owner: &str, what: &str) -> StoreError {
+    let what = format!("{what} can't be what was written");
+    StoreError::Corrupt { run: about(namespace, owner), step: None, what }
+}

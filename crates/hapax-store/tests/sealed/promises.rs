@@ -1,0 +1,263 @@
+//! What keys promise, on every store that has them.
+
+use super::{NEW, OLD, codec, keys};
+use hapax_core::{
+    error::Coded,
+    id::RunKey,
+    limits::FRONTIER_PAGE,
+    mailbox::{NewLetter, signal},
+};
+use hapax_store::{
+    Store, StoreError,
+    codec::{Encrypted, PayloadCodec, Place as Where, Stale},
+    conformance::{
+        Holder, Picture, Sample,
+        sample::{json, key, message, submit},
+        schedules::{added, nightly},
+    },
+    error::Source,
+    outbox::OutboxFilter,
+    recode::{From, PayloadKeys},
+};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    thread,
+};
+
+pub(crate) type Codec = Arc<dyn PayloadCodec>;
+type Open = Arc<dyn Fn(Option<Codec>) -> Arc<dyn Store> + Send + Sync>;
+
+/// An empty place for a store.
+pub(crate) struct Place {
+    open: Open,
+    _kept: Box<dyn Send>,
+}
+
+impl Place {
+    pub(crate) fn new(
+        open: impl Fn(Option<Codec>) -> Arc<dyn Store> + Send + Sync + 'static,
+        kept: impl Send + 'static,
+    ) -> Self {
+        Self { open: Arc::new(open), _kept: Box::new(kept) }
+    }
+
+    fn with(&self, keys: &str) -> Arc<dyn Store> {
+        (self.open)(Some(codec(keys)))
+    }
+
+    fn plain(&self) -> Arc<dyn Store> {
+        (self.open)(None)
+    }
+}
+
+/// A test for each promise, on the places of a store.
+macro_rules! promises {
+    ($module:ident, $place:expr, [$($promise:ident),* $(,)?]) => {
+        mod $module {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $promise() {
+                    $crate::sealed::promises::$promise($place()).await;
+                }
+            )*
+        }
+    };
+    ($module:ident, $place:expr) => {
+        $crate::sealed::promises::promises!($module, $place, [
+            whoever_lacks_a_key_is_told_which,
+            rotation_changes_the_key_and_no_word,
+            a_run_goes_on_while_its_payloads_are_rotated,
+            rotation_does_not_overwrite_what_changed_meanwhile,
+            a_store_is_encrypted_and_decrypted_in_place,
+        ]);
+    };
+}
+pub(crate) use promises;
+
+/// A run with a payload of every kind, and a schedule.
+async fn fill(store: &Arc<dyn Store>, name: &str) -> Holder {
+    let mut holder = Sample::run(name).items(300).hold(store).await;
+    // A page and a little more.
+    let items = FRONTIER_PAGE as u32 + 5;
+    let first = holder.next_with(&format!("state of {name}"), items, 3, vec![message("one"), message("two")]);
+    holder.commit(first).await.expect("a step");
+    for n in 0..4 {
+        holder.commit(holder.next(&format!("{n} {}", "large ".repeat(500)))).await.expect("a step");
+    }
+    submit(store, hapax_core::commit::Write::Append(holder.append(2))).await.expect("rows");
+    holder.next_seq += 2;
+    for id in ["a", "b"] {
+        let letter = NewLetter { id: id.into(), subject: signal(id), payload: json(id) };
+        store.post(holder.key.clone(), letter).await.expect("a letter");
+    }
+    added(&**store, nightly(name)).await;
+    holder
+}
+
+/// All that a store says of a run and of the schedule of its name.
+async fn told(store: &Arc<dyn Store>, run: &RunKey) -> String {
+    let picture = format!("{:?}", Picture::of(store, run).await);
+    let steps = store.checkpoints(run.clone(), 0, 100).await.expect("steps");
+    let journal = store.journal(run.clone(), 0, 100).await.expect("rows");
+    let mut pages = vec![];
+    for page in 0..2 {
+        pages.push(store.frontier_page(run.clone(), 1, page).await.expect("a page"));
+    }
+    let mut letters = vec![];
+    for subject in ["a", "b"] {
+        letters.push(store.letter(run.clone(), signal(subject), 0).await.expect("a letter"));
+    }
+    let filter = OutboxFilter { run: Some(run.run.clone()), ..OutboxFilter::default() };
+    let messages = store.outbox().list(filter).await.expect("messages");
+    let input = store.schedules().get(nightly(run.run.as_str()).key).await.expect("a schedule");
+    format!("{picture} {steps:?} {journal:?} {pages:?} {letters:?} {messages:?} {input:?}")
+}
+
+/// Encodes everything anew; answers how many payloads that were.
+async fn rotate(store: &Arc<dyn Store>) -> u64 {
+    let (mut next, mut rewritten) = (Some(From::default()), 0);
+    while let Some(from) = next {
+        let done = store.recode(from).await.expect("a batch");
+        assert_eq!(done.damaged, Vec::<String>::new());
+        rewritten += done.rewritten;
+        next = done.next;
+    }
+    rewritten
+}
+
+async fn used(store: &Arc<dyn Store>) -> PayloadKeys {
+    store.payload_keys().await.expect("a count")
+}
+
+pub(crate) async fn whoever_lacks_a_key_is_told_which(place: Place) {
+    let run = fill(&place.with(OLD), "r").await.key;
+    let another = format!("old:{}", NEW.split_once(':').expect("a key").1);
+    for (store, code, says) in [
+        (place.plain(), "HX0190", "`old`"),
+        (place.with(NEW), "HX0190", "`old`"),
+        (place.with(&another), "HX0191", "`old`"),
+    ] {
+        let refused = [
+            store.load(run.clone()).await.map(drop).unwrap_err(),
+            store.checkpoints(run.clone(), 0, 9).await.map(drop).unwrap_err(),
+            store.frontier_page(run.clone(), 1, 1).await.map(drop).unwrap_err(),
+            store.journal(run.clone(), 0, 9).await.map(drop).unwrap_err(),
+            store.letter(run.clone(), signal("a"), 0).await.map(drop).unwrap_err(),
+            store.outbox().list(OutboxFilter::default()).await.map(drop).unwrap_err(),
+            store.schedules().get(nightly("r").key).await.map(drop).unwrap_err(),
+        ];
+        for error in refused {
+            assert_eq!(error.code(), code, "{error}");
+            assert!(error.to_string().contains(says), "{error}");
+            assert!(matches!(error, StoreError::Locked { .. }), "{error}");
+        }
+    }
+    let plain = Sample::run("plain").hold(&place.plain()).await.key;
+    let refused = place.with(OLD).load(plain.clone()).await.unwrap_err();
+    assert_eq!(refused.code(), "HX0192", "{refused}");
+    place.with(&format!("{OLD} plain")).load(plain).await.expect("both are read");
+}
+
+pub(crate) async fn rotation_changes_the_key_and_no_word(place: Place) {
+    let old = place.with(OLD);
+    let mut before = BTreeMap::new();
+    for name in ["a", "b", "c"] {
+        let holder = fill(&old, name).await;
+        before.insert(holder.key.clone(), told(&old, &holder.key).await);
+    }
+    Sample::run("elsewhere").namespace("tenant").hold(&old).await;
+    let all = used(&old).await;
+    assert_eq!((all.under["old"], all.plain, all.unknown, all.stale), (all.payloads, 0, 0, 0), "{all:?}");
+    let both = place.with(&format!("{NEW} {OLD}"));
+    assert_eq!(used(&both).await.stale, all.payloads);
+    assert_eq!(rotate(&both).await, all.payloads);
+    let now = used(&both).await;
+    assert_eq!((now.under["old"], now.under["new"], now.stale), (0, all.payloads, 0), "{now:?}");
+    assert_eq!(rotate(&both).await, 0, "nothing is left to do");
+    let new = place.with(NEW);
+    for (run, said) in before {
+        assert_eq!(told(&new, &run).await, said);
+    }
+}
+
+pub(crate) async fn a_run_goes_on_while_its_payloads_are_rotated(place: Place) {
+    let worker = place.with(&format!("{OLD} {NEW}"));
+    let mut holder = fill(&worker, "r").await;
+    let mut body = "large ".repeat(2_000);
+    for n in 0..5 {
+        body.push_str(&format!(" {n}"));
+        holder.commit(holder.next(&body)).await.expect("a step before");
+        rotate(&place.with(&format!("{NEW} {OLD}"))).await;
+        body.push_str(&format!(" {n}"));
+        // It is a patch of a snapshot whose key has changed.
+        holder.commit(holder.next(&body)).await.expect("a step after");
+    }
+    let said = told(&worker, &holder.key).await;
+    let both = place.with(&format!("{NEW} {OLD}"));
+    assert!(rotate(&both).await > 0, "the worker writes under its own key");
+    assert_eq!(told(&place.with(NEW), &holder.key).await, said);
+    assert_eq!(holder.record().await.epoch, holder.epoch, "nobody has touched its lease");
+}
+
+/// Does something once, between the look at a payload and its replacement.
+struct Meddling {
+    inner: Encrypted,
+    deed: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl PayloadCodec for Meddling {
+    fn encode(&self, plain: Vec<u8>, place: &Where<'_>) -> Result<Vec<u8>, Source> {
+        if let Some(deed) = self.deed.lock().expect("one thread").take() {
+            // A thread of its own, since a store is waited for.
+            thread::spawn(deed).join().expect("it is done");
+        }
+        self.inner.encode(plain, place)
+    }
+
+    fn decode(&self, stored: &[u8], place: &Where<'_>) -> Result<Vec<u8>, Source> {
+        self.inner.decode(stored, place)
+    }
+
+    fn stale(&self) -> Stale {
+        self.inner.stale()
+    }
+
+    fn marks(&self) -> Vec<(String, Vec<u8>)> {
+        self.inner.marks()
+    }
+}
+
+pub(crate) async fn rotation_does_not_overwrite_what_changed_meanwhile(place: Place) {
+    let old = place.with(OLD);
+    let mut first = Sample::run("r").hold(&old).await;
+    first.commit(first.last("the first of that name")).await.expect("its end");
+    let (runtime, worker) = (tokio::runtime::Handle::current(), old.clone());
+    let deed = move || {
+        runtime.block_on(async {
+            worker.delete(key("r")).await.expect("it is over");
+            let mut second = Sample::run("r").hold(&worker).await;
+            second.commit(second.next("the second of that name")).await.expect("a step");
+        });
+    };
+    let inner = Encrypted::new(keys(&format!("{NEW} {OLD}")));
+    let meddling = Meddling { inner, deed: Mutex::new(Some(Box::new(deed))) };
+    rotate(&(place.open)(Some(Arc::new(meddling)))).await;
+    let state = place.with(NEW).load(key("r")).await.expect("it is whole").checkpoint.state;
+    assert_eq!(&*state, json("the second of that name").as_bytes());
+}
+
+pub(crate) async fn a_store_is_encrypted_and_decrypted_in_place(place: Place) {
+    let plain = place.plain();
+    let run = fill(&plain, "r").await.key;
+    let said = told(&plain, &run).await;
+    let all = rotate(&place.with(&format!("{NEW} plain"))).await;
+    assert!(all > 10, "{all}");
+    assert_eq!(told(&place.with(NEW), &run).await, said);
+    assert!(place.plain().load(run.clone()).await.is_err(), "it can't be read without the key");
+    let back = (place.open)(Some(Arc::new(Encrypted::new(keys(NEW).writes_plain()))));
+    assert_eq!(rotate(&back).await, all);
+    assert_eq!(told(&place.plain(), &run).await, said);
+    let used = used(&back).await;
+    assert_eq!((used.plain, used.stale), (used.payloads, 0));
+}
