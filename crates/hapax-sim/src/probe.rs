@@ -15,7 +15,7 @@ use hapax_core::{
 use hapax_store::{
     Answer, BoxFuture, Census, CensusFilter, Claimant, Created, Fleet, GcPolicy, GcReport, Lease, ListFilter,
     Loaded, NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreError, StoreStats, Ticket,
-    outbox::Outbox, schedules::Schedules,
+    house::House, outbox::Outbox, schedules::Schedules,
 };
 use std::{
     collections::VecDeque,
@@ -447,6 +447,10 @@ impl Store for Probed {
 
     fn outbox(&self) -> &dyn Outbox {
         self.0.inner.outbox()
+    }
+
+    fn house(&self) -> &dyn House {
+        self.0.inner.house()
     }
 
     fn schedules(&self) -> &dyn Schedules {

@@ -7,7 +7,7 @@ pub use crate::{
     census::{Census, CensusFilter, Tally},
     fleet::{Fleet, Hint, Holding, Outlook},
 };
-use crate::{clock::Clock, db::Statement, error::StoreError, outbox::Outbox, schedules::Schedules};
+use crate::{clock::Clock, db::Statement, error::StoreError, house::House, outbox::Outbox, schedules::Schedules};
 use hapax_core::{
     checkpoint::Checkpoint,
     commit::{Append, Epoch, Status, Wake, Write, Written},
@@ -227,6 +227,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// Runs that start by the clock, once for each time.
     fn schedules(&self) -> &dyn Schedules;
+
+    /// How runs come from other stores, and go to them.
+    fn house(&self) -> &dyn House;
 
     /// What this store promises here and now, read from what is really in force, and what each fact means.
     /// A store that can't tell says nothing.

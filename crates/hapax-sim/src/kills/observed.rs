@@ -16,7 +16,7 @@ use hapax::{
     store::{
         Answer, BoxFuture, Census, CensusFilter, Claimant, Created, Fleet, GcPolicy, GcReport, Lease,
         ListFilter, Loaded, NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreError,
-        StoreStats, Ticket, outbox::Outbox, schedules::Schedules,
+        StoreStats, Ticket, house::House, outbox::Outbox, schedules::Schedules,
     },
 };
 use std::{
@@ -191,6 +191,10 @@ impl Store for Observed {
     fn outbox(&self) -> &dyn Outbox {
         self.inner.outbox()
     }
+    fn house(&self) -> &dyn House {
+        self.inner.house()
+    }
+
     fn schedules(&self) -> &dyn Schedules {
         self.inner.schedules()
     }
