@@ -184,11 +184,13 @@ pub struct StatusChange {
 /// let wake = Wake { at_us: None, letters: [signal("approved")].into() };
 /// assert!(wake.letters.contains(&signal("approved")));
 /// ```
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wake {
     /// A time, in microseconds since 1970 by the store's clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_us: Option<i64>,
     /// Letters with one of these subjects. A run that has one of them already isn't parked: it is pending again at once.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub letters: BTreeSet<Arc<str>>,
 }
 
@@ -287,6 +289,43 @@ pub enum Status {
     },
     /// It was cancelled.
     Cancelled,
+    /// It is on its way to another store: nobody takes it up, and nothing is taken in for it.
+    Leaving {
+        /// Where to.
+        to: String,
+        /// How it stood.
+        was: Box<Standing>,
+    },
+    /// It is on its way from another store, and isn't whole yet.
+    Arriving {
+        /// How it will stand.
+        was: Box<Standing>,
+    },
+    /// It lives in another store now.
+    Moved {
+        /// Where.
+        to: String,
+    },
+}
+
+/// How a run stands while it is moved: what both stores need to let it go on as if nothing had been.
+///
+/// ```
+/// use hapax_core::commit::{Standing, Status, Wake};
+/// let was = Standing { status: Status::Pending, cancel_requested: false, wake: Wake::default() };
+/// let leaving = Status::Leaving { to: "sqlite:new.db".into(), was: Box::new(was) };
+/// assert!(leaving.is_moving() && !leaving.is_runnable() && !leaving.is_final());
+/// assert_eq!(serde_json::from_str::<Status>(leaving.to_json().as_str())?, leaving);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Standing {
+    /// Its status.
+    pub status: Status,
+    /// A cancel was requested.
+    pub cancel_requested: bool,
+    /// What it waits for.
+    pub wake: Wake,
 }
 
 /// What a parked run waits for.
@@ -352,9 +391,14 @@ pub struct RunFailure {
 }
 
 impl Status {
-    /// The run is over.
+    /// The run is over, at least here.
     pub fn is_final(&self) -> bool {
-        matches!(self, Status::Succeeded | Status::Failed { .. } | Status::Cancelled)
+        matches!(self, Status::Succeeded | Status::Failed { .. } | Status::Cancelled | Status::Moved { .. })
+    }
+
+    /// It is on its way between two stores.
+    pub fn is_moving(&self) -> bool {
+        matches!(self, Status::Leaving { .. } | Status::Arriving { .. })
     }
 
     /// A worker may take it up.
@@ -373,6 +417,9 @@ impl Status {
             Status::Succeeded => "succeeded",
             Status::Failed { .. } => "failed",
             Status::Cancelled => "cancelled",
+            Status::Leaving { .. } => "leaving",
+            Status::Arriving { .. } => "arriving",
+            Status::Moved { .. } => "moved",
         }
     }
 

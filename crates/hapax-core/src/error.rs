@@ -251,6 +251,20 @@ pub mod code {
         SCHEDULE_INPUT = "HX0165";
         /// A value doesn't describe a graph.
         GRAPH_DESCRIPTION = "HX0166";
+        /// The run is on its way between two stores.
+        RUN_MOVING = "HX0180";
+        /// The run lives in another store now.
+        RUN_MOVED = "HX0181";
+        /// What has arrived isn't what left.
+        COPY_DIFFERS = "HX0182";
+        /// The store has another run of that name.
+        ARRIVAL_TAKEN = "HX0183";
+        /// A file isn't a whole export of runs.
+        BAD_EXPORT = "HX0184";
+        /// Databases aren't the shards that they are opened as.
+        SHARD_MAP = "HX0185";
+        /// A run would belong to another shard than those that it is bound to.
+        SHARD_SPLIT = "HX0186";
         /// Stored bytes are encrypted under a key that wasn't given.
         KEY_MISSING = "HX0190";
         /// Stored bytes are encrypted under another key of the same name.

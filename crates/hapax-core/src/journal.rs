@@ -126,7 +126,12 @@ impl Entry {
     pub const CHUNK_TAG: &[u8] = br#"{"chunk":"#;
 
     /// The bytes of what it carries from outside, which no limit of the journal's own bounds.
-    pub(crate) fn answer_bytes(&self) -> usize {
+    ///
+    /// ```
+    /// use hapax_core::journal::Entry;
+    /// assert_eq!(Entry::Retried.answer_bytes(), 0);
+    /// ```
+    pub fn answer_bytes(&self) -> usize {
         match self {
             Entry::Result { outcome: EffectOutcome::Ok { response }, .. }
             | Entry::Seen(Seen { outcome: EffectOutcome::Ok { response }, .. }) => response.as_bytes().len(),

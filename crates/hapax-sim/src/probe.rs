@@ -15,6 +15,7 @@ use hapax_core::{
 use hapax_store::{
     Answer, BoxFuture, Census, CensusFilter, Claimant, Created, Fleet, GcPolicy, GcReport, Lease, ListFilter,
     Loaded, NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreError, StoreStats, Ticket,
+    house::House,
     outbox::Outbox,
     recode::{self, PayloadKeys, Recoded},
     schedules::Schedules,
@@ -457,6 +458,10 @@ impl Store for Probed {
 
     fn outbox(&self) -> &dyn Outbox {
         self.0.inner.outbox()
+    }
+
+    fn house(&self) -> &dyn House {
+        self.0.inner.house()
     }
 
     fn schedules(&self) -> &dyn Schedules {

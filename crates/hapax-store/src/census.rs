@@ -9,11 +9,22 @@ use std::{collections::BTreeMap, fmt};
 
 /// Every word for where a run may stand, those first that aren't over.
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
-pub(crate) const STATUSES: [&str; 8] =
-    ["running", "pending", "paused", "in_doubt", "waiting", "failed", "cancelled", "succeeded"];
+pub(crate) const STATUSES: [&str; 11] = [
+    "running",
+    "pending",
+    "paused",
+    "in_doubt",
+    "waiting",
+    "leaving",
+    "arriving",
+    "failed",
+    "cancelled",
+    "succeeded",
+    "moved",
+];
 /// How many of them aren't over.
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
-pub(crate) const LIVE: usize = 5;
+pub(crate) const LIVE: usize = 7;
 
 /// How many there are, counted no further than [`MAX_COUNTED`].
 ///

@@ -86,18 +86,28 @@ pub fn row_digest(row: &JournalRow) -> Digest {
     digest.text(entry.as_str()).finish()
 }
 
-fn check_message(message: &Message) -> Result<(), StoreError> {
+/// Whether a run is on its way, or has moved.
+pub(crate) fn is_elsewhere(status: &Status) -> bool {
+    status.is_moving() || matches!(status, Status::Moved { .. })
+}
+
+/// Whether a run has ended, and not merely gone elsewhere: only such a run may be deleted.
+pub(crate) fn is_over(status: &Status) -> bool {
+    status.is_final() && !matches!(status, Status::Moved { .. })
+}
+
+pub(crate) fn check_message(message: &Message) -> Result<(), StoreError> {
     message.check().map_err(StoreError::Name)?;
     payload("a message", &message.payload)
 }
 
-fn check_checkpoint(checkpoint: &Checkpoint) -> Result<(), StoreError> {
+pub(crate) fn check_checkpoint(checkpoint: &Checkpoint) -> Result<(), StoreError> {
     within("the state in bytes", checkpoint.state.len(), MAX_STATE_BYTES)?;
     let inputs = checkpoint.frontier.iter().filter_map(|item| item.input.as_ref());
     inputs.into_iter().try_for_each(|input| payload("an item's input", input))
 }
 
-fn check_rows(rows: &[JournalRow]) -> Result<(), StoreError> {
+pub(crate) fn check_rows(rows: &[JournalRow]) -> Result<(), StoreError> {
     rows.iter().flat_map(JournalRow::entries).try_for_each(|entry| match entry {
         Entry::Result { outcome: EffectOutcome::Ok { response }, .. }
         | Entry::Seen(Seen { outcome: EffectOutcome::Ok { response }, .. }) => {

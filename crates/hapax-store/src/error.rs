@@ -121,6 +121,48 @@ pub enum StoreError {
         /// Where it stands.
         status: Box<Status>,
     },
+    /// The run is on its way between two stores: it can be done once it has arrived, there.
+    #[error("run `{run}` is being moved: run `hapax migrate` to its end, then ask the store that it went to")]
+    Moving {
+        /// The run.
+        run: RunKey,
+    },
+    /// The run lives in another store.
+    #[error("run `{run}` was moved: it is in {to} now")]
+    Moved {
+        /// The run.
+        run: RunKey,
+        /// Where it is.
+        to: String,
+    },
+    /// What has arrived of a run isn't what left. Nothing was closed: its old store still has it.
+    #[error("run `{run}` didn't arrive as it left: {what}")]
+    CopyDiffers {
+        /// The run.
+        run: RunKey,
+        /// What differs.
+        what: String,
+    },
+    /// The store that a run is to move into has one of that name.
+    #[error("the store has another run `{run}` already")]
+    ArrivalTaken {
+        /// The run.
+        run: RunKey,
+    },
+    /// A run would belong to another shard than those that it is bound to.
+    #[error(
+        "run `{run}` belongs to shard {shard}, and {what} to shard {other}: a run and all that it is bound to share one"
+    )]
+    ShardSplit {
+        /// The run.
+        run: RunKey,
+        /// Where it belongs.
+        shard: usize,
+        /// What it is bound to.
+        what: String,
+        /// Where that belongs.
+        other: usize,
+    },
     /// The messages are in the hands of another relay, or none of them is left: deliver no more of them.
     #[error("the claim on the messages of run `{}` to `{}` is over", channel.run, channel.topic)]
     ClaimLost {
@@ -164,6 +206,15 @@ impl StoreError {
             Err(error) => StoreError::Corrupt { run, step, what: format!("{what} cannot be read: {error}") },
         }
     }
+
+    /// Why a run's status doesn't allow something: because of where it stands, or because it stands elsewhere.
+    pub(crate) fn of_status(run: RunKey, status: Status) -> Self {
+        match status {
+            Status::Moved { to } => StoreError::Moved { run, to },
+            status if status.is_moving() => StoreError::Moving { run },
+            status => StoreError::WrongStatus { run, status: Box::new(status) },
+        }
+    }
 }
 
 impl Coded for StoreError {
@@ -181,6 +232,11 @@ impl Coded for StoreError {
             StoreError::Held { .. } => code::RUN_HELD,
             StoreError::WrongStatus { status, .. } if status.is_final() => code::ALREADY_FINISHED,
             StoreError::WrongStatus { .. } => code::NOT_FAILED,
+            StoreError::Moving { .. } => code::RUN_MOVING,
+            StoreError::Moved { .. } => code::RUN_MOVED,
+            StoreError::CopyDiffers { .. } => code::COPY_DIFFERS,
+            StoreError::ArrivalTaken { .. } => code::ARRIVAL_TAKEN,
+            StoreError::ShardSplit { .. } => code::SHARD_SPLIT,
             StoreError::ClaimLost { .. } => code::CLAIM_LOST,
             StoreError::TooLarge { .. } => code::LIMIT,
             StoreError::Name(_) => code::INVALID_ID,

@@ -3,6 +3,7 @@
 //! Invariant: a dead store stays dead and applies nothing more, as a dead process does. Enumerate the moment from 0
 //! until [`Faulty::fired`] stays false, and every crash point between two calls has been tried.
 
+mod house;
 mod schedules;
 
 use crate::{
@@ -477,6 +478,10 @@ impl Store for Faulty {
     }
 
     fn outbox(&self) -> &dyn Outbox {
+        self
+    }
+
+    fn house(&self) -> &dyn crate::house::House {
         self
     }
 

@@ -16,6 +16,7 @@ pub mod error;
 #[cfg(feature = "conformance")]
 pub mod faulty;
 mod fleet;
+pub mod house;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub mod inbox;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]

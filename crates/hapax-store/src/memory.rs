@@ -4,14 +4,16 @@
 //! all of them happen one after the other. What this store answers is what every other store must answer.
 //! "Durable" means as long as the process.
 
+mod house;
 mod outbox;
 mod run;
 mod schedules;
 
 use crate::{
-    check::{check_letter, check_limits, check_new_run, end_letter},
+    check::{check_letter, check_limits, check_new_run, end_letter, is_elsewhere, is_over},
     clock::{Clock, micros_left},
     error::StoreError,
+    house::House,
     outbox::Outbox,
     schedules::{ScheduleRecord, Schedules},
     store::{
@@ -112,6 +114,15 @@ impl Tables {
         self.runs.insert(key, run);
         self.stats.transactions += 1;
         Created::New(lease)
+    }
+
+    /// A child of a run that is elsewhere belongs there: whoever starts it here was taken for dead.
+    fn check_parent(&self, new: &NewRun) -> Result<(), StoreError> {
+        let parent = new.parent.clone().map(|run| RunKey { namespace: new.key.namespace.clone(), run });
+        match parent.and_then(|parent| self.runs.get(&parent)) {
+            Some(parent) if is_elsewhere(&parent.record.status) => Err(parent.wrong_status()),
+            _ => Ok(()),
+        }
     }
 
     /// Whether the cancel of its parent has come and gone.
@@ -273,7 +284,7 @@ impl Tables {
     fn request_cancel(&mut self, key: &RunKey) -> Result<(), StoreError> {
         let now = self.clock.now_us();
         let run = self.run_mut(key)?;
-        if run.record.status.is_final() {
+        if run.record.status.is_final() || run.record.status.is_moving() {
             return Err(run.wrong_status());
         }
         run.record.cancel_requested = true;
@@ -284,7 +295,7 @@ impl Tables {
 
     fn delete(&mut self, key: &RunKey) -> Result<(), StoreError> {
         let run = self.run(key)?;
-        if !run.record.status.is_final() || run.has_unsent() {
+        if !is_over(&run.record.status) || run.has_unsent() {
             return Err(run.wrong_status());
         }
         self.runs.remove(key);
@@ -299,7 +310,7 @@ impl Tables {
         };
         let ours = |run: &&Run| {
             let RunRecord { key, status, parent, .. } = &run.record;
-            key.namespace == policy.namespace && status.is_final() && !parent.as_ref().is_some_and(live)
+            key.namespace == policy.namespace && is_over(status) && !parent.as_ref().is_some_and(live)
         };
         let mut finished: Vec<&Run> = self.runs.values().filter(ours).collect();
         finished.sort_by_key(|run| Reverse((run.record.updated_at_us, run.number)));
@@ -331,7 +342,7 @@ impl Tables {
                 && !filter.except.contains(&record.key.run)
         };
         let mut runs: Vec<&Run> = self.runs.values().filter(wanted).collect();
-        runs.sort_by_key(|run| Reverse(run.number));
+        runs.sort_by_key(|run| Reverse((run.record.created_at_us, run.number)));
         runs.into_iter().take(filter.limit).map(|run| run.record.clone()).collect()
     }
 }
@@ -340,7 +351,9 @@ impl Store for MemoryStore {
     fn create(&self, run: NewRun) -> Answer<'_, Created> {
         Box::pin(async move {
             check_new_run(&run)?;
-            Ok(self.tables().create(run))
+            let mut tables = self.tables();
+            tables.check_parent(&run)?;
+            Ok(tables.create(run))
         })
     }
 
@@ -503,6 +516,10 @@ impl Store for MemoryStore {
     }
 
     fn schedules(&self) -> &dyn Schedules {
+        self
+    }
+
+    fn house(&self) -> &dyn House {
         self
     }
 

@@ -115,7 +115,7 @@ fn step_parts(step: &StepCommit, encoders: &Encoders, codec: &Codec) -> Result<S
 }
 
 /// Encodes a checkpoint whose state is encoded already.
-fn checkpoint_parts(
+pub(crate) fn checkpoint_parts(
     run: &RunKey,
     checkpoint: &Checkpoint,
     state: StoredState,
@@ -157,7 +157,11 @@ fn messages(commit: &StepCommit, codec: &Codec) -> Result<Vec<Vec<u8>>, Source> 
     commit.outbox.iter().zip(0..).map(payload).collect()
 }
 
-fn pack<T: Serialize + ?Sized>(value: &T, codec: &Codec, place: &Place<'_>) -> Result<Vec<u8>, Source> {
+pub(crate) fn pack<T: Serialize + ?Sized>(
+    value: &T,
+    codec: &Codec,
+    place: &Place<'_>,
+) -> Result<Vec<u8>, Source> {
     codec.pack(serde_json::to_vec(value)?, place)
 }
 

@@ -11,6 +11,7 @@ use crate::{
     clock::Clock,
     db::Statement,
     error::StoreError,
+    house::House,
     outbox::Outbox,
     recode::{self, PayloadKeys, Recoded},
     schedules::Schedules,
@@ -245,6 +246,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// Runs that start by the clock, once for each time.
     fn schedules(&self) -> &dyn Schedules;
+
+    /// How runs come from other stores, and go to them.
+    fn house(&self) -> &dyn House;
 
     /// What this store promises here and now, read from what is really in force, and what each fact means.
     /// A store that can't tell says nothing.

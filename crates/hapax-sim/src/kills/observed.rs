@@ -17,6 +17,7 @@ use hapax::{
         Answer, BoxFuture, Census, CensusFilter, Claimant, Created, Fleet, GcPolicy, GcReport, Lease,
         ListFilter, Loaded, NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreError,
         StoreStats, Ticket,
+        house::House,
         outbox::Outbox,
         recode::{self, PayloadKeys, Recoded},
         schedules::Schedules,
@@ -200,6 +201,10 @@ impl Store for Observed {
     fn outbox(&self) -> &dyn Outbox {
         self.inner.outbox()
     }
+    fn house(&self) -> &dyn House {
+        self.inner.house()
+    }
+
     fn schedules(&self) -> &dyn Schedules {
         self.inner.schedules()
     }

@@ -20,6 +20,7 @@ pub mod divergence;
 pub mod duplicates;
 pub mod fencing;
 pub mod frontier;
+pub mod house;
 pub mod leases;
 pub mod lifecycle;
 pub mod limits;
@@ -326,6 +327,20 @@ macro_rules! store_conformance {
                 tags_status_and_graph_filter_the_list,
                 namespaces_are_separate,
                 where_runs_stand_is_counted,
+            }
+            house {
+                an_export_is_the_same_bytes_from_every_store,
+                what_a_store_wrote_itself_survives_its_export,
+                a_damaged_export_changes_nothing,
+                a_run_moves_there_and_back,
+                a_run_that_is_held_does_not_leave,
+                a_run_on_its_way_takes_nothing_in,
+                a_run_that_moved_says_where_it_is,
+                a_family_moves_as_a_whole,
+                a_copy_that_differs_is_refused,
+                of_two_movers_the_earlier_one_is_fenced,
+                a_run_does_not_arrive_over_another,
+                a_failure_at_any_statement_of_a_move_leaves_nothing,
             }
             retention {
                 a_finished_run_is_deleted_whole,

@@ -22,7 +22,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 /// The messages of one run.
 #[derive(Debug, Default)]
 pub(super) struct RunOutbox {
-    messages: BTreeMap<Place, OutboxRecord>,
+    pub(super) messages: BTreeMap<Place, OutboxRecord>,
     channels: BTreeMap<Arc<str>, Standing>,
 }
 
@@ -56,6 +56,23 @@ impl RunOutbox {
 
     fn open(&mut self, topic: &str, now_us: i64) {
         self.channels.entry(topic.into()).or_insert(Standing { token: None, due_us: now_us });
+    }
+
+    /// Whether a relay delivers some of it just now.
+    pub(super) fn is_claimed(&self, now_us: i64) -> bool {
+        self.channels.values().any(|standing| standing.token.is_some() && standing.due_us > now_us)
+    }
+
+    /// No relay finds anything here.
+    pub(super) fn shut(&mut self) {
+        self.channels.clear();
+    }
+
+    /// Relays find what waits.
+    pub(super) fn reopen(&mut self, now_us: i64) {
+        let pending = self.messages.values().filter(|record| record.state == MessageState::Pending);
+        let topics: Vec<String> = pending.map(|record| record.message.topic.clone()).collect();
+        topics.iter().for_each(|topic| self.open(topic, now_us));
     }
 
     pub(super) fn has_unsent(&self) -> bool {

@@ -33,18 +33,19 @@ pub(super) struct Run {
     /// Counts the runs of the store: two of them may be created in one microsecond.
     pub(super) number: u64,
     pub(super) lease_until_us: i64,
-    keys: HashMap<StepKey, u64>,
+    pub(super) keys: HashMap<StepKey, u64>,
     pub(super) checkpoints: BTreeMap<u64, Arc<Checkpoint>>,
-    journal: BTreeMap<u64, JournalRow>,
+    pub(super) journal: BTreeMap<u64, JournalRow>,
     pub(super) outbox: RunOutbox,
-    mailbox: Vec<Kept>,
+    pub(super) mailbox: Vec<Kept>,
 }
 
 /// A letter that arrived, number one first.
 #[derive(Debug)]
-struct Kept {
-    letter: NewLetter,
-    taken: bool,
+pub(super) struct Kept {
+    pub(super) letter: NewLetter,
+    pub(super) sent_at_us: i64,
+    pub(super) taken: bool,
 }
 
 /// What is to be done about a write that isn't refused.
@@ -294,11 +295,11 @@ impl Run {
         if self.mailbox.iter().any(|kept| kept.letter.id == letter.id) {
             return Ok(Posted::Known);
         }
-        if self.record.status.is_final() {
+        if self.record.status.is_final() || self.record.status.is_moving() {
             return Err(self.wrong_status());
         }
         let wakes = self.record.wake.letters.contains(&letter.subject);
-        self.mailbox.push(Kept { letter, taken: false });
+        self.mailbox.push(Kept { letter, sent_at_us: now_us, taken: false });
         if wakes {
             self.wake();
             self.record.updated_at_us = now_us;
@@ -348,8 +349,7 @@ impl Run {
     // Refusals.
 
     pub(super) fn wrong_status(&self) -> StoreError {
-        let status = Box::new(self.record.status.clone());
-        StoreError::WrongStatus { run: self.record.key.clone(), status }
+        StoreError::of_status(self.record.key.clone(), self.record.status.clone())
     }
 
     fn cancel_requested(&self) -> StoreError {

@@ -245,7 +245,7 @@ impl<'c> NewCheckpoint<'c> {
             parts.state.base.map(u64::cast_signed),
             &parts.state.bytes,
             parts.frontier.first().map(Vec::as_slice).unwrap_or_default(),
-            checkpoint.frontier.len(),
+            checkpoint.frontier_len,
             &parts.pages,
             parts.barriers.as_ref(),
             checkpoint.label.as_deref(),

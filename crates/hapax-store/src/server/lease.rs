@@ -148,7 +148,7 @@ pub(super) async fn claim(
     let Some(row) = row else { return Err(StoreError::NotFound { run: key.clone() }.into()) };
     let found = Candidate::read(&row, &key.namespace)?;
     if !found.stands_ready() {
-        return Err(StoreError::WrongStatus { run: key.clone(), status: Box::new(found.status) }.into());
+        return Err(StoreError::of_status(key.clone(), found.status).into());
     }
     if let Some(left) = overlong.left(key, &found.held, found.now) {
         let (run, owner) = (key.clone(), found.held.owner.unwrap_or_default());
@@ -157,6 +157,31 @@ pub(super) async fn claim(
     let nonce = new_nonce();
     take(tx, &key.namespace, &[&found], nonce, by).await?;
     Ok(found.lease(nonce))
+}
+
+/// Who keeps a run, whose row is locked, from leaving: a worker that holds it, or a relay that delivers its messages.
+pub(super) async fn holder(
+    tx: &mut Tx<'_>,
+    overlong: &Overlong,
+    key: &RunKey,
+) -> Result<Option<StoreError>, Fault> {
+    let place = values![key.namespace.as_str(), key.run.as_str()];
+    let sql =
+        "SELECT owner, lease_until, lease_ttl, {now} FROM hapax_runs WHERE namespace = ? AND run_id = ?";
+    let mut rows = tx.rows(sql, place).await?;
+    let sql = "SELECT owner, due_at, due_at - {now}, {now} FROM hapax_channels \
+               WHERE namespace = ? AND run_id = ? AND token IS NOT NULL FOR UPDATE";
+    rows.extend(tx.rows(sql, place).await?);
+    for row in &rows {
+        let owner = row.maybe_text(0)?.map(str::to_owned);
+        let (held, now) = (Held { owner, until: row.int(1)?, ttl: row.int(2)? }, row.int(3)?);
+        if let Some(left) = overlong.left(key, &held, now).filter(|_| !canary::on("moved_under_lease")) {
+            let (run, owner) = (key.clone(), held.owner.unwrap_or_default());
+            let left_ms = left.unsigned_abs().div_ceil(1000);
+            return Ok(Some(StoreError::Held { run, owner, left_ms }));
+        }
+    }
+    Ok(None)
 }
 
 /// What a claim draws besides its counter.

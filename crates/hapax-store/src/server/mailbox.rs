@@ -12,6 +12,7 @@ use super::{
 use crate::{
     check::end_letter,
     codec::{Codec, Part, Place},
+    house::Parcel,
     prepare,
     store::Hint,
 };
@@ -45,7 +46,7 @@ pub(super) async fn post(
     if known.is_some() {
         return Ok(Posted::Known);
     }
-    if record.status.is_final() {
+    if record.status.is_final() || record.status.is_moving() {
         return Err(wrong_status(record).into());
     }
     let latest = tx
@@ -156,6 +157,32 @@ pub(super) async fn waiting(
     )
     .await?;
     row.map(|row| read_letter(&row, codec, run)).transpose()
+}
+
+/// Letters above a number, taken or not.
+pub(super) async fn all(
+    session: &mut dyn Session,
+    codec: &Codec,
+    run: &RunKey,
+    after: u64,
+    limit: usize,
+) -> Result<Vec<Parcel>, Fault> {
+    let sql = "SELECT number, payload, letter_id, subject, sent_at, taken FROM hapax_letters \
+               WHERE namespace = ? AND run_id = ? AND number > ? ORDER BY number LIMIT ?";
+    let rows = session.rows(sql, values![run.namespace.as_str(), run.run.as_str(), after, limit]).await?;
+    let read = |row: &Row| {
+        let taken = row.flag(5)?;
+        let payload = if taken { None } else { Some(read_letter(row, codec, run)?.payload) };
+        Ok(Parcel {
+            number: row.count(0)?,
+            id: row.text(2)?.to_owned(),
+            subject: row.text(3)?.into(),
+            payload,
+            sent_at_us: row.int(4)?,
+            taken,
+        })
+    };
+    rows.iter().map(read).collect()
 }
 
 fn read_letter(row: &Row, codec: &Codec, run: &RunKey) -> Result<Letter, Fault> {

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `sql`, `pool`, `address`, `tls`, `options` | what is known of a server: sessions, values, rows, faults; its address; encryption |
 //! | `chain`, `writer` | writes that follow each other, and the lanes on which those of many runs share a transaction |
-//! | `commit`, `journal`, `lease`, `mailbox`, `outbox`, `runs`, `schedules` | what is done in a transaction |
+//! | `commit`, `house`, `journal`, `lease`, `mailbox`, `outbox`, `runs`, `schedules` | what is done in a transaction |
 //! | `within` | an append as statements for another's transaction |
 //! | `read` | what is read, checked against its digests |
 
@@ -17,6 +17,7 @@ pub(crate) mod chain;
 pub(crate) mod commit;
 mod creation;
 pub(crate) mod error;
+mod house;
 pub(crate) mod journal;
 mod lease;
 mod limit;
@@ -39,6 +40,7 @@ use crate::{
     codec::{Codec, Encoders},
     db::Statement,
     error::StoreError,
+    house::House,
     outbox::Outbox,
     prepare::{self, Birth},
     recode::{PayloadKeys, Recoded},
@@ -516,6 +518,10 @@ impl<T: OnServer> Store for T {
     }
 
     fn schedules(&self) -> &dyn Schedules {
+        self.server()
+    }
+
+    fn house(&self) -> &dyn House {
         self.server()
     }
 

@@ -69,7 +69,7 @@ pub(super) async fn insert(tx: &mut Tx<'_>, commit: &StepCommit, payloads: &[Vec
 }
 
 /// There is something to deliver.
-async fn open_channel(tx: &mut Tx<'_>, run: &RunKey, topic: &str) -> Result<(), Fault> {
+pub(super) async fn open_channel(tx: &mut Tx<'_>, run: &RunKey, topic: &str) -> Result<(), Fault> {
     let sql = format!(
         "INSERT INTO hapax_channels (namespace, run_id, topic, due_at) VALUES (?, ?, ?, {{now}}){}",
         tx.session.unless_there()
@@ -334,6 +334,25 @@ async fn list(
         stored.unpack(codec).map_err(|error| StoreError::undecoded(run, step, "a message", error))
     };
     rows.iter().map(read).collect()
+}
+
+/// A run's messages behind a place.
+pub(super) async fn of_run(
+    session: &mut dyn Session,
+    codec: &Codec,
+    run: &RunKey,
+    after: Option<Place>,
+    limit: usize,
+) -> Result<Vec<OutboxRecord>, Fault> {
+    let sql = format!(
+        "SELECT {STORED} FROM hapax_outbox WHERE namespace = ? AND run_id = ? AND (step_id, position) > (?, ?) \
+         ORDER BY step_id, position LIMIT ?"
+    );
+    let (step, position) = after.map_or((-1, -1), |at| (at.step.cast_signed(), i64::from(at.position)));
+    let from = values![run.namespace.as_str(), run.run.as_str(), step, position, limit];
+    let rows = session.rows(&sql, from).await?;
+    let unreadable = |error| Fault::damage(format!("a message cannot be read: {error}"));
+    rows.iter().map(|row| Stored::read(row, &run.namespace)?.unpack(codec).map_err(unreadable)).collect()
 }
 
 /// The question that a filter asks, and its values.

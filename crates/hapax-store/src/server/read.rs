@@ -266,7 +266,7 @@ pub(super) async fn frontier_page(
     Ok(items)
 }
 
-async fn read_page(
+pub(super) async fn read_page(
     session: &mut dyn Session,
     codec: &Codec,
     key: &RunKey,

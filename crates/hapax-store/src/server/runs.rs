@@ -11,6 +11,7 @@ use super::{
     writer::Tx,
 };
 use crate::{
+    check::{is_elsewhere, is_over},
     clock::micros,
     error::StoreError,
     prepare::{self, Birth},
@@ -39,7 +40,11 @@ pub(crate) fn partition(run: &RunId) -> u64 {
 /// Creates a run with its first step, unless its name is taken.
 pub(super) async fn create(tx: &mut Tx<'_>, birth: &Birth, lease: Option<Lease>) -> Outcome<Created> {
     let Birth { run: new, parts, entries } = birth;
-    let orphaned = parent_is_cancelled(tx, new).await?;
+    let parent = parent_of(tx, new).await?;
+    let orphaned = matches!(&parent, Some(parent) if parent.status == Status::Cancelled);
+    if let Some(parent) = parent.filter(|parent| is_elsewhere(&parent.status)) {
+        return Err(wrong_status(parent).into());
+    }
     let nonce = nonce(&lease);
     let sql = format!("{INSERT} VALUES {ROW}{}", tx.session.unless_there());
     if tx.execute(&sql, &row(new, lease.as_ref(), &nonce, orphaned)).await? != 1 {
@@ -114,13 +119,13 @@ pub(super) fn row<'n>(
     .to_vec()
 }
 
-/// Whether the parent was cancelled: a worker that was taken for dead may start a child of it. The parent's row stays
-/// locked until the child is there, so that its own cancel finds the child.
-async fn parent_is_cancelled(tx: &mut Tx<'_>, new: &NewRun) -> Result<bool, Fault> {
-    let Some(parent) = &new.parent else { return Ok(false) };
-    let sql = "SELECT status FROM hapax_runs WHERE namespace = ? AND run_id = ? FOR UPDATE";
-    let row = tx.one(sql, values![new.key.namespace.as_str(), parent.as_str()]).await?;
-    row.map_or(Ok(false), |row| Ok(row.text(0)? == "cancelled"))
+/// The parent, which may be cancelled, or elsewhere: a worker that was taken for dead may start a child of it. Its row stays
+/// locked until the child is there, so that its own cancel finds the child, and so does its move.
+async fn parent_of(tx: &mut Tx<'_>, new: &NewRun) -> Result<Option<RunRecord>, Fault> {
+    let Some(parent) = &new.parent else { return Ok(None) };
+    let sql = format!("SELECT {RECORD} FROM hapax_runs WHERE namespace = ? AND run_id = ? FOR UPDATE");
+    let row = tx.one(&sql, values![new.key.namespace.as_str(), parent.as_str()]).await?;
+    row.map(|row| read::record(&row, &new.key.namespace)).transpose()
 }
 
 /// Runs, newest first. Damage is reported with the run whose row or tags it is in.
@@ -179,13 +184,13 @@ pub(super) async fn found_locked<T>(tx: &mut Tx<'_>, key: &RunKey) -> Result<Run
 }
 
 pub(super) fn wrong_status(record: RunRecord) -> StoreError {
-    StoreError::WrongStatus { run: record.key, status: Box::new(record.status) }
+    StoreError::of_status(record.key, record.status)
 }
 
 /// Asks for a cancel.
 pub(super) async fn request_cancel(tx: &mut Tx<'_>, key: &RunKey) -> Outcome<()> {
     let record = found_locked(tx, key).await?;
-    if record.status.is_final() {
+    if record.status.is_final() || record.status.is_moving() {
         return Err(wrong_status(record).into());
     }
     tx.execute(
@@ -229,13 +234,13 @@ pub(super) async fn delete(tx: &mut Tx<'_>, key: &RunKey) -> Outcome<()> {
             values![key.namespace.as_str(), key.run.as_str()],
         )
         .await?;
-    if !record.status.is_final() || unsent.is_some() {
+    if !is_over(&record.status) || unsent.is_some() {
         return Err(wrong_status(record).into());
     }
     Ok(delete_rows(tx, key).await?)
 }
 
-async fn delete_rows(tx: &mut Tx<'_>, key: &RunKey) -> Result<(), Fault> {
+pub(super) async fn delete_rows(tx: &mut Tx<'_>, key: &RunKey) -> Result<(), Fault> {
     for sql in [
         "DELETE FROM hapax_outbox WHERE namespace = ? AND run_id = ?",
         "DELETE FROM hapax_letters WHERE namespace = ? AND run_id = ?",

@@ -220,7 +220,7 @@ async fn run_before(tx: &mut Tx<'_>, key: &ScheduleKey) -> Result<Option<(Overla
         .one(
             "SELECT s.on_overlap, s.last_run FROM hapax_schedules s JOIN hapax_runs r \
              ON r.namespace = s.namespace AND r.run_id = s.last_run WHERE s.namespace = ? AND s.name = ? \
-             AND r.status NOT IN ('succeeded', 'failed', 'cancelled')",
+             AND r.status NOT IN ('succeeded', 'failed', 'cancelled', 'moved')",
             values![key.namespace.as_str(), &*key.name],
         )
         .await?;

@@ -258,7 +258,7 @@ pub(super) fn insert_checkpoint(
             parts.state.base.map(u64::cast_signed),
             parts.state.bytes,
             first,
-            checkpoint.frontier.len() as i64,
+            checkpoint.frontier_len as i64,
             parts.pages,
             parts.barriers,
             checkpoint.label,

@@ -28,7 +28,7 @@ use rusqlite::{Connection, Row, params};
 const FENCE: &str = "UPDATE hapax_runs SET next_seq = next_seq + ?4, updated_at = ?5 \
      WHERE namespace = ?6 AND run_id = ?7 AND next_seq = ?3 AND (cancel_requested = 0 OR NOT ?8) \
      AND (?9 IS NULL OR digest = ?9) AND epoch = ?1 AND nonce = ?2";
-const ROW: &str = "INSERT INTO hapax_journal (namespace, run_id, seq, base, step_id, path_hash, entry, sum) \
+pub(super) const ROW: &str = "INSERT INTO hapax_journal (namespace, run_id, seq, base, step_id, path_hash, entry, sum) \
      VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
 
 /// What [`append`] writes, as statements for another's transaction in the same file.

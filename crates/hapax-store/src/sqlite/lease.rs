@@ -90,13 +90,39 @@ pub(super) fn claim(tx: &Tx<'_>, leases: &Leases, key: &RunKey, by: &Claimant) -
     let status: Status = serde_json::from_str(&status)
         .map_err(|error| Halt::Sql(damaged(format!("its status cannot be read: {error}"))))?;
     if status.is_final() || !(status.is_runnable() || wakes) {
-        return Err(StoreError::WrongStatus { run: key.clone(), status: Box::new(status) }.into());
+        return Err(StoreError::of_status(key.clone(), status).into());
     }
     if let Some(left) = leases.left(key, &held, tx.now) {
         let (run, owner) = (key.clone(), held.owner.unwrap_or_default());
         return Err(StoreError::Held { run, owner, left_ms: left.unsigned_abs().div_ceil(1000) }.into());
     }
     Ok(take(tx, key, by, held.owner.is_some())?)
+}
+
+/// Who keeps a run from leaving: a worker that holds it, or a relay that delivers its messages.
+pub(super) fn holder(tx: &Tx<'_>, leases: &Leases, key: &RunKey) -> rusqlite::Result<Option<StoreError>> {
+    let place = params![key.namespace.as_str(), key.run.as_str()];
+    let worker = tx.one(
+        "SELECT owner, lease_until, lease_ttl FROM hapax_runs WHERE namespace = ?1 AND run_id = ?2",
+        place,
+        |row| Ok(Held { owner: row.get(0)?, until: row.get(1)?, ttl: row.get(2)? }),
+    )?;
+    let mut statement = tx.connection.prepare_cached(
+        "SELECT owner, due_at FROM hapax_channels WHERE namespace = ?1 AND run_id = ?2 AND token IS NOT NULL",
+    )?;
+    let relays = statement.query_map(place, |row| {
+        let until: i64 = row.get(1)?;
+        Ok(Held { owner: row.get(0)?, until, ttl: until.saturating_sub(tx.now) })
+    })?;
+    for held in worker.map(Ok).into_iter().chain(relays) {
+        let held = held?;
+        if let Some(left) = leases.left(key, &held, tx.now).filter(|_| !canary::on("moved_under_lease")) {
+            let (run, owner) = (key.clone(), held.owner.unwrap_or_default());
+            let left_ms = left.unsigned_abs().div_ceil(1000);
+            return Ok(Some(StoreError::Held { run, owner, left_ms }));
+        }
+    }
+    Ok(None)
 }
 
 fn take(tx: &Tx<'_>, key: &RunKey, by: &Claimant, taken_over: bool) -> rusqlite::Result<Lease> {

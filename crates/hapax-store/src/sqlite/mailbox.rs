@@ -12,6 +12,7 @@ use super::{
 use crate::{
     check::end_letter,
     codec::{Codec, Part, Place},
+    house::Parcel,
     prepare,
 };
 use hapax_core::{
@@ -35,7 +36,7 @@ pub(super) fn post(tx: &Tx<'_>, run: &RunKey, letter: &NewLetter, payload: &[u8]
     if known.is_some() {
         return Ok(Posted::Known);
     }
-    if record.status.is_final() {
+    if record.status.is_final() || record.status.is_moving() {
         return Err(wrong_status(record).into());
     }
     tx.execute(
@@ -113,6 +114,34 @@ pub(super) fn waiting(
     )?;
     let place = params![run.namespace.as_str(), run.run.as_str(), subject, after.cast_signed()];
     statement.query_row(place, |row| read_letter(row, codec, run)).optional()
+}
+
+/// Letters above a number, taken or not.
+pub(super) fn all(
+    connection: &Connection,
+    codec: &Codec,
+    run: &RunKey,
+    after: u64,
+    limit: usize,
+) -> rusqlite::Result<Vec<Parcel>> {
+    let mut statement = connection.prepare_cached(
+        "SELECT number, payload, letter_id, subject, sent_at, taken FROM hapax_letters \
+         WHERE namespace = ?1 AND run_id = ?2 AND number > ?3 ORDER BY number LIMIT ?4",
+    )?;
+    let place = params![run.namespace.as_str(), run.run.as_str(), after.cast_signed(), limit as i64];
+    let letters = statement.query_map(place, |row| {
+        let taken: bool = row.get(5)?;
+        let payload = if taken { None } else { Some(read_letter(row, codec, run)?.payload) };
+        Ok(Parcel {
+            number: row.get::<_, i64>(0)?.cast_unsigned(),
+            id: row.get(2)?,
+            subject: row.get::<_, String>(3)?.into(),
+            payload,
+            sent_at_us: row.get(4)?,
+            taken,
+        })
+    })?;
+    letters.collect()
 }
 
 fn read_letter(row: &Row<'_>, codec: &Codec, run: &RunKey) -> rusqlite::Result<Letter> {

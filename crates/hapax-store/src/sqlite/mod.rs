@@ -9,7 +9,7 @@
 //! | `connection`, `schema`, `locks` | opening a file, its tables, the proof that an owner lives |
 //! | `queue`, `writer` | from a prepared write to the thread, to a transaction shared by many |
 //! | `turn` | who may write to the file next, the user's transactions among them |
-//! | `commit`, `journal`, `lease`, `mailbox`, `outbox`, `runs`, `schedules` | what is done in that transaction |
+//! | `commit`, `house`, `journal`, `lease`, `mailbox`, `outbox`, `runs`, `schedules` | what is done in that transaction |
 //! | `read`, `health` | what is read, checked against its digests; what is really in force |
 //! | `beside`, `requests`, `inbox` | tables of a file beside those of runs |
 
@@ -19,6 +19,7 @@ mod commit;
 pub(crate) mod connection;
 mod error;
 mod health;
+mod house;
 mod inbox;
 mod journal;
 mod lease;
@@ -41,6 +42,7 @@ use crate::{
     codec::{Codec, Encoders, PayloadCodec},
     db::{self, Statement},
     error::StoreError,
+    house::House,
     outbox::Outbox,
     prepare::{self, Birth},
     recode::{PayloadKeys, Recoded},
@@ -494,6 +496,10 @@ impl Store for SqliteStore {
     }
 
     fn schedules(&self) -> &dyn Schedules {
+        self
+    }
+
+    fn house(&self) -> &dyn House {
         self
     }
 

@@ -66,7 +66,7 @@ pub(super) fn insert(tx: &Tx<'_>, commit: &StepCommit, payloads: &[Vec<u8>]) -> 
 }
 
 /// There is something to deliver.
-fn open_channel(tx: &Tx<'_>, run: &RunKey, topic: &str) -> rusqlite::Result<()> {
+pub(super) fn open_channel(tx: &Tx<'_>, run: &RunKey, topic: &str) -> rusqlite::Result<()> {
     tx.execute(
         "INSERT INTO hapax_channels (namespace, run_id, topic, due_at) VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING",
         params![run.namespace.as_str(), run.run.as_str(), topic, tx.now],
@@ -334,6 +334,28 @@ fn list(
         stored.unpack(codec).map_err(|error| StoreError::undecoded(run, step, "a message", error))
     };
     stored.into_iter().map(unpack).collect()
+}
+
+/// A run's messages behind a place.
+pub(super) fn of_run(
+    connection: &Connection,
+    codec: &Codec,
+    run: &RunKey,
+    after: Option<Place>,
+    limit: usize,
+) -> rusqlite::Result<Vec<OutboxRecord>> {
+    let sql = format!(
+        "SELECT {STORED} FROM hapax_outbox WHERE namespace = ?1 AND run_id = ?2 AND (step_id, position) > (?3, ?4) \
+         ORDER BY step_id, position LIMIT ?5"
+    );
+    let (step, position) = after.map_or((-1, -1), |at| (at.step.cast_signed(), i64::from(at.position)));
+    let from = params![run.namespace.as_str(), run.run.as_str(), step, position, limit as i64];
+    let mut statement = connection.prepare_cached(&sql)?;
+    let stored = statement.query_map(from, |row| Stored::read(row, &run.namespace))?;
+    let unpack = |stored: rusqlite::Result<Stored>| {
+        stored?.unpack(codec).map_err(|error| damaged(format!("a message cannot be read: {error}")))
+    };
+    stored.map(unpack).collect()
 }
 
 /// The question that a filter asks, and its values.

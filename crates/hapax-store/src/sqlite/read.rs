@@ -146,6 +146,24 @@ pub(super) fn checkpoints(
     from_step: u64,
     limit: usize,
 ) -> Result<Vec<Checkpoint>, StoreError> {
+    let (mut found, mut bytes) = (vec![], 0);
+    each_checkpoint(connection, codec, key, (from_step, limit), |checkpoint, _| {
+        bytes += checkpoint.state.len();
+        found.push(checkpoint);
+        Ok::<_, StoreError>(bytes <= WINDOW_BYTES)
+    })?;
+    Ok(found)
+}
+
+/// Hands out the checkpoints from a step on, so many at the most, each checked and with the number at which its journal
+/// ended; as long as they are wanted.
+pub(super) fn each_checkpoint<E: From<StoreError>>(
+    connection: &Connection,
+    codec: &Codec,
+    key: &RunKey,
+    (from_step, limit): (u64, usize),
+    mut take: impl FnMut(Checkpoint, u64) -> Result<bool, E>,
+) -> Result<(), E> {
     let sql = format!(
         "SELECT {STORED}, step_id, state_kind, state_base, state FROM hapax_checkpoints \
          WHERE namespace = ?1 AND run_id = ?2 AND step_id >= ?3 ORDER BY step_id LIMIT ?4"
@@ -154,26 +172,25 @@ pub(super) fn checkpoints(
     let from = params![key.namespace.as_str(), key.run.as_str(), from_step.cast_signed(), limit];
     let mut statement = connection.prepare_cached(&sql).map_err(|error| unreadable(error, key))?;
     let mut rows = statement.query(from).map_err(|error| unreadable(error, key))?;
-    let (mut found, mut bytes, mut base) = (vec![], 0, None);
+    let (mut last, mut base) = (None, None);
     while let Some(row) = rows.next().map_err(|error| unreadable(error, key))? {
         let step = row.get::<_, i64>(12).map_err(|error| unreadable(error, key))?.cast_unsigned();
         let mut read = || {
             let mut stored = stored(row, codec, key, step)?;
             stored.checkpoint.state = scanned_state(connection, codec, key, row, &mut base)?.into();
-            Ok(stored.checkpoint)
+            Ok(stored)
         };
-        let checkpoint = read().map_err(|error| blamed(error, key, step))?;
+        let Stored { checkpoint, next_seq } = read().map_err(|error| blamed(error, key, step))?;
         check(connection, codec, key, &checkpoint)?;
-        if let Some(before) = found.last().filter(|before: &&Checkpoint| before.step + 1 != step) {
-            return Err(corrupt(key, before.step + 1, "its checkpoint is missing"));
+        if let Some(before) = last.filter(|before| before + 1 != step) {
+            return Err(corrupt(key, before + 1, "its checkpoint is missing").into());
         }
-        bytes += checkpoint.state.len();
-        found.push(checkpoint);
-        if bytes > WINDOW_BYTES {
+        last = Some(step);
+        if !take(checkpoint, next_seq)? {
             break;
         }
     }
-    Ok(found)
+    Ok(())
 }
 
 /// The state of a scanned row. Neighbours are patches of one base, so that is read once.
@@ -241,7 +258,7 @@ pub(super) fn frontier_page(
     Ok(items)
 }
 
-fn read_page(
+pub(super) fn read_page(
     connection: &Connection,
     codec: &Codec,
     key: &RunKey,

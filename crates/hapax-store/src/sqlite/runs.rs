@@ -11,6 +11,7 @@ use super::{
     writer::{Outcome, Tx},
 };
 use crate::{
+    check::{is_elsewhere, is_over},
     error::StoreError,
     prepare::{self, Birth},
     store::{Created, GcPolicy, GcReport, Lease, ListFilter, NewRun, RunRecord},
@@ -30,6 +31,9 @@ pub(super) fn create(tx: &Tx<'_>, birth: &Birth) -> Outcome<Created> {
         let epoch = Epoch { counter: 1, nonce: new_nonce() };
         Lease { epoch, taken_over: false }
     });
+    if let Some(refusal) = parent_elsewhere(tx, new)? {
+        return Err(refusal.into());
+    }
     if !insert_run(tx, new, lease.as_ref())? {
         let Some(found) = read::run(tx.connection, &new.key)? else {
             return Err(StoreError::Retry("the run was there and is gone".into()).into());
@@ -45,6 +49,14 @@ pub(super) fn create(tx: &Tx<'_>, birth: &Birth) -> Outcome<Created> {
         )?;
     }
     Ok(Created::New(lease))
+}
+
+/// A child of a run that is elsewhere belongs there: whoever starts it here was taken for dead.
+fn parent_elsewhere(tx: &Tx<'_>, new: &NewRun) -> rusqlite::Result<Option<StoreError>> {
+    let Some(run) = &new.parent else { return Ok(None) };
+    let parent = RunKey { namespace: new.key.namespace.clone(), run: run.clone() };
+    let found = read::run(tx.connection, &parent)?.filter(|parent| is_elsewhere(&parent.status));
+    Ok(found.map(wrong_status))
 }
 
 fn insert_run(tx: &Tx<'_>, new: &NewRun, lease: Option<&Lease>) -> rusqlite::Result<bool> {
@@ -168,13 +180,13 @@ impl<T> From<Missing> for super::writer::Halt<T> {
 }
 
 pub(super) fn wrong_status(record: RunRecord) -> StoreError {
-    StoreError::WrongStatus { run: record.key, status: Box::new(record.status) }
+    StoreError::of_status(record.key, record.status)
 }
 
 /// Asks for a cancel.
 pub(super) fn request_cancel(tx: &Tx<'_>, key: &RunKey) -> Outcome<()> {
     let record = found(tx, key)?;
-    if record.status.is_final() {
+    if record.status.is_final() || record.status.is_moving() {
         return Err(wrong_status(record).into());
     }
     tx.execute(
@@ -209,13 +221,13 @@ pub(super) fn delete(tx: &Tx<'_>, key: &RunKey) -> Outcome<()> {
         params![key.namespace.as_str(), key.run.as_str()],
         |_| Ok(()),
     )?;
-    if !record.status.is_final() || unsent.is_some() {
+    if !is_over(&record.status) || unsent.is_some() {
         return Err(wrong_status(record).into());
     }
     Ok(delete_rows(tx, key)?)
 }
 
-fn delete_rows(tx: &Tx<'_>, key: &RunKey) -> rusqlite::Result<()> {
+pub(super) fn delete_rows(tx: &Tx<'_>, key: &RunKey) -> rusqlite::Result<()> {
     for sql in [
         "DELETE FROM hapax_outbox WHERE namespace = ?1 AND run_id = ?2",
         "DELETE FROM hapax_letters WHERE namespace = ?1 AND run_id = ?2",

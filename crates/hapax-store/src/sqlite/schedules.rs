@@ -222,7 +222,7 @@ fn run_before(tx: &Tx<'_>, key: &ScheduleKey) -> rusqlite::Result<Option<(Overla
     let found = tx.one(
         "SELECT s.on_overlap, s.last_run FROM hapax_schedules AS s JOIN hapax_runs AS r \
          ON r.namespace = s.namespace AND r.run_id = s.last_run WHERE s.namespace = ?1 AND s.name = ?2 \
-         AND r.status NOT IN ('succeeded', 'failed', 'cancelled')",
+         AND r.status NOT IN ('succeeded', 'failed', 'cancelled', 'moved')",
         params![key.namespace.as_str(), &*key.name],
         |row| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?)),
     )?;

@@ -13,7 +13,7 @@ use hapax::{
     store::{
         Answer, BoxFuture, Census, CensusFilter, Claimant, Clock, Created, Fleet, GcPolicy, GcReport, Lease,
         ListFilter, Loaded, NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreError,
-        StoreStats, Ticket, db::Statement, outbox::Outbox, schedules::Schedules,
+        StoreStats, Ticket, db::Statement, house::House, outbox::Outbox, schedules::Schedules,
     },
 };
 use std::{sync::Arc, time::Duration};
@@ -225,6 +225,10 @@ impl Store for Mortal {
 
     fn outbox(&self) -> &dyn Outbox {
         self.inner.outbox()
+    }
+
+    fn house(&self) -> &dyn House {
+        self.inner.house()
     }
 
     fn schedules(&self) -> &dyn Schedules {

@@ -1,0 +1,340 @@
+//! Moving house: a run is in one store at a time, and arrives as it left.
+
+use super::{
+    Fixture, Holder, Sample,
+    sample::{LONG, claimant, failed, json, key, message, ready},
+};
+use crate::{
+    MemoryStore, StoreError,
+    house::{self, Mover, Parcel, Piece},
+    outbox::{ClaimFilter, Failure},
+    store::{Created, GcPolicy, ListFilter, Store},
+};
+use hapax_core::{
+    commit::{Append, Status, StatusChange, StepCommit, WaitsOn, Wake, Write},
+    id::{Namespace, RunKey},
+    journal::{Entry, JournalRow},
+    mailbox::{NewLetter, signal},
+};
+use std::{io::Cursor, sync::Arc, time::Duration};
+
+/// Runs with everything that a store may have of one: a parent that waits for a child, letters taken and not, rows, messages
+/// in every state, frontiers of several pages, large states, tags, a timer, a cancel, an end.
+pub async fn furnish(store: &Arc<dyn Store>) -> Vec<RunKey> {
+    let mut parent = Sample::run("order-1").tag("customer", "42").seed(u64::MAX).hold(store).await;
+    Sample::run("order-1/pay").child_of(&parent.key).create(store).await;
+    for (id, name) in [("l-1", "approved"), ("l-2", "approved"), ("l-3", "later")] {
+        let letter = NewLetter { id: id.into(), subject: signal(name), payload: json(id) };
+        store.post(parent.key.clone(), letter).await.unwrap();
+    }
+    let [sent, dead] =
+        ["sent", "dead"].map(|topic| hapax_core::outbox::Message { topic: topic.into(), ..message(topic) });
+    let large = "a large state ".repeat(500);
+    parent.commit(parent.next_with(&large, 1, 2, vec![sent, dead, message("waits")])).await.unwrap();
+    parent.commit(parent.next_with(&format!("{large}and more"), 1200, 1, vec![])).await.unwrap();
+    parent.write(Write::Append(took(&parent, 1))).await.unwrap();
+    deliver(store).await;
+    let wake = Wake { at_us: Some(i64::MAX / 2), letters: [signal("never")].into() };
+    let parked = StatusChange { wake, ..parent.status(Status::Waiting { on: WaitsOn::Child }, true) };
+    parent.write(Write::Status(parked)).await.unwrap();
+
+    Sample::run("order-2").hold(store).await.finish().await;
+    let mut broken = Sample::run("order-3").hold(store).await;
+    broken.write(Write::Append(broken.append(3))).await.unwrap();
+    broken.write(Write::Status(broken.status(failed(), true))).await.unwrap();
+    let mut anew = Sample::run("order-4").hold(store).await;
+    let fresh =
+        StepCommit { fresh: Some(super::sample::shape("sample")), ..anew.next_with("anew", 1, 2, vec![]) };
+    anew.commit(fresh).await.unwrap();
+    anew.write(Write::Status(anew.status(Status::Waiting { on: WaitsOn::Signal }, true))).await.unwrap();
+    store.request_cancel(anew.key.clone()).await.unwrap();
+    ["order-1", "order-1/pay", "order-2", "order-3", "order-4"].map(key).to_vec()
+}
+
+fn took(holder: &Holder, letter: u64) -> Append {
+    let row = |row: JournalRow| JournalRow { entry: Entry::Took { letter }, ..row };
+    let append = holder.append(1);
+    Append { rows: append.rows.into_iter().map(row).collect(), ..append }
+}
+
+/// Delivers what goes to `sent`, and fails to deliver what goes to `dead`.
+async fn deliver(store: &Arc<dyn Store>) {
+    for topic in ["sent", "dead"] {
+        let filter = ClaimFilter { topics: vec![topic.into()], ..ClaimFilter::default() };
+        for batch in store.outbox().claim(filter, claimant("relay", LONG)).await.unwrap() {
+            let place = batch.messages[0].place;
+            if topic == "sent" {
+                store.outbox().mark_sent(batch.claim, vec![place], None).await.unwrap();
+                continue;
+            }
+            let error = "refused: \u{1f4e6}".to_owned();
+            let failure = Failure { error, again_after: Duration::ZERO, counts: true, dead_after: Some(1) };
+            store.outbox().mark_failed(batch.claim, place, failure).await.unwrap();
+        }
+    }
+}
+
+async fn text(store: &dyn Store, runs: &[RunKey]) -> Vec<u8> {
+    let mut file = vec![];
+    house::export(store, runs.to_vec(), &mut file, |_| {}).await.unwrap();
+    file
+}
+
+fn lines(file: &[u8]) -> Vec<&str> {
+    std::str::from_utf8(file).unwrap().lines().collect()
+}
+
+/// What was exported, imported and exported again is the same bytes, whichever store it came from.
+pub async fn an_export_is_the_same_bytes_from_every_store(fixture: Fixture) {
+    let memory: Arc<dyn Store> = MemoryStore::shared();
+    let runs = furnish(&memory).await;
+    let first = text(&*memory, &runs).await;
+    let load = house::import(&*fixture.store, &mut Cursor::new(&first), |_| {}).await.unwrap();
+    assert_eq!(load.runs, 5);
+    assert_eq!(lines(&text(&*fixture.store, &runs).await), lines(&first));
+}
+
+/// The same for runs that the store wrote itself.
+pub async fn what_a_store_wrote_itself_survives_its_export(fixture: Fixture) {
+    let runs = furnish(&fixture.store).await;
+    let first = text(&*fixture.store, &runs).await;
+    let memory: Arc<dyn Store> = MemoryStore::shared();
+    house::import(&*memory, &mut Cursor::new(&first), |_| {}).await.unwrap();
+    assert_eq!(lines(&text(&*memory, &runs).await), lines(&first));
+}
+
+/// A file that is cut or changed anywhere is refused, and nothing of it is taken in.
+pub async fn a_damaged_export_changes_nothing(fixture: Fixture) {
+    let memory: Arc<dyn Store> = MemoryStore::shared();
+    Sample::run("order-2").hold(&memory).await.finish().await;
+    let whole = text(&*memory, &[key("order-2")]).await;
+    let flipped =
+        |at: usize| whole.iter().enumerate().map(move |(i, byte)| if i == at { byte ^ 1 } else { *byte });
+    let cuts = (0..whole.len()).step_by(whole.len() / 40).map(|at| whole[..at].to_vec());
+    let damages = (0..whole.len()).step_by(whole.len() / 40).map(|at| flipped(at).collect::<Vec<u8>>());
+    let longer = [[&whole[..], b"{}\n"].concat()];
+    for file in cuts.chain(damages).chain(longer) {
+        let refused = house::import(&*fixture.store, &mut Cursor::new(&file), |_| {}).await;
+        assert!(matches!(refused, Err(house::ExportError::Bad { .. })), "{refused:?}");
+        assert!(fixture.store.list(ListFilter::default()).await.unwrap().is_empty());
+    }
+}
+
+/// A move takes a run with all that belongs to it, and back again.
+pub async fn a_run_moves_there_and_back(fixture: Fixture) {
+    let memory: Arc<dyn Store> = MemoryStore::shared();
+    let runs = furnish(&fixture.store).await;
+    let before = text(&*fixture.store, &runs).await;
+    for (from, to) in [(&fixture.store, &memory), (&memory, &fixture.store)] {
+        let mover = Mover::new(from.clone(), to.clone(), "elsewhere");
+        for run in &runs {
+            mover.carry(run.clone()).await.unwrap();
+        }
+    }
+    let after = text(&*fixture.store, &runs).await;
+    for (before, after) in lines(&before).iter().zip(lines(&after)) {
+        // Only the epochs went on counting, and with them the sum in the last line.
+        assert!(**before == *after || before.starts_with("{\"run\"") || before.starts_with("{\"end\""));
+    }
+    assert_eq!(lines(&before).len(), lines(&after).len());
+    // What waited goes on: the timer and the cancel are those of before.
+    let record = fixture.store.run(key("order-1")).await.unwrap().unwrap();
+    assert_eq!(record.wake.at_us, Some(i64::MAX / 2));
+    assert!(fixture.store.run(key("order-4")).await.unwrap().unwrap().cancel_requested);
+    assert_eq!(fixture.store.post(key("order-1"), wanted()).await.unwrap(), hapax_core::mailbox::Posted::New);
+    let claimed = ready(&fixture.store, "b", 10).await;
+    let mut claimed: Vec<&str> = claimed.iter().map(|(key, _)| key.run.as_str()).collect();
+    claimed.sort_unstable();
+    assert_eq!(claimed, ["order-1", "order-1/pay", "order-4"]);
+    assert_eq!(
+        fixture.store.outbox().claim(ClaimFilter::default(), claimant("relay", LONG)).await.unwrap().len(),
+        1
+    );
+}
+
+fn wanted() -> NewLetter {
+    NewLetter { id: "wanted".into(), subject: signal("never"), payload: json("now") }
+}
+
+/// A lease keeps a run where it is: a worker's, and a relay's on its messages.
+pub async fn a_run_that_is_held_does_not_leave(fixture: Fixture) {
+    let store = &fixture.store;
+    let mut holder = Sample::run("r").hold(store).await;
+    holder.commit(holder.next_with("sends", 1, 0, vec![message("m")])).await.unwrap();
+    let refused = store.house().leave(key("r"), "there".into()).await;
+    assert!(matches!(refused, Err(StoreError::Held { .. })), "{refused:?}");
+    holder.commit(holder.next("goes on")).await.expect("nothing has changed for its holder");
+    holder.write(Write::Status(holder.status(Status::Pending, true))).await.unwrap();
+
+    let batch =
+        store.outbox().claim(ClaimFilter::default(), claimant("relay", LONG)).await.unwrap().remove(0);
+    let refused = store.house().leave(key("r"), "there".into()).await;
+    assert!(matches!(refused, Err(StoreError::Held { .. })), "{refused:?}");
+    store.outbox().mark_sent(batch.claim, vec![batch.messages[0].place], None).await.unwrap();
+    store.house().leave(key("r"), "there".into()).await.unwrap();
+}
+
+/// Between its two homes a run can't be taken up, and nothing can be sent to it.
+pub async fn a_run_on_its_way_takes_nothing_in(fixture: Fixture) {
+    let store = &fixture.store;
+    let mut holder = Sample::run("r").hold(store).await;
+    holder.write(Write::Status(holder.status(Status::Pending, true))).await.unwrap();
+    let left = store.house().leave(key("r"), "there".into()).await.unwrap();
+    is_shut(store, &key("r")).await;
+    let stale = holder.next("late");
+    let refused = holder.commit(stale).await;
+    assert!(matches!(refused, Err(StoreError::Fenced { .. })), "{refused:?}");
+
+    let memory: Arc<dyn Store> = MemoryStore::shared();
+    Sample::run("other").create(&memory).await;
+    let other = memory.house().leave(key("other"), "here".into()).await.unwrap().remove(0);
+    let head = memory.house().image(key("other")).await.unwrap().head;
+    store.house().arrive(head, other.1).await.unwrap();
+    is_shut(store, &key("other")).await;
+
+    store.house().stay(key("r")).await.unwrap();
+    let late = store.house().close(left, "there".into()).await;
+    assert!(matches!(late, Err(StoreError::Fenced { .. })), "{late:?}");
+    Holder::claim(store, &key("r"), "b").await.unwrap();
+}
+
+async fn is_shut(store: &Arc<dyn Store>, run: &RunKey) {
+    let moving = |refused: Option<StoreError>| assert!(matches!(refused, Some(StoreError::Moving { .. })));
+    moving(store.claim(run.clone(), claimant("b", LONG)).await.err());
+    moving(store.post(run.clone(), wanted()).await.err());
+    moving(store.request_cancel(run.clone()).await.err());
+    moving(store.delete(run.clone()).await.err());
+    moving(store.create(Sample::run("child").child_of(run).build()).await.err());
+    assert!(ready(store, "b", 10).await.is_empty());
+}
+
+/// A run that has left says where it is to whoever asks for it.
+pub async fn a_run_that_moved_says_where_it_is(fixture: Fixture) {
+    let (store, memory) = (&fixture.store, MemoryStore::shared() as Arc<dyn Store>);
+    Sample::run("r").create(store).await;
+    Mover::new(store.clone(), memory, "the new place").carry(key("r")).await.unwrap();
+    let moved = |refused: Option<StoreError>| match refused {
+        Some(StoreError::Moved { to, .. }) => assert_eq!(to, "the new place"),
+        other => panic!("{other:?}"),
+    };
+    moved(store.claim(key("r"), claimant("b", LONG)).await.err());
+    moved(store.post(key("r"), wanted()).await.err());
+    moved(store.request_cancel(key("r")).await.err());
+    moved(store.delete(key("r")).await.err());
+    moved(store.house().image(key("r")).await.err());
+    moved(store.create(Sample::run("child").child_of(&key("r")).build()).await.err());
+    let Created::Exists(there) = store.create(Sample::run("r").build()).await.unwrap() else {
+        panic!("its name is taken");
+    };
+    assert_eq!(there.status, Status::Moved { to: "the new place".into() });
+    let namespace = Namespace::default();
+    let all = GcPolicy { namespace, older_than: None, keep_newest: 0, limit: 10, dry_run: false };
+    assert!(store.gc(all).await.unwrap().deleted.is_empty());
+    store.house().clear(key("r"), true).await.unwrap();
+    assert!(store.run(key("r")).await.unwrap().is_none());
+}
+
+/// A run moves with its ancestors and all their descendants, or stays with them.
+pub async fn a_family_moves_as_a_whole(fixture: Fixture) {
+    let (store, memory) = (&fixture.store, MemoryStore::shared() as Arc<dyn Store>);
+    let mut root = Sample::run("root").hold(store).await;
+    for (child, parent) in [("child", "root"), ("other", "root"), ("grandchild", "child")] {
+        Sample::run(child).child_of(&key(parent)).create(store).await;
+    }
+    let mover = Mover::new(store.clone(), memory.clone(), "there");
+    let refused = mover.carry(key("grandchild")).await;
+    assert!(matches!(refused, Err(StoreError::Held { run, .. }) if run == key("root")));
+    assert_eq!(store.run(key("other")).await.unwrap().unwrap().status, Status::Pending, "none has left");
+    root.write(Write::Status(root.status(Status::Waiting { on: WaitsOn::Child }, true))).await.unwrap();
+    assert_eq!(mover.carry(key("grandchild")).await.unwrap().runs, 4);
+    for run in ["root", "child", "other", "grandchild"] {
+        assert_eq!(store.run(key(run)).await.unwrap().unwrap().status.word(), "moved");
+        assert!(memory.run(key(run)).await.unwrap().is_some());
+    }
+    let all = ["child", "grandchild", "other", "root"].map(key);
+    assert_eq!(memory.house().family(key("other")).await.unwrap(), all);
+}
+
+/// What arrived before is left alone, so it must be what left: else the old store keeps the run.
+pub async fn a_copy_that_differs_is_refused(fixture: Fixture) {
+    let (store, memory) = (&fixture.store, MemoryStore::shared() as Arc<dyn Store>);
+    Sample::run("r").create(&memory).await;
+    memory.post(key("r"), wanted()).await.unwrap();
+    let (run, epoch) = memory.house().leave(key("r"), "there".into()).await.unwrap().remove(0);
+    let head = memory.house().image(run.clone()).await.unwrap().head;
+    store.house().arrive(head, epoch).await.unwrap();
+    let NewLetter { id, subject, .. } = wanted();
+    let forged =
+        Parcel { number: 1, id, subject, payload: Some(json("forged")), sent_at_us: 1, taken: false };
+    store.house().unpack(run.clone(), epoch, vec![Piece::Letter(forged)]).await.unwrap();
+    let early = store.house().open(vec![(run.clone(), epoch.counter)]).await;
+    assert!(matches!(early, Err(StoreError::CopyDiffers { .. })), "it isn't whole: {early:?}");
+
+    let mover = Mover::new(memory.clone(), store.clone(), "there");
+    let refused = mover.carry(run.clone()).await;
+    assert!(matches!(refused, Err(StoreError::CopyDiffers { .. })), "{refused:?}");
+    assert_eq!(memory.run(run.clone()).await.unwrap().unwrap().status.word(), "leaving");
+    assert!(store.run(run.clone()).await.unwrap().is_none(), "what had arrived was taken back");
+    assert_eq!(mover.carry(run.clone()).await.unwrap().runs, 1);
+    assert_eq!(store.letter(run, wanted().subject, 0).await.unwrap().unwrap().payload, json("now"));
+}
+
+/// Of two who move a run at once, the later one goes on and the earlier one is told.
+pub async fn of_two_movers_the_earlier_one_is_fenced(fixture: Fixture) {
+    let (store, memory) = (&fixture.store, MemoryStore::shared() as Arc<dyn Store>);
+    Sample::run("r").create(store).await;
+    let early = store.house().leave(key("r"), "there".into()).await.unwrap();
+    let head = store.house().image(key("r")).await.unwrap().head;
+    memory.house().arrive(head, early[0].1).await.unwrap();
+    let elsewhere = store.house().leave(key("r"), "another place".into()).await;
+    assert!(matches!(elsewhere, Err(StoreError::Moving { .. })), "{elsewhere:?}");
+
+    let mover = Mover::new(store.clone(), memory.clone(), "there");
+    assert_eq!(mover.carry(key("r")).await.unwrap().runs, 1);
+    let closed = store.house().close(early.clone(), "there".into()).await;
+    assert!(matches!(closed, Err(StoreError::Fenced { .. })), "{closed:?}");
+    let unpacked = memory.house().unpack(key("r"), early[0].1, vec![]).await;
+    assert!(matches!(unpacked, Err(StoreError::Fenced { .. })), "{unpacked:?}");
+    memory.house().give_up(key("r"), early[0].1).await.unwrap();
+    assert!(memory.run(key("r")).await.unwrap().is_some(), "it is open: nothing of it is taken back");
+}
+
+/// A name that is taken isn't overwritten by a run that arrives.
+pub async fn a_run_does_not_arrive_over_another(fixture: Fixture) {
+    let (store, memory) = (&fixture.store, MemoryStore::shared() as Arc<dyn Store>);
+    Sample::run("r").create(store).await;
+    Sample::run("r").tag("another", "one").create(&memory).await;
+    let refused = Mover::new(memory.clone(), store.clone(), "there").carry(key("r")).await;
+    assert!(matches!(refused, Err(StoreError::ArrivalTaken { .. })), "{refused:?}");
+    assert!(store.run(key("r")).await.unwrap().unwrap().tags.is_empty());
+    memory.house().stay(key("r")).await.unwrap();
+    Holder::claim(&memory, &key("r"), "b").await.unwrap();
+    Holder::claim(store, &key("r"), "b").await.unwrap();
+}
+
+/// A statement that fails leaves everything as it was, and the next call goes on.
+pub async fn a_failure_at_any_statement_of_a_move_leaves_nothing(fixture: Fixture) {
+    let Some(fail_at) = &fixture.fail_at else { return };
+    let memory: Arc<dyn Store> = MemoryStore::shared();
+    furnish(&memory).await;
+    let before = text(&*memory, &[key("order-1"), key("order-1/pay")]).await;
+    let there = Mover::new(memory.clone(), fixture.store.clone(), "there");
+    let back = Mover::new(fixture.store.clone(), memory.clone(), "back");
+    for mover in [&there, &back] {
+        let mut statement = 0;
+        loop {
+            let fired = fail_at(statement);
+            let carried = mover.carry(key("order-1")).await;
+            if !fired() {
+                carried.unwrap();
+                break;
+            }
+            statement += 1;
+        }
+        assert!(statement > 10, "{statement}");
+    }
+    let after = text(&*memory, &[key("order-1"), key("order-1/pay")]).await;
+    assert_eq!(lines(&before).len(), lines(&after).len());
+    let mut late = Holder::claim(&memory, &key("order-1/pay"), "b").await.unwrap();
+    late.commit(late.next("goes on")).await.unwrap();
+}

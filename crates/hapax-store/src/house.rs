@@ -1,0 +1,106 @@
+//! Moving house: how a run leaves one store and arrives in another.
+//!
+//! Invariant: a run can be claimed in one store at the most. It is shut in its old store before anything of it is copied,
+//! it stays shut in the new one until the old one has said where it went, and each of these is one transaction that
+//! demands the mover's epoch. So a crash anywhere leaves it in one place, and the same call goes on from there.
+//!
+//! A run moves with its family: its ancestors and all their descendants. The end of a child is told to its parent in one
+//! transaction, and there is none over two stores.
+
+mod export;
+mod image;
+mod mover;
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+pub(crate) mod packed;
+
+pub use export::{Contents, ExportError, export, import, inspect};
+pub use image::{Fragment, Head, Image, Parcel, Piece};
+pub(crate) use image::{Sender, Step, Unread};
+pub(crate) use mover::Seal;
+pub use mover::{Load, Mover};
+
+use crate::store::Answer;
+use hapax_core::{commit::Epoch, id::RunKey};
+use std::sync::Arc;
+
+/// A run that is shut in its store, and the epoch of whoever shut it.
+///
+/// ```
+/// use hapax_store::{MemoryStore, Store, conformance::{Sample, sample::key}};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), hapax_store::StoreError> {
+/// let store = MemoryStore::shared();
+/// store.create(Sample::run("order-42").build()).await?;
+/// let left: Vec<hapax_store::house::Left> = store.house().leave(key("order-42"), "memory:".into()).await?;
+/// assert_eq!((left[0].0.run.as_str(), left[0].1.counter), ("order-42", 1));
+/// # Ok(())
+/// # }
+/// ```
+pub type Left = (RunKey, Epoch);
+
+/// The part of a [`Store`](crate::Store) that runs come and go by.
+///
+/// ```
+/// use hapax_store::{MemoryStore, Store, StoreError, conformance::{Sample, sample::{LONG, claimant, key}}};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), StoreError> {
+/// let (old, new) = (MemoryStore::shared(), MemoryStore::shared());
+/// old.create(Sample::run("order-42").build()).await?;
+///
+/// let left = old.house().leave(key("order-42"), "the new one".into()).await?;
+/// let mut image = old.house().image(key("order-42")).await?;
+/// new.house().arrive(image.head.clone(), left[0].1).await?;
+/// while let Some(pieces) = image.next().await? {
+///     new.house().unpack(key("order-42"), left[0].1, pieces).await?;
+/// }
+/// let nobody = new.claim(key("order-42"), claimant("engine-1", LONG)).await;
+/// assert!(matches!(nobody, Err(StoreError::Moving { .. })), "it isn't here before it has left there");
+///
+/// old.house().close(left.clone(), "the new one".into()).await?;
+/// new.house().open(left.iter().map(|(run, epoch)| (run.clone(), epoch.counter)).collect()).await?;
+/// new.claim(key("order-42"), claimant("engine-1", LONG)).await?;
+/// let gone = old.claim(key("order-42"), claimant("engine-1", LONG)).await;
+/// assert!(matches!(gone, Err(StoreError::Moved { to, .. }) if to == "the new one"));
+/// # Ok(())
+/// # }
+/// ```
+pub trait House: Send + Sync {
+    /// All that the store has of a run but its leases, as of one moment. It is read as it is asked for, so a run may be
+    /// larger than memory.
+    fn image(&self, run: RunKey) -> Answer<'_, Image>;
+
+    /// The run, its ancestors and all their descendants, by name.
+    fn family(&self, run: RunKey) -> Answer<'_, Vec<RunKey>>;
+
+    /// Shuts a run and its family: nobody takes them up and nothing is taken in for them. Raises their epochs, so that
+    /// whatever a worker still has in flight is refused. Durable when it answers.
+    ///
+    /// [`Held`](crate::StoreError::Held) while a worker or a relay has one of them;
+    /// [`Moved`](crate::StoreError::Moved) when they have left already. A family that was shut on its way to the same place
+    /// is shut again, and whoever did it before is fenced.
+    fn leave(&self, run: RunKey, to: Arc<str>) -> Answer<'_, Vec<Left>>;
+
+    /// Lets a family that was shut go on here, as it stood. Whoever moves it is fenced.
+    fn stay(&self, run: RunKey) -> Answer<'_, ()>;
+
+    /// The old store's last word: the family has moved there. One transaction that demands the mover's epochs.
+    fn close(&self, family: Vec<Left>, to: Arc<str>) -> Answer<'_, ()>;
+
+    /// Deletes what a run that has moved left behind; with `forget` also the word of where it went.
+    fn clear(&self, run: RunKey, forget: bool) -> Answer<'_, ()>;
+
+    /// Makes room for a run that can't be seen as one yet. The same run may arrive again, under another epoch;
+    /// [`ArrivalTaken`](crate::StoreError::ArrivalTaken): a run of that name is there.
+    fn arrive(&self, head: Head, epoch: Epoch) -> Answer<'_, ()>;
+
+    /// Takes in pieces of a run that arrives; what is there already is left alone.
+    fn unpack(&self, run: RunKey, epoch: Epoch, pieces: Vec<Piece>) -> Answer<'_, ()>;
+
+    /// Takes back what has arrived of a run. Nothing when it isn't arriving.
+    fn give_up(&self, run: RunKey, epoch: Epoch) -> Answer<'_, ()>;
+
+    /// Lets runs that have arrived go on, all of them in one transaction that demands that they arrived under these
+    /// counters, and that each has its latest checkpoint. A run that is open already is left alone.
+    fn open(&self, family: Vec<(RunKey, u64)>) -> Answer<'_, ()>;
+}

@@ -1,0 +1,457 @@
+//! Runs as lines of JSON: the same runs are the same bytes, whichever store they came from.
+//!
+//! Invariant: nothing of a file enters a store before its last line was read and found right, and no run of it can be seen
+//! before all of them are there.
+//!
+//! ```text
+//! {"hapax_export":1}                                  what it is
+//! {"run":{…}} {"letter":{…}} {"row":{…}} …            a run, then its pieces; runs by name
+//! {"end":{"lines":…,"runs":…,"sha256":"…"}}           counts, and the SHA-256 of all bytes before this line
+//! ```
+
+use super::{Head, Load, Piece, Seal};
+use crate::{error::StoreError, store::Store};
+use hapax_core::{
+    commit::Epoch,
+    error::{Code, Coded, code},
+    id::RunKey,
+    json::Json,
+    key::Digest,
+};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use std::{
+    collections::BTreeSet,
+    io::{self, BufRead, Seek, Write},
+};
+
+const FIRST: &str = r#"{"hapax_export":1}"#;
+
+/// A line longer than any that is written.
+const MAX_LINE: u64 = 1 << 30;
+
+/// Why an export can't be written or read.
+///
+/// ```
+/// use hapax_core::error::Coded;
+/// use hapax_store::house::ExportError;
+/// let cut = ExportError::Bad { line: 7, what: "the file ends before its last line".into() };
+/// assert_eq!(cut.code(), "HX0184");
+/// assert_eq!(cut.to_string(), "line 7: the file ends before its last line; nothing was imported");
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExportError {
+    /// The store couldn't do its part.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The file can't be read or written.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The file isn't a whole export.
+    #[error("line {line}: {what}; nothing was imported")]
+    Bad {
+        /// Where.
+        line: u64,
+        /// What is wrong.
+        what: String,
+    },
+}
+
+impl Coded for ExportError {
+    fn code(&self) -> Code {
+        match self {
+            ExportError::Store(error) => error.code(),
+            ExportError::Io(_) => code::SYSTEM,
+            ExportError::Bad { .. } => code::BAD_EXPORT,
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RunLine {
+    run: Head,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EndLine {
+    end: End,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct End {
+    lines: u64,
+    runs: u64,
+    sha256: Digest,
+}
+
+/// Writes runs, each as of one moment.
+///
+/// ```
+/// use hapax_store::{MemoryStore, Store, house, conformance::{Sample, sample::key}};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (store, copy) = (MemoryStore::shared(), MemoryStore::shared());
+/// store.create(Sample::run("order-42").build()).await?;
+/// let mut file = vec![];
+/// house::export(&*store, vec![key("order-42")], &mut file, |_| {}).await?;
+///
+/// house::import(&*copy, &mut std::io::Cursor::new(&file), |_| {}).await?;
+/// let mut again = vec![];
+/// house::export(&*copy, vec![key("order-42")], &mut again, |_| {}).await?;
+/// assert_eq!(file, again);
+/// # Ok(())
+/// # }
+/// ```
+pub async fn export(
+    store: &dyn Store,
+    mut runs: Vec<RunKey>,
+    out: &mut (dyn Write + Send),
+    mut told: impl FnMut(Load) + Send,
+) -> Result<Load, ExportError> {
+    runs.sort();
+    runs.dedup();
+    let mut lines = Lines { out, digest: Sha256::new(), lines: 0 };
+    lines.line(FIRST)?;
+    let mut load = Load::default();
+    for run in runs {
+        let mut image = store.house().image(run).await?;
+        lines.json(&RunLine { run: image.head.clone() })?;
+        let mut seal = Seal::of(&image.head)?;
+        while let Some(pieces) = image.next().await? {
+            for piece in &pieces {
+                seal.add(piece)?;
+                lines.json(piece)?;
+            }
+        }
+        load += seal.finish().1;
+        told(load);
+    }
+    let Lines { out, digest, lines } = lines;
+    let end = End { lines, runs: load.runs, sha256: Digest(digest.finalize().into()) };
+    writeln!(out, "{}", text(&EndLine { end })?.as_str())?;
+    out.flush()?;
+    Ok(load)
+}
+
+fn text<T: Serialize>(value: &T) -> Result<Json, ExportError> {
+    Json::of(value).map_err(|error| StoreError::Retry(error.into()).into())
+}
+
+/// What is written, and what binds it.
+struct Lines<'o> {
+    out: &'o mut (dyn Write + Send),
+    digest: Sha256,
+    lines: u64,
+}
+
+impl Lines<'_> {
+    fn json<T: Serialize>(&mut self, value: &T) -> Result<(), ExportError> {
+        self.line(text(value)?.as_str())
+    }
+
+    fn line(&mut self, text: &str) -> Result<(), ExportError> {
+        let line = format!("{text}\n");
+        self.digest.update(line.as_bytes());
+        self.lines += 1;
+        Ok(self.out.write_all(line.as_bytes())?)
+    }
+}
+
+/// What an export holds.
+///
+/// ```
+/// # use hapax_store::{MemoryStore, Store, house, conformance::{Sample, sample::key}};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let store = MemoryStore::shared();
+/// # store.create(Sample::run("order-42").build()).await?;
+/// # let mut file = vec![];
+/// # house::export(&*store, vec![key("order-42")], &mut file, |_| {}).await?;
+/// let contents: house::Contents = house::inspect(&mut &file[..])?;
+/// assert_eq!((contents.runs.len(), contents.live.len()), (1, 1), "it isn't over");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Contents {
+    /// Its runs.
+    pub runs: BTreeSet<RunKey>,
+    /// Those that aren't over: where they are imported they go on.
+    pub live: BTreeSet<RunKey>,
+    /// Their steps.
+    pub steps: u64,
+    /// Bytes of the file.
+    pub bytes: u64,
+}
+
+/// Reads an export to its end, and refuses one that is damaged, cut or something else.
+///
+/// ```
+/// use hapax_store::house::{ExportError, inspect};
+/// let foreign = inspect(&mut &b"{\"name\":\"something else\"}\n"[..]);
+/// assert!(matches!(foreign, Err(ExportError::Bad { line: 1, .. })));
+/// ```
+pub fn inspect(file: &mut dyn BufRead) -> Result<Contents, ExportError> {
+    let mut contents = Contents::default();
+    let mut reader = Reader::new(file);
+    reader.first()?;
+    loop {
+        let part = reader.next()?;
+        contents.bytes = reader.bytes;
+        match part {
+            Part::Run(head) => {
+                let key = head.key();
+                if !head.status.is_final() {
+                    contents.live.insert(key.clone());
+                }
+                if !contents.runs.insert(key) {
+                    return Err(reader.bad("a run comes twice"));
+                }
+            }
+            Part::Piece(piece) if contents.runs.is_empty() => {
+                drop(piece);
+                return Err(reader.bad("a piece of a run comes before its run"));
+            }
+            Part::Piece(piece) => contents.steps += u64::from(matches!(*piece, Piece::Checkpoint(_))),
+            Part::End(end) if end.runs != contents.runs.len() as u64 => {
+                return Err(reader.bad("it counts other runs than there are"));
+            }
+            Part::End(_) => return Ok(contents),
+        }
+    }
+}
+
+enum Part {
+    Run(Box<Head>),
+    Piece(Box<Piece>),
+    End(End),
+}
+
+/// Reads lines, and says where something is wrong.
+struct Reader<'f> {
+    file: &'f mut dyn BufRead,
+    digest: Sha256,
+    line: u64,
+    bytes: u64,
+}
+
+impl<'f> Reader<'f> {
+    fn new(file: &'f mut dyn BufRead) -> Self {
+        Self { file, digest: Sha256::new(), line: 0, bytes: 0 }
+    }
+
+    fn bad(&self, what: impl Into<String>) -> ExportError {
+        ExportError::Bad { line: self.line.max(1), what: what.into() }
+    }
+
+    fn first(&mut self) -> Result<(), ExportError> {
+        let line = self.read()?;
+        if line == FIRST {
+            self.take(&line);
+            return Ok(());
+        }
+        let newer = line.starts_with(r#"{"hapax_export":"#);
+        Err(self.bad(if newer {
+            "a newer program wrote it: use that version of Hapax or a newer one"
+        } else {
+            "this is no export of Hapax: name a file that `hapax export` wrote"
+        }))
+    }
+
+    fn read(&mut self) -> Result<String, ExportError> {
+        let mut line = vec![];
+        io::Read::take(&mut *self.file, MAX_LINE).read_until(b'\n', &mut line)?;
+        self.line += 1;
+        self.bytes += line.len() as u64;
+        if line.pop() != Some(b'\n') {
+            return Err(self.bad("the file ends before its last line: it was cut, export it again"));
+        }
+        String::from_utf8(line).map_err(|_| self.bad("it is not UTF-8: the file is damaged"))
+    }
+
+    fn take(&mut self, line: &str) {
+        self.digest.update(line.as_bytes());
+        self.digest.update(b"\n");
+    }
+
+    fn next(&mut self) -> Result<Part, ExportError> {
+        let line = self.read()?;
+        if line.starts_with(r#"{"end":"#) {
+            return self.end(&line);
+        }
+        self.take(&line);
+        let unreadable =
+            |this: &Self, error: &dyn std::fmt::Display| this.bad(format!("it can't be read: {error}"));
+        if line.starts_with(r#"{"run":"#) {
+            let read: RunLine = serde_json::from_str(&line).map_err(|error| unreadable(self, &error))?;
+            self.is_canonical(&read, &line)?;
+            return Ok(Part::Run(Box::new(read.run)));
+        }
+        let piece: Piece = serde_json::from_str(&line).map_err(|error| unreadable(self, &error))?;
+        self.is_canonical(&piece, &line)?;
+        Ok(Part::Piece(Box::new(piece)))
+    }
+
+    /// One value has one text, so another text of it is somebody else's.
+    fn is_canonical<T: Serialize>(&self, read: &T, line: &str) -> Result<(), ExportError> {
+        match text(read)?.as_str() == line {
+            true => Ok(()),
+            false => Err(self.bad("it is not as Hapax writes it: the file was changed")),
+        }
+    }
+
+    fn end(&mut self, line: &str) -> Result<Part, ExportError> {
+        let read: EndLine =
+            serde_json::from_str(line).map_err(|error| self.bad(format!("it can't be read: {error}")))?;
+        let sum = Digest(self.digest.finalize_reset().into());
+        if read.end.sha256 != sum || read.end.lines + 1 != self.line {
+            return Err(self.bad("the lines before it are not those that were written: the file is damaged"));
+        }
+        if !self.file.fill_buf()?.is_empty() {
+            return Err(self.bad("something follows the last line"));
+        }
+        Ok(Part::End(read.end))
+    }
+}
+
+/// Takes the runs of an export in, all of them or none. A run that isn't over goes on here: make sure that it never does
+/// where it came from.
+///
+/// Example: see [`export`].
+pub async fn import<F: BufRead + Seek + Send>(
+    store: &dyn Store,
+    file: &mut F,
+    mut told: impl FnMut(Load) + Send,
+) -> Result<Load, ExportError> {
+    file.rewind()?;
+    inspect(file)?;
+    file.rewind()?;
+    let mut arrived = vec![];
+    let taken_in = take_in(store, file, &mut arrived, &mut told).await;
+    if taken_in.is_err() {
+        for (run, epoch) in arrived {
+            // What can't be taken back is arriving still: the next import goes on with it.
+            let _ = store.house().give_up(run, epoch).await;
+        }
+    }
+    taken_in
+}
+
+async fn take_in<F: BufRead + Send>(
+    store: &dyn Store,
+    file: &mut F,
+    arrived: &mut Vec<(RunKey, Epoch)>,
+    told: &mut (dyn FnMut(Load) + Send),
+) -> Result<Load, ExportError> {
+    let mut load = Load::default();
+    let mut run: Option<Arrival> = None;
+    let mut parts = vec![];
+    let mut place = (0, Sha256::new(), 0);
+    loop {
+        // A reader can't wait with the file in its hands: it borrows it for a handful of lines.
+        let ended = read_some(file, &mut place, &mut parts)?;
+        for part in parts.drain(..) {
+            match part {
+                Part::Run(head) => {
+                    if let Some(before) = run.take() {
+                        load += before.finish(store).await?;
+                        told(load);
+                    }
+                    run = Some(Arrival::begin(store, *head, arrived).await?);
+                }
+                Part::Piece(piece) => {
+                    if let Some(run) = &mut run {
+                        run.add(store, *piece).await?;
+                    }
+                }
+                Part::End(_) => {}
+            }
+        }
+        if ended {
+            break;
+        }
+    }
+    if let Some(last) = run {
+        load += last.finish(store).await?;
+    }
+    store.house().open(arrived.iter().map(|(run, epoch)| (run.clone(), epoch.counter)).collect()).await?;
+    told(load);
+    Ok(load)
+}
+
+/// Lines that are read at once.
+const SOME: usize = 64;
+
+fn read_some(
+    file: &mut dyn BufRead,
+    place: &mut (u64, Sha256, u64),
+    parts: &mut Vec<Part>,
+) -> Result<bool, ExportError> {
+    let (line, digest, bytes) = (place.0, place.1.clone(), place.2);
+    let mut reader = Reader { file, digest, line, bytes };
+    if line == 0 {
+        reader.first()?;
+    }
+    let mut ended = false;
+    while !ended && parts.len() < SOME {
+        let part = reader.next()?;
+        ended = matches!(part, Part::End(_));
+        parts.push(part);
+    }
+    *place = (reader.line, reader.digest, reader.bytes);
+    Ok(ended)
+}
+
+/// A run that is taken in.
+struct Arrival {
+    key: RunKey,
+    epoch: Epoch,
+    seal: Seal,
+    waiting: Vec<Piece>,
+    weight: usize,
+}
+
+/// Bytes of pieces that are written at once.
+const BATCH_BYTES: usize = 1 << 20;
+
+impl Arrival {
+    async fn begin(
+        store: &dyn Store,
+        head: Head,
+        arrived: &mut Vec<(RunKey, Epoch)>,
+    ) -> Result<Self, StoreError> {
+        let (key, seal) = (head.key(), Seal::of(&head)?);
+        let epoch = Epoch { counter: head.epoch, nonce: uuid::Uuid::new_v4().as_u128() };
+        store.house().arrive(head, epoch).await?;
+        arrived.push((key.clone(), epoch));
+        Ok(Self { key, epoch, seal, waiting: vec![], weight: 0 })
+    }
+
+    async fn add(&mut self, store: &dyn Store, piece: Piece) -> Result<(), StoreError> {
+        self.seal.add(&piece)?;
+        self.weight += piece.weight();
+        self.waiting.push(piece);
+        if self.weight < BATCH_BYTES {
+            return Ok(());
+        }
+        self.unpack(store).await
+    }
+
+    async fn unpack(&mut self, store: &dyn Store) -> Result<(), StoreError> {
+        self.weight = 0;
+        let pieces = std::mem::take(&mut self.waiting);
+        store.house().unpack(self.key.clone(), self.epoch, pieces).await
+    }
+
+    async fn finish(mut self, store: &dyn Store) -> Result<Load, StoreError> {
+        self.unpack(store).await?;
+        let (left, load) = self.seal.finish();
+        Seal::demand(store, (&self.key, self.epoch), left).await?;
+        Ok(load)
+    }
+}

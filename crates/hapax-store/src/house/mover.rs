@@ -1,0 +1,224 @@
+//! Carries runs from one store to another.
+//!
+//! Invariant: the order below. The old store is shut before the copy, the copy is read back before the old store says where
+//! the run went, and the new one opens only after that. Each crash leaves a state from which the same call goes on.
+//!
+//! ```text
+//! leave (old) ─► arrive, unpack (new) ─► read back (new) ─► close (old) ─► open (new) ─► clear (old)
+//! ```
+
+use super::{Head, Piece};
+use crate::{
+    error::StoreError,
+    store::{BoxFuture, Store},
+};
+use hapax_core::{
+    canary,
+    commit::Epoch,
+    id::RunKey,
+    key::{Digest, DigestBuilder},
+};
+use std::sync::Arc;
+
+/// What was carried.
+///
+/// ```
+/// use hapax_store::house::Load;
+/// let mut all = Load { runs: 1, steps: 3, bytes: 900 };
+/// all += Load { runs: 1, steps: 1, bytes: 300 };
+/// assert_eq!((all.runs, all.steps, all.bytes), (2, 4, 1200));
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Runs.
+    pub runs: u64,
+    /// Their steps.
+    pub steps: u64,
+    /// Bytes of their text.
+    pub bytes: u64,
+}
+
+impl std::ops::AddAssign for Load {
+    fn add_assign(&mut self, more: Self) {
+        self.runs += more.runs;
+        self.steps += more.steps;
+        self.bytes += more.bytes;
+    }
+}
+
+/// What binds the text of a run, to tell a copy from what it is a copy of.
+#[derive(Debug)]
+pub(crate) struct Seal {
+    digest: DigestBuilder,
+    load: Load,
+}
+
+impl Seal {
+    pub(crate) fn of(head: &Head) -> Result<Self, StoreError> {
+        let mut seal =
+            Self { digest: DigestBuilder::new("hapax.run.v1"), load: Load { runs: 1, ..Load::default() } };
+        seal.line(
+            hapax_core::json::Json::of(head).map_err(|error| StoreError::Retry(error.into()))?.as_str(),
+        );
+        Ok(seal)
+    }
+
+    pub(crate) fn add(&mut self, piece: &Piece) -> Result<(), StoreError> {
+        self.load.steps += u64::from(matches!(piece, Piece::Checkpoint(_)));
+        let text = piece.text().map_err(|error| StoreError::Retry(error.into()))?;
+        self.line(text.as_str());
+        Ok(())
+    }
+
+    fn line(&mut self, text: &str) {
+        self.load.bytes += text.len() as u64 + 1;
+        self.digest.text(text);
+    }
+
+    pub(crate) fn finish(mut self) -> (Digest, Load) {
+        (self.digest.finish(), self.load)
+    }
+
+    /// The seal of a run as a store has it, every checkpoint checked against its digest on the way.
+    pub(crate) async fn read(store: &dyn Store, run: &RunKey) -> Result<(Digest, Load), StoreError> {
+        let mut image = store.house().image(run.clone()).await?;
+        let mut seal = Self::of(&image.head)?;
+        while let Some(pieces) = image.next().await? {
+            pieces.iter().try_for_each(|piece| seal.add(piece))?;
+        }
+        Ok(seal.finish())
+    }
+
+    /// Refuses a run that didn't arrive as it left, and takes back what has arrived of it.
+    pub(crate) async fn demand(
+        store: &dyn Store,
+        (run, epoch): (&RunKey, Epoch),
+        left: Digest,
+    ) -> Result<(), StoreError> {
+        if canary::on("unverified_copy") {
+            return Ok(());
+        }
+        let arrived = Self::read(store, run).await;
+        let what = match arrived {
+            Ok((arrived, _)) if arrived == left => return Ok(()),
+            Ok((arrived, _)) => format!("it left as {left} and arrived as {arrived}"),
+            Err(StoreError::Corrupt { what, .. }) => what,
+            Err(error) => return Err(error),
+        };
+        store.house().give_up(run.clone(), epoch).await?;
+        Err(StoreError::CopyDiffers { run: run.clone(), what })
+    }
+}
+
+/// Moves runs between two stores.
+///
+/// ```
+/// use hapax_store::{MemoryStore, Store, house::Mover, conformance::{Sample, sample::key}};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), hapax_store::StoreError> {
+/// let (old, new) = (MemoryStore::shared(), MemoryStore::shared());
+/// old.create(Sample::run("order-42").build()).await?;
+/// let mover = Mover::new(old.clone(), new.clone(), "the new store");
+/// assert_eq!(mover.carry(key("order-42")).await?.runs, 1);
+/// assert_eq!(new.run(key("order-42")).await?.unwrap().status.word(), "pending");
+/// assert_eq!(old.run(key("order-42")).await?.unwrap().status.word(), "moved");
+/// assert_eq!(mover.carry(key("order-42")).await?.runs, 0, "it is there already");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Mover {
+    from: Arc<dyn Store>,
+    to: Arc<dyn Store>,
+    place: Arc<str>,
+    forget: bool,
+}
+
+impl std::fmt::Debug for Mover {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mover").field("place", &self.place).finish_non_exhaustive()
+    }
+}
+
+impl Mover {
+    /// From one store to another, which the old one will name `place` to whoever asks. A move that broke off goes on only
+    /// to a place of the same name.
+    pub fn new(from: Arc<dyn Store>, to: Arc<dyn Store>, place: &str) -> Self {
+        Self { from, to, place: place.into(), forget: false }
+    }
+
+    /// Keeps no word of where runs went: their names are free in the old store, and a worker that was taken for dead may
+    /// start them again.
+    #[must_use]
+    pub fn forget(mut self, forget: bool) -> Self {
+        self.forget = forget;
+        self
+    }
+
+    /// Moves a run with its family, or goes on with a move that broke off.
+    pub fn carry(&self, run: RunKey) -> BoxFuture<'_, Result<Load, StoreError>> {
+        Box::pin(async move {
+            let mut load = Load::default();
+            match self.from.house().leave(run.clone(), self.place.clone()).await {
+                Ok(family) => {
+                    for (key, epoch) in &family {
+                        load += self.copy(key, *epoch).await?;
+                    }
+                    if canary::on("both_open") {
+                        self.open(&family.iter().map(|(key, _)| key.clone()).collect::<Vec<_>>()).await?;
+                    }
+                    self.from.house().close(family, self.place.clone()).await?;
+                }
+                // It was closed before; what follows may be missing.
+                Err(StoreError::Moved { to, .. }) if *to == *self.place => {}
+                Err(error) => return Err(error),
+            }
+            let family = self.from.house().family(run).await?;
+            self.open(&family).await?;
+            for key in family {
+                self.from.house().clear(key, self.forget).await?;
+            }
+            Ok(load)
+        })
+    }
+
+    /// Lets a run with its family stay where it was, if it hasn't left for good.
+    pub async fn call_back(&self, run: RunKey) -> Result<(), StoreError> {
+        let family = self.from.house().family(run.clone()).await?;
+        self.from.house().stay(run).await?;
+        for key in family {
+            if let Some(there) = self.to.run(key.clone()).await? {
+                // Of a run that isn't arriving nothing is taken back.
+                self.to.house().give_up(key, there.epoch).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies a run that is shut, and reads the copy back.
+    async fn copy(&self, key: &RunKey, epoch: Epoch) -> Result<Load, StoreError> {
+        let mut image = self.from.house().image(key.clone()).await?;
+        self.to.house().arrive(image.head.clone(), epoch).await?;
+        let mut seal = Seal::of(&image.head)?;
+        while let Some(pieces) = image.next().await? {
+            pieces.iter().try_for_each(|piece| seal.add(piece))?;
+            if !pieces.is_empty() {
+                self.to.house().unpack(key.clone(), epoch, pieces).await?;
+            }
+        }
+        let (left, load) = seal.finish();
+        Seal::demand(&*self.to, (key, epoch), left).await?;
+        Ok(load)
+    }
+
+    async fn open(&self, family: &[RunKey]) -> Result<(), StoreError> {
+        let mut arrived = vec![];
+        for key in family {
+            let gone = || StoreError::NotFound { run: key.clone() };
+            let counter = self.from.run(key.clone()).await?.ok_or_else(gone)?.epoch.counter;
+            arrived.push((key.clone(), counter));
+        }
+        self.to.house().open(arrived).await
+    }
+}

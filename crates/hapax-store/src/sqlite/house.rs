@@ -1,0 +1,503 @@
+//! How runs leave and enter a file.
+//!
+//! Invariant: what arrives is written behind an update of the run's own row that demanded the mover's epoch, as every write
+//! is; and a family is shut, closed and opened in one transaction.
+
+use super::{
+    SqliteStore,
+    commit::insert_checkpoint,
+    error::{damaged, unreadable},
+    journal,
+    lease::{Leases, holder, new_nonce},
+    mailbox, outbox, read,
+    runs::{delete_rows, found, wrong_status},
+    writer::{Halt, Outcome, Tx},
+};
+use crate::{
+    codec::Codec,
+    error::StoreError,
+    house::{
+        Fragment, Head, House, Image, Left, Piece, Sender, Step, Unread,
+        packed::{Packed, pack_all},
+    },
+    outbox::OutboxRecord,
+    prepare::row_sum,
+    store::{Answer, RunRecord},
+};
+use hapax_core::{
+    commit::{Epoch, Standing, Status},
+    id::{RunId, RunKey},
+};
+use rusqlite::{Connection, params};
+use std::{collections::BTreeMap, sync::Arc};
+
+/// Rows that are read at once.
+const PAGE: usize = 256;
+
+/// Why the reading of an image ends before its end.
+enum Stop {
+    Unread,
+    Failed(StoreError),
+}
+
+impl From<Unread> for Stop {
+    fn from(_: Unread) -> Self {
+        Stop::Unread
+    }
+}
+
+impl From<StoreError> for Stop {
+    fn from(error: StoreError) -> Self {
+        Stop::Failed(error)
+    }
+}
+
+fn send_image(connection: &Connection, codec: &Codec, key: &RunKey, sender: &mut Sender) -> Result<(), Stop> {
+    let unreadable = |error| unreadable(error, key);
+    let record = read::run(connection, key).map_err(unreadable)?;
+    let record = record.ok_or_else(|| StoreError::NotFound { run: key.clone() })?;
+    sender.head_blocking(Head::of(record)?)?;
+    let mut after = 0;
+    loop {
+        let letters = mailbox::all(connection, codec, key, after, PAGE).map_err(unreadable)?;
+        let Some(last) = letters.last() else { break };
+        after = last.number;
+        letters.into_iter().try_for_each(|letter| sender.push_blocking(Piece::Letter(letter)))?;
+    }
+    let mut from = 0;
+    loop {
+        let rows = journal::read(connection, codec, key, from, PAGE).map_err(unreadable)?;
+        let Some(last) = rows.last() else { break };
+        from = last.seq + 1;
+        rows.into_iter().try_for_each(|row| sender.push_blocking(Piece::Row(row.into())))?;
+    }
+    let mut after = None;
+    loop {
+        let messages = outbox::of_run(connection, codec, key, after, PAGE).map_err(unreadable)?;
+        let Some(last) = messages.last() else { break };
+        after = Some(last.place);
+        messages.into_iter().try_for_each(|message| sender.push_blocking(Piece::Message(message.into())))?;
+    }
+    send_steps(connection, codec, key, sender)
+}
+
+fn send_steps(connection: &Connection, codec: &Codec, key: &RunKey, sender: &mut Sender) -> Result<(), Stop> {
+    read::each_checkpoint(connection, codec, key, (0, usize::MAX), |checkpoint, next_seq| {
+        let (step, pages) = (checkpoint.step, checkpoint.pages.len() as u32);
+        sender.push_blocking(Piece::Checkpoint(Box::new(Step::of(key, checkpoint, next_seq)?)))?;
+        for page in 1..pages {
+            let items = read::read_page(connection, codec, key, step, page)?;
+            sender.push_blocking(Piece::Page(Fragment { step, page, items }))?;
+        }
+        Ok(true)
+    })
+}
+
+/// The family of a run, by name; empty: there is no such run.
+fn family(connection: &Connection, key: &RunKey) -> rusqlite::Result<Vec<RunRecord>> {
+    let beside = |run: RunId| RunKey { namespace: key.namespace.clone(), run };
+    let Some(mut root) = read::run(connection, key)? else { return Ok(vec![]) };
+    let mut found = BTreeMap::new();
+    while let Some(parent) = root.parent.clone()
+        && let Some(parent) = read::run(connection, &beside(parent))?
+        && found.insert(root.key.clone(), root.clone()).is_none()
+    {
+        root = parent;
+    }
+    let mut at = vec![root];
+    found.clear();
+    while let Some(record) = at.pop() {
+        let mut statement = connection
+            .prepare_cached("SELECT run_id FROM hapax_runs WHERE namespace = ?1 AND parent = ?2")?;
+        let place = params![key.namespace.as_str(), record.key.run.as_str()];
+        let children = statement.query_map(place, |row| row.get::<_, String>(0))?;
+        let children = children.collect::<rusqlite::Result<Vec<_>>>()?;
+        found.insert(record.key.clone(), record);
+        for child in children {
+            let child = RunId::new(child).map_err(|error| damaged(error.to_string()))?;
+            at.extend(read::run(connection, &beside(child))?.filter(|run| !found.contains_key(&run.key)));
+        }
+    }
+    Ok(found.into_values().collect())
+}
+
+/// The family of a run that must be there.
+fn whole_family<T>(tx: &Tx<'_>, key: &RunKey) -> Result<Vec<RunRecord>, Halt<T>> {
+    let family = family(tx.connection, key)?;
+    if family.is_empty() {
+        return Err(StoreError::NotFound { run: key.clone() }.into());
+    }
+    Ok(family)
+}
+
+fn leave(tx: &Tx<'_>, leases: &Leases, key: &RunKey, to: &str) -> Outcome<Vec<Left>> {
+    let family = whole_family(tx, key)?;
+    for record in &family {
+        match &record.status {
+            Status::Leaving { to: before, .. } if before == to => {}
+            Status::Leaving { .. } | Status::Arriving { .. } | Status::Moved { .. } => {
+                return Err(wrong_status(record.clone()).into());
+            }
+            _ => {
+                if let Some(held) = holder(tx, leases, &record.key)? {
+                    return Err(held.into());
+                }
+            }
+        }
+    }
+    let shut = |record| shut(tx, record, to);
+    Ok(family.into_iter().map(shut).collect::<rusqlite::Result<_>>()?)
+}
+
+/// Nobody takes the run up, and no relay its messages.
+fn shut(tx: &Tx<'_>, record: RunRecord, to: &str) -> rusqlite::Result<Left> {
+    let RunRecord { key, status, cancel_requested, wake, epoch, .. } = record;
+    let status = match status {
+        Status::Leaving { .. } => status,
+        status => {
+            let was = Box::new(Standing { status, cancel_requested, wake });
+            Status::Leaving { to: to.to_owned(), was }
+        }
+    };
+    let epoch = Epoch { counter: epoch.counter + 1, nonce: new_nonce() };
+    tx.execute(
+        "UPDATE hapax_runs SET epoch = ?3, nonce = ?4, owner = NULL, lease_until = 0, lease_ttl = 0, \
+         status = 'leaving', status_json = ?5, cancel_requested = 0, wake_at = NULL, wake_letters = NULL \
+         WHERE namespace = ?1 AND run_id = ?2",
+        params![
+            key.namespace.as_str(),
+            key.run.as_str(),
+            epoch.counter.cast_signed(),
+            epoch.nonce.to_be_bytes(),
+            status.to_json().as_str(),
+        ],
+    )?;
+    tx.execute(
+        "DELETE FROM hapax_channels WHERE namespace = ?1 AND run_id = ?2",
+        params![key.namespace.as_str(), key.run.as_str()],
+    )?;
+    Ok((key, epoch))
+}
+
+fn stay(tx: &Tx<'_>, key: &RunKey) -> Outcome<()> {
+    let family = whole_family(tx, key)?;
+    if let Some(other) = family.iter().find(|run| !matches!(run.status, Status::Leaving { .. })) {
+        return Err(wrong_status(other.clone()).into());
+    }
+    for record in family {
+        tx.execute(
+            "UPDATE hapax_runs SET epoch = epoch + 1, nonce = ?3 WHERE namespace = ?1 AND run_id = ?2",
+            params![record.key.namespace.as_str(), record.key.run.as_str(), new_nonce().to_be_bytes()],
+        )?;
+        settle_down(tx, record)?;
+    }
+    Ok(())
+}
+
+/// The run goes on here, as it stood.
+fn settle_down(tx: &Tx<'_>, record: RunRecord) -> rusqlite::Result<()> {
+    let (Status::Leaving { was, .. } | Status::Arriving { was }) = record.status else { return Ok(()) };
+    let Standing { status, cancel_requested, wake } = *was;
+    tx.execute(
+        "UPDATE hapax_runs SET status = ?3, status_json = ?4, cancel_requested = ?5, wake_at = ?6, wake_letters = ?7 \
+         WHERE namespace = ?1 AND run_id = ?2",
+        params![
+            record.key.namespace.as_str(),
+            record.key.run.as_str(),
+            status.word(),
+            status.to_json().as_str(),
+            cancel_requested,
+            wake.at_us,
+            mailbox::subjects_json(&wake.letters),
+        ],
+    )?;
+    tx.execute(
+        "INSERT INTO hapax_channels (namespace, run_id, topic, due_at) \
+         SELECT DISTINCT namespace, run_id, topic, ?3 FROM hapax_outbox WHERE namespace = ?1 AND run_id = ?2 \
+         AND status <> 'sent' AND status = 'pending' ON CONFLICT DO NOTHING",
+        params![record.key.namespace.as_str(), record.key.run.as_str(), tx.now],
+    )?;
+    Ok(())
+}
+
+fn close(tx: &Tx<'_>, family: &[Left], to: &str) -> Outcome<()> {
+    let moved = Status::Moved { to: to.to_owned() }.to_json();
+    for (key, epoch) in family {
+        let met = tx.execute(
+            "UPDATE hapax_runs SET status = 'moved', status_json = ?5 WHERE namespace = ?1 AND run_id = ?2 \
+             AND status = 'leaving' AND epoch = ?3 AND nonce = ?4",
+            params![
+                key.namespace.as_str(),
+                key.run.as_str(),
+                epoch.counter.cast_signed(),
+                epoch.nonce.to_be_bytes(),
+                moved.as_str(),
+            ],
+        )?;
+        if met != 1 {
+            return Err(fenced(tx, key)?.into());
+        }
+    }
+    Ok(())
+}
+
+fn fenced(tx: &Tx<'_>, key: &RunKey) -> rusqlite::Result<StoreError> {
+    let owner = read::run(tx.connection, key)?.map(|record| record.epoch);
+    Ok(StoreError::Fenced { run: key.clone(), owner })
+}
+
+fn clear(tx: &Tx<'_>, key: &RunKey, forget: bool) -> Outcome<()> {
+    let record = found(tx, key)?;
+    if !matches!(record.status, Status::Moved { .. }) {
+        return Err(wrong_status(record).into());
+    }
+    delete_rows(tx, key)?;
+    if !forget {
+        insert_row(tx, &record)?;
+    }
+    Ok(())
+}
+
+fn arrive(tx: &Tx<'_>, head: Head, epoch: Epoch) -> Outcome<()> {
+    let key = head.key();
+    if let Some(there) = read::run(tx.connection, &key)? {
+        if head.continues(&there) {
+            let sql = "UPDATE hapax_runs SET epoch = ?3, nonce = ?4 WHERE namespace = ?1 AND run_id = ?2";
+            let (counter, nonce) = (epoch.counter.cast_signed(), epoch.nonce.to_be_bytes());
+            tx.execute(sql, params![key.namespace.as_str(), key.run.as_str(), counter, nonce])?;
+            return Ok(());
+        }
+        if !head.comes_home(&there) {
+            return Err(StoreError::ArrivalTaken { run: key }.into());
+        }
+        delete_rows(tx, &key)?;
+    }
+    Ok(insert_row(tx, &head.arriving(epoch))?)
+}
+
+/// A row that nobody holds, as it is.
+fn insert_row(tx: &Tx<'_>, record: &RunRecord) -> rusqlite::Result<()> {
+    let (namespace, run) = (record.key.namespace.as_str(), record.key.run.as_str());
+    tx.execute(
+        "INSERT INTO hapax_runs (namespace, run_id, graph, fingerprint, input, status, status_json, step_id, digest, \
+         next_seq, epoch, nonce, owner, lease_until, lease_ttl, cancel_requested, used_us, created_at, updated_at, parent) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, NULL, 0, 0, 0, ?13, ?14, ?15, ?16)",
+        params![
+            namespace,
+            run,
+            &*record.graph,
+            record.fingerprint.0,
+            record.input.0,
+            record.status.word(),
+            record.status.to_json().as_str(),
+            record.step.cast_signed(),
+            record.digest.0,
+            record.next_seq.cast_signed(),
+            record.epoch.counter.cast_signed(),
+            record.epoch.nonce.to_be_bytes(),
+            record.used_us.cast_signed(),
+            record.created_at_us,
+            record.updated_at_us,
+            record.parent.as_ref().map(RunId::as_str),
+        ],
+    )?;
+    for (key, value) in &record.tags {
+        let sql = "INSERT INTO hapax_tags (namespace, tag_key, tag_value, run_id) VALUES (?1, ?2, ?3, ?4)";
+        tx.execute(sql, params![namespace, key, value, run])?;
+    }
+    Ok(())
+}
+
+/// Demands that the run arrives under this epoch.
+fn is_arriving(tx: &Tx<'_>, key: &RunKey, epoch: Epoch) -> rusqlite::Result<bool> {
+    let met = tx.execute(
+        "UPDATE hapax_runs SET lease_until = 0 WHERE namespace = ?1 AND run_id = ?2 AND status = 'arriving' \
+         AND epoch = ?3 AND nonce = ?4",
+        params![
+            key.namespace.as_str(),
+            key.run.as_str(),
+            epoch.counter.cast_signed(),
+            epoch.nonce.to_be_bytes()
+        ],
+    )?;
+    Ok(met == 1)
+}
+
+fn unpack(tx: &Tx<'_>, key: &RunKey, epoch: Epoch, pieces: &[Packed]) -> Outcome<()> {
+    if !is_arriving(tx, key, epoch)? {
+        return Err(fenced(tx, key)?.into());
+    }
+    Ok(pieces.iter().try_for_each(|piece| put(tx, key, piece))?)
+}
+
+/// Writes a piece unless it is there.
+fn put(tx: &Tx<'_>, key: &RunKey, piece: &Packed) -> rusqlite::Result<()> {
+    let (namespace, run) = (key.namespace.as_str(), key.run.as_str());
+    match piece {
+        Packed::Letter(letter, payload) => {
+            let sql = "INSERT INTO hapax_letters (namespace, run_id, number, letter_id, subject, payload, sent_at, taken) \
+                       VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT DO NOTHING";
+            let (number, subject) = (letter.number.cast_signed(), &*letter.subject);
+            let values =
+                params![namespace, run, number, letter.id, subject, payload, letter.sent_at_us, letter.taken];
+            tx.execute(sql, values)?;
+        }
+        Packed::Row(row, entry) => {
+            let sum = row_sum(row.seq, &row.base, row.step, row.path_hash, entry);
+            let (seq, step, path) =
+                (row.seq.cast_signed(), row.step.cast_signed(), row.path_hash.0.cast_signed());
+            let sql = format!("{} ON CONFLICT DO NOTHING", journal::ROW);
+            tx.execute(&sql, params![namespace, run, seq, row.base.0, step, path, entry, sum])?;
+        }
+        Packed::Message(record, payload) => put_message(tx, record, payload)?,
+        Packed::Checkpoint(packed) => {
+            let sql = "SELECT 1 FROM hapax_checkpoints WHERE namespace = ?1 AND run_id = ?2 AND step_id = ?3";
+            let at = params![namespace, run, packed.checkpoint.step.cast_signed()];
+            if tx.one(sql, at, |_| Ok(()))?.is_none() {
+                insert_checkpoint(tx, key, &packed.checkpoint, &packed.parts, packed.next_seq)?;
+            }
+        }
+        Packed::Page { step, page, items } => {
+            let sql = "INSERT INTO hapax_frontier (namespace, run_id, step_id, page, items) VALUES (?1, ?2, ?3, ?4, ?5) \
+                       ON CONFLICT DO NOTHING";
+            tx.execute(sql, params![namespace, run, step.cast_signed(), page, items])?;
+        }
+    }
+    Ok(())
+}
+
+fn put_message(tx: &Tx<'_>, record: &OutboxRecord, payload: &[u8]) -> rusqlite::Result<()> {
+    let OutboxRecord { run, place, message, state, attempts, error, written_at_us } = record;
+    tx.execute(
+        "INSERT INTO hapax_outbox (namespace, run_id, step_id, position, topic, msg_key, payload, status, attempts, error, \
+         written_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11) ON CONFLICT DO NOTHING",
+        params![
+            run.namespace.as_str(),
+            run.run.as_str(),
+            place.step.cast_signed(),
+            place.position,
+            message.topic,
+            message.key,
+            payload,
+            state.word(),
+            attempts,
+            error,
+            written_at_us,
+        ],
+    )?;
+    Ok(())
+}
+
+fn open(tx: &Tx<'_>, family: &[(RunKey, u64)]) -> Outcome<()> {
+    for (key, counter) in family {
+        let there = read::run(tx.connection, key)?;
+        let Some(record) = there.filter(|run| matches!(run.status, Status::Arriving { .. })) else {
+            continue;
+        };
+        if record.epoch.counter != *counter {
+            return Err(StoreError::Fenced { run: key.clone(), owner: Some(record.epoch) }.into());
+        }
+        let latest = tx.one(
+            "SELECT 1 FROM hapax_checkpoints WHERE namespace = ?1 AND run_id = ?2 AND step_id = ?3 AND digest = ?4",
+            params![key.namespace.as_str(), key.run.as_str(), record.step.cast_signed(), record.digest.0],
+            |_| Ok(()),
+        )?;
+        if latest.is_none() {
+            return Err(StoreError::CopyDiffers {
+                run: key.clone(),
+                what: "its latest step is missing".into(),
+            }
+            .into());
+        }
+        settle_down(tx, record)?;
+    }
+    Ok(())
+}
+
+impl House for SqliteStore {
+    fn image(&self, run: RunKey) -> Answer<'_, Image> {
+        Box::pin(async move {
+            let (mut sender, parts) = Sender::new();
+            let (readers, codec) = (self.readers.clone(), self.codec.clone());
+            tokio::spawn(async move {
+                let key = run.clone();
+                let read = move |connection: &Connection| {
+                    let sent = send_image(connection, &codec, &key, &mut sender);
+                    sender.end_blocking(match sent {
+                        Err(Stop::Failed(error)) => Err(error),
+                        Ok(()) | Err(Stop::Unread) => Ok(()),
+                    });
+                    Ok(())
+                };
+                // What goes wrong before it is read drops the sender, which the receiver notices.
+                readers.read(run, read).await
+            });
+            Image::of(parts).await
+        })
+    }
+
+    fn family(&self, run: RunKey) -> Answer<'_, Vec<RunKey>> {
+        Box::pin(async move {
+            let read = |connection: &_, _: &_, run: &RunKey| {
+                let found = family(connection, run).map_err(|error| unreadable(error, run))?;
+                Ok(found.into_iter().map(|record| record.key).collect())
+            };
+            self.read(run, read).await
+        })
+    }
+
+    fn leave(&self, run: RunKey, to: Arc<str>) -> Answer<'_, Vec<Left>> {
+        Box::pin(async move {
+            let leases = self.leases.clone();
+            self.queue.call(run.clone(), move |tx| leave(tx, &leases, &run, &to)).await
+        })
+    }
+
+    fn stay(&self, run: RunKey) -> Answer<'_, ()> {
+        Box::pin(async move { self.queue.call(run.clone(), move |tx| stay(tx, &run)).await })
+    }
+
+    fn close(&self, family: Vec<Left>, to: Arc<str>) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let Some((first, _)) = family.first() else { return Ok(()) };
+            self.queue.call(first.clone(), move |tx| close(tx, &family, &to)).await
+        })
+    }
+
+    fn clear(&self, run: RunKey, forget: bool) -> Answer<'_, ()> {
+        Box::pin(async move { self.queue.call(run.clone(), move |tx| clear(tx, &run, forget)).await })
+    }
+
+    fn arrive(&self, head: Head, epoch: Epoch) -> Answer<'_, ()> {
+        Box::pin(async move {
+            self.encoders.forget(&head.key());
+            self.queue.call(head.key(), move |tx| arrive(tx, head.clone(), epoch)).await
+        })
+    }
+
+    fn unpack(&self, run: RunKey, epoch: Epoch, pieces: Vec<Piece>) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let pieces = pack_all(&run, epoch, pieces, &self.codec)?;
+            self.queue.call(run.clone(), move |tx| unpack(tx, &run, epoch, &pieces)).await
+        })
+    }
+
+    fn give_up(&self, run: RunKey, epoch: Epoch) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let give_up = move |tx: &Tx<'_>, run: &RunKey| {
+                if is_arriving(tx, run, epoch)? {
+                    delete_rows(tx, run)?;
+                }
+                Ok(())
+            };
+            self.queue.call(run.clone(), move |tx| give_up(tx, &run)).await
+        })
+    }
+
+    fn open(&self, family: Vec<(RunKey, u64)>) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let Some((first, _)) = family.first() else { return Ok(()) };
+            self.queue.call(first.clone(), move |tx| open(tx, &family)).await
+        })
+    }
+}
