@@ -4,6 +4,7 @@
 //! it is taken in the transaction of the journal row that says so.
 
 use super::{
+    blobs,
     error::{Halt, Outcome},
     runs::{found_locked, wrong_status},
     sql::{Fault, Row, Session, one, values},
@@ -12,7 +13,7 @@ use super::{
 use crate::{
     check::end_letter,
     codec::{Codec, Part, Place},
-    prepare,
+    prepare::{self, LetterParts},
     store::Hint,
 };
 use hapax_core::{
@@ -31,7 +32,7 @@ pub(super) async fn post(
     tx: &mut Tx<'_>,
     run: &RunKey,
     letter: &NewLetter,
-    payload: &[u8],
+    payload: &LetterParts,
 ) -> Outcome<Posted> {
     // The run's row is locked, so that its letters are numbered one after the other.
     let record = found_locked(tx, run).await?;
@@ -58,11 +59,12 @@ pub(super) async fn post(
     tx.execute(
         "INSERT INTO hapax_letters (namespace, run_id, number, letter_id, subject, payload, sent_at, taken) \
          VALUES (?, ?, ?, ?, ?, ?, {now}, 0)",
-        values![namespace, id, number, letter.id.as_str(), &*letter.subject, payload],
+        values![namespace, id, number, letter.id.as_str(), &*letter.subject, &payload.bytes],
     )
     .await
     // Another was faster, whom a transaction that began before doesn't see.
     .map_err(Fault::taken_is_again)?;
+    blobs::insert(tx, run, &payload.blobs).await?;
     if record.wake.letters.contains(&letter.subject) {
         wake(tx, run).await?;
     }
@@ -155,7 +157,9 @@ pub(super) async fn waiting(
         values![run.namespace.as_str(), run.run.as_str(), subject, after],
     )
     .await?;
-    row.map(|row| read_letter(&row, codec, run)).transpose()
+    let Some(mut row) = row else { return Ok(None) };
+    blobs::fill(session, run, &mut row, &[1]).await?;
+    read_letter(&row, codec, run).map(Some)
 }
 
 fn read_letter(row: &Row, codec: &Codec, run: &RunKey) -> Result<Letter, Fault> {
