@@ -40,7 +40,11 @@ const LEVEL: i32 = 1;
 
 /// Packs what stands on its own, and applies the payload codec.
 #[derive(Clone, Default)]
-pub(crate) struct Codec(pub(crate) Option<Arc<dyn PayloadCodec>>);
+pub(crate) struct Codec {
+    pub(crate) hook: Option<Arc<dyn PayloadCodec>>,
+    /// What has more bytes than this is stored beside its row.
+    pub(crate) aside: Option<usize>,
+}
 
 impl Codec {
     /// JSON as it is stored: compressed when that helps.
@@ -64,7 +68,7 @@ impl Codec {
 
     /// The last thing that happens to bytes before they are stored.
     pub(crate) fn seal(&self, plain: Vec<u8>, place: &Place<'_>) -> Result<Vec<u8>, Source> {
-        match &self.0 {
+        match &self.hook {
             Some(codec) => codec.encode(plain, place),
             None => Ok(plain),
         }
@@ -72,7 +76,7 @@ impl Codec {
 
     /// What [`Codec::seal`] was given. Whoever has no key at all is told so, instead of of damage.
     pub(crate) fn open(&self, stored: &[u8], place: &Place<'_>) -> Result<Vec<u8>, Source> {
-        match &self.0 {
+        match &self.hook {
             Some(codec) => codec.decode(stored, place),
             None => match payload::key_id_of(stored) {
                 Some(key_id) => Err(Locked::KeyMissing { key_id }.into()),
@@ -93,7 +97,8 @@ impl Codec {
             }
         }
         let bytes = if kind == StateKind::Raw { state.to_vec() } else { bytes };
-        Ok(StoredState { kind, base: None, bytes: self.seal(bytes, place)? })
+        let bytes = self.seal(bytes, place)?;
+        Ok(StoredState { kind, base: None, size: bytes.len(), bytes })
     }
 
     /// A state as it was. `base` is the plain state of [`StoredState::base`].
@@ -140,7 +145,10 @@ pub(crate) struct StoredState {
     pub(crate) kind: StateKind,
     /// The step of the snapshot that it builds on.
     pub(crate) base: Option<u64>,
+    /// The bytes, or a reference to them.
     pub(crate) bytes: Vec<u8>,
+    /// How many bytes they are, wherever they lie.
+    pub(crate) size: usize,
 }
 
 /// The latest snapshot of each run that this store writes.
@@ -192,7 +200,7 @@ impl Encoders {
         match (base, patch) {
             (Some(base), Some((kind, patch))) => {
                 let bytes = self.codec.seal(patch, &place)?;
-                let stored = StoredState { kind, base: Some(base.step), bytes };
+                let stored = StoredState { kind, base: Some(base.step), size: bytes.len(), bytes };
                 self.put(run, base);
                 Ok(stored)
             }
@@ -253,7 +261,7 @@ impl Encoders {
 impl Base {
     fn new(epoch: Epoch, step: u64, state: &Arc<[u8]>, stored: &StoredState) -> Self {
         let state = state.clone();
-        Self { epoch, step, state, stored: stored.bytes.len(), patched: 0, give_up: 0 }
+        Self { epoch, step, state, stored: stored.size, patched: 0, give_up: 0 }
     }
 
     /// A step that is submitted again must not build on itself or on what came after it.

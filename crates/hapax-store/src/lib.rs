@@ -4,6 +4,8 @@
 //! [`SqliteStore`] the default; [`outbox`] is the part of the contract that relays use, [`schedules`] the one of runs that start by the clock. Every store passes the suite in [`conformance`].
 //! For fleets of workers there are servers, each behind a feature: `postgres`, and `mysql` for MySQL and MariaDB.
 
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+mod blobs;
 mod census;
 pub mod check;
 pub mod clock;

@@ -3,6 +3,7 @@
 //! Invariant: whoever writes to a database neither serialises nor compresses; it only binds what is prepared here.
 
 use crate::{
+    blobs::Blob,
     codec::{Codec, Encoders, Part, Place, StoredState},
     error::{Source, StoreError},
     store::NewRun,
@@ -27,6 +28,8 @@ use std::sync::Arc;
 pub(crate) struct Prepared {
     pub(crate) write: Arc<Write>,
     pub(crate) parts: Parts,
+    /// What is stored beside the rows.
+    pub(crate) blobs: Vec<Blob>,
 }
 
 /// The bytes of a write's rows.
@@ -60,6 +63,8 @@ pub(crate) struct Birth {
     pub(crate) run: Arc<NewRun>,
     pub(crate) parts: CheckpointParts,
     pub(crate) entries: Vec<Vec<u8>>,
+    /// What is stored beside the rows.
+    pub(crate) blobs: Vec<Blob>,
 }
 
 impl Birth {
@@ -70,8 +75,11 @@ impl Birth {
             let state = codec.snapshot(&checkpoint.state, &Place::state(key, checkpoint.step))?;
             Ok((checkpoint_parts(key, checkpoint, state, codec)?, entries(key, 0, &run.journal, codec)?))
         };
-        let (parts, entries) = encode().map_err(StoreError::Retry)?;
-        Ok(Self { run: Arc::new(run), parts, entries })
+        let (mut parts, mut entries) = encode().map_err(StoreError::Retry)?;
+        let mut blobs = vec![];
+        codec.set_aside_of(&mut parts, &mut blobs);
+        entries.iter_mut().for_each(|entry| *entry = codec.set_aside(std::mem::take(entry), &mut blobs));
+        Ok(Self { run: Arc::new(run), parts, entries, blobs })
     }
 }
 
@@ -94,7 +102,9 @@ pub(crate) fn prepare(
         }
         _ => Err("a write that this store does not know".into()),
     };
-    Ok(Prepared { write: write.clone(), parts: parts.map_err(StoreError::Retry)? })
+    let mut parts = parts.map_err(StoreError::Retry)?;
+    let blobs = codec.set_aside_all(&mut parts);
+    Ok(Prepared { write: write.clone(), parts, blobs })
 }
 
 fn step_parts(step: &StepCommit, encoders: &Encoders, codec: &Codec) -> Result<StepParts, Source> {
@@ -165,10 +175,19 @@ pub(crate) fn pack<T: Serialize + ?Sized>(
     codec.pack(serde_json::to_vec(value)?, place)
 }
 
-/// A letter as it is stored.
-pub(crate) fn letter(run: &RunKey, letter: &NewLetter, codec: &Codec) -> Result<Vec<u8>, StoreError> {
+/// The bytes of a letter.
+pub(crate) struct LetterParts {
+    pub(crate) bytes: Vec<u8>,
+    /// What is stored beside its row.
+    pub(crate) blobs: Vec<Blob>,
+}
+
+/// Encodes a letter.
+pub(crate) fn letter(run: &RunKey, letter: &NewLetter, codec: &Codec) -> Result<LetterParts, StoreError> {
     let place = Place::of(run, Part::Letter { id: &letter.id });
-    codec.pack(letter.payload.as_bytes().to_vec(), &place).map_err(StoreError::Retry)
+    let packed = codec.pack(letter.payload.as_bytes().to_vec(), &place).map_err(StoreError::Retry)?;
+    let mut blobs = vec![];
+    Ok(LetterParts { bytes: codec.set_aside(packed, &mut blobs), blobs })
 }
 
 /// The input of a schedule as it is stored.

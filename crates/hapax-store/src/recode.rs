@@ -6,7 +6,7 @@
 mod shelf;
 
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
-pub(crate) use shelf::{Shelf, payload_keys, recode};
+pub(crate) use shelf::{Change, Shelf, payload_keys, recode, runs_of};
 use std::collections::BTreeMap;
 
 /// From where it goes on; the default is the beginning.

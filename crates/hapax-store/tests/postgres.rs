@@ -36,6 +36,11 @@ fn encrypted() -> Fixture {
     fixture(PostgresOptions::default().payload_codec(sealed::codec(sealed::NEW)))
 }
 
+/// The same with nearly all payloads beside their rows.
+fn blobs() -> Fixture {
+    fixture(PostgresOptions::default().blobs_over(8))
+}
+
 fn fixture(options: PostgresOptions) -> Fixture {
     let url = hapax_servers::postgres().expect("a server");
     let store = open_with(&url, options.clone());
@@ -48,16 +53,22 @@ fn fixture(options: PostgresOptions) -> Fixture {
 
 store_conformance!(postgres, postgres);
 store_conformance!(postgres_encrypted, encrypted);
-sealed::promises::promises!(postgres_keys, crate::keyed);
+store_conformance!(postgres_blobs, blobs);
+sealed::promises::promises!(keys, postgres_keys, || crate::keyed(None));
+sealed::promises::promises!(keys, postgres_keys_and_blobs, || crate::keyed(Some(100)));
+sealed::promises::promises!(large, postgres_large, || crate::keyed(Some(4096)));
 
 /// A database that is opened with these keys and those.
-fn keyed() -> sealed::promises::Place {
+fn keyed(blobs_over: Option<usize>) -> sealed::promises::Place {
     let url = hapax_servers::postgres().expect("a server");
-    let with = |codec| PostgresOptions::default().payload_codec(codec);
-    sealed::promises::Place::new(
-        move |codec| open_with(&url, codec.map(with).unwrap_or_default()) as Arc<dyn Store>,
-        (),
-    )
+    let place = url.clone();
+    let opened = move |codec| {
+        let options =
+            blobs_over.map_or(PostgresOptions::default(), |over| PostgresOptions::default().blobs_over(over));
+        let with = |codec| options.clone().payload_codec(codec);
+        open_with(&url, Option::map_or(codec, options.clone(), with)) as Arc<dyn Store>
+    };
+    sealed::promises::Place::new(opened, move |sql| hapax_servers::sql(&place, sql).expect("a statement"))
 }
 
 /// Damages a run through a connection of its own.

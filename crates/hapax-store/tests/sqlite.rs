@@ -30,6 +30,11 @@ fn encrypted() -> Fixture {
     fixture(SqliteOptions::default().payload_codec(sealed::codec(sealed::NEW)))
 }
 
+/// The same with nearly all payloads beside their rows.
+fn blobs() -> Fixture {
+    fixture(SqliteOptions::default().blobs_over(8))
+}
+
 fn fixture(options: SqliteOptions) -> Fixture {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("runs.db");
@@ -44,17 +49,31 @@ fn fixture(options: SqliteOptions) -> Fixture {
 
 store_conformance!(sqlite, sqlite);
 store_conformance!(sqlite_encrypted, encrypted);
-sealed::promises::promises!(sqlite_keys, crate::keyed);
+store_conformance!(sqlite_blobs, blobs);
+sealed::promises::promises!(keys, sqlite_keys, || crate::keyed(None));
+sealed::promises::promises!(keys, sqlite_keys_and_blobs, || crate::keyed(Some(100)));
+sealed::promises::promises!(large, sqlite_large, || crate::keyed(Some(4096)));
 
 /// A file that is opened with these keys and those.
-fn keyed() -> sealed::promises::Place {
+fn keyed(blobs_over: Option<usize>) -> sealed::promises::Place {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("runs.db");
-    let with = |codec| SqliteOptions::default().payload_codec(codec);
-    sealed::promises::Place::new(
-        move |codec| open(&path, codec.map(with).unwrap_or_default()) as Arc<dyn Store>,
-        folder,
-    )
+    let file = path.clone();
+    let opened = move |codec| {
+        let _kept = &folder;
+        let options =
+            blobs_over.map_or(SqliteOptions::default(), |over| SqliteOptions::default().blobs_over(over));
+        let with = |codec| options.clone().payload_codec(codec);
+        open(&path, Option::map_or(codec, options.clone(), with)) as Arc<dyn Store>
+    };
+    sealed::promises::Place::new(opened, move |sql| {
+        let outside = Connection::open(&file).expect("the file is there");
+        outside.busy_timeout(std::time::Duration::from_secs(30)).expect("a pragma");
+        if sql.starts_with("SELECT") {
+            return outside.query_row(sql, (), |row| row.get::<_, i64>(0)).expect("a number").to_string();
+        }
+        outside.execute(sql, ()).expect("a change").to_string()
+    })
 }
 
 /// Damages a run through a connection of its own.

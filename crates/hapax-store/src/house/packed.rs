@@ -5,6 +5,7 @@
 
 use super::{Parcel, Piece};
 use crate::{
+    blobs::Blob,
     check::{check_checkpoint, check_message, check_rows},
     codec::{Codec, Encoders, Part, Place},
     error::{Source, StoreError},
@@ -29,15 +30,35 @@ pub(crate) struct PackedStep {
     pub(crate) next_seq: u64,
 }
 
+/// Pieces with the bytes of their rows, and what is stored beside these.
+pub(crate) struct Load {
+    pub(crate) pieces: Vec<Packed>,
+    pub(crate) blobs: Vec<Blob>,
+}
+
 /// Encodes pieces, which must be within every limit.
 pub(crate) fn pack_all(
     run: &RunKey,
     epoch: Epoch,
     pieces: Vec<Piece>,
     codec: &Codec,
-) -> Result<Vec<Packed>, StoreError> {
+) -> Result<Load, StoreError> {
     let encoders = Encoders::new(codec.clone());
-    pieces.into_iter().map(|piece| pack_one(run, epoch, piece, codec, &encoders)).collect()
+    let pieces = pieces.into_iter().map(|piece| pack_one(run, epoch, piece, codec, &encoders));
+    let mut load = Load { pieces: pieces.collect::<Result<_, _>>()?, blobs: vec![] };
+    load.pieces.iter_mut().for_each(|piece| set_aside(piece, codec, &mut load.blobs));
+    Ok(load)
+}
+
+/// Leaves a reference where a piece is large.
+fn set_aside(piece: &mut Packed, codec: &Codec, blobs: &mut Vec<Blob>) {
+    match piece {
+        Packed::Checkpoint(step) => codec.set_aside_of(&mut step.parts, blobs),
+        Packed::Letter(_, cell) | Packed::Row(_, cell) | Packed::Message(_, cell) => {
+            *cell = codec.set_aside(std::mem::take(cell), blobs);
+        }
+        Packed::Page { items, .. } => *items = codec.set_aside(std::mem::take(items), blobs),
+    }
 }
 
 fn pack_one(

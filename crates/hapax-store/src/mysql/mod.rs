@@ -28,7 +28,7 @@ mod send;
 mod user;
 
 use crate::{
-    codec::{Codec, PayloadCodec},
+    codec::PayloadCodec,
     error::StoreError,
     server::{
         OnServer, ServerStore,

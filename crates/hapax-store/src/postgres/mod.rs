@@ -25,7 +25,7 @@ mod tls;
 mod user;
 
 use crate::{
-    codec::{Codec, PayloadCodec},
+    codec::PayloadCodec,
     db::Statement,
     error::StoreError,
     server::{

@@ -18,7 +18,7 @@ use hapax_core::{canary, error::code, id::Namespace};
 
 /// Each entry brings a database from the version that is its index to the next one. Entries are never changed, only
 /// added.
-const MIGRATIONS: &[&str] = &[V1, V2, V3, V4];
+const MIGRATIONS: &[&str] = &[V1, V2, V3, V4, V5];
 
 /// Identifiers are compared byte by byte. A step's update of its run touches no indexed column, so that it is written
 /// in place.
@@ -127,6 +127,16 @@ CREATE TABLE hapax_schedules (
     PRIMARY KEY (namespace, name)
 );
 CREATE INDEX hapax_schedules_due ON hapax_schedules (namespace, next_at) WHERE next_at > 0;
+"#;
+
+/// Large payloads beside their rows, known by their hash within their run. They are compressed already, or encrypted.
+const V5: &str = r#"
+CREATE TABLE hapax_blobs (
+    namespace TEXT COLLATE "C" NOT NULL, run_id TEXT COLLATE "C" NOT NULL, hash BYTEA NOT NULL, part BIGINT NOT NULL,
+    bytes BYTEA NOT NULL,
+    PRIMARY KEY (namespace, run_id, hash, part)
+);
+ALTER TABLE hapax_blobs ALTER COLUMN bytes SET STORAGE EXTERNAL;
 "#;
 
 /// Whoever migrates holds this lock: the first bytes of "hapax" as a number.

@@ -5,6 +5,7 @@
 
 use super::{From, PayloadKeys, Recoded};
 use crate::{
+    blobs::{Blob, HEAD_AT, MARK, Reference},
     codec::{Codec, Part, Place, Stale, payload},
     db::{Row, Statement, ToValue, Value},
     error::StoreError,
@@ -17,7 +18,10 @@ use hapax_core::{
     key::Digest,
     order::PathHash,
 };
-use std::{collections::HashSet, fmt::Display};
+use std::{
+    collections::{BTreeSet, HashSet},
+    fmt::Display,
+};
 
 /// Payloads of one transaction at the most, and what they may weigh together.
 const BATCH: usize = 64;
@@ -74,10 +78,29 @@ pub(crate) trait Shelf: Sync {
     fn codec(&self) -> &Codec;
     /// What the column of a journal row's checksum is called.
     fn sum_column(&self) -> &'static str;
+    /// The bytes of a run's payload, wherever they lie.
+    fn whole(&self, run: RunKey, stored: Vec<u8>) -> Answer<'_, Vec<u8>>;
     /// A question.
     fn ask(&self, sql: String, values: Vec<Value>) -> Answer<'_, Vec<Row>>;
-    /// Updates in one transaction; answers how many rows they met.
-    fn change(&self, about: RunKey, updates: Vec<Statement>) -> Answer<'_, u64>;
+    /// Changes in one transaction, which holds the rows of their runs; answers how many met their row.
+    fn change(&self, about: RunKey, changes: Vec<Change>) -> Answer<'_, u64>;
+}
+
+/// A payload to be replaced.
+pub(crate) struct Change {
+    /// The run; `None`: it is a schedule's.
+    pub(crate) run: Option<RunKey>,
+    pub(crate) update: Statement,
+    /// What is stored beside the row, once it is replaced.
+    pub(crate) blobs: Vec<Blob>,
+    /// The row referred to bytes which nothing may refer to any more.
+    pub(crate) sweeps: bool,
+    weight: usize,
+}
+
+/// The runs of changes, each once, in the order in which their rows are locked.
+pub(crate) fn runs_of(changes: &[Change], which: impl Fn(&Change) -> bool) -> BTreeSet<&RunKey> {
+    changes.iter().filter(|change| which(change)).filter_map(|change| change.run.as_ref()).collect()
 }
 
 /// A payload that was found.
@@ -104,12 +127,17 @@ pub(crate) async fn recode(shelf: &dyn Shelf, from: From) -> Result<Recoded, Sto
     let cells = find(shelf, column, &stale, &from).await?;
     let last = cells.last().cloned();
     let mut done = Recoded::default();
-    let (mut updates, mut bytes, mut damaged) = (vec![], 0, HashSet::new());
+    let (mut changes, mut bytes, mut damaged) = (vec![], 0, HashSet::new());
     for cell in &cells {
-        match update(shelf, column, cell).await {
-            Ok(Some((update, weight))) => {
-                updates.push(update);
-                bytes += weight;
+        let looked = match change(shelf, column, cell).await {
+            // What is large may have been replaced between the look at its row and the look at its bytes.
+            Err(StoreError::Corrupt { .. }) => change(shelf, column, cell).await,
+            looked => looked,
+        };
+        match looked {
+            Ok(Some(change)) => {
+                bytes += change.weight;
+                changes.push(change);
             }
             Ok(None) => done.changed += 1,
             Err(error @ StoreError::Corrupt { .. }) => {
@@ -122,9 +150,9 @@ pub(crate) async fn recode(shelf: &dyn Shelf, from: From) -> Result<Recoded, Sto
             break;
         }
     }
-    let meant = updates.len() as u64;
+    let meant = changes.len() as u64;
     if let Some(first) = cells.first().filter(|_| meant > 0) {
-        done.rewritten = shelf.change(about(&first.namespace, &first.owner), updates).await?;
+        done.rewritten = shelf.change(about(&first.namespace, &first.owner), changes).await?;
         done.changed += meant - done.rewritten.min(meant);
     }
     done.next = Some(match last {
@@ -142,22 +170,33 @@ pub(crate) async fn recode(shelf: &dyn Shelf, from: From) -> Result<Recoded, Sto
 }
 
 fn stale(codec: &Codec) -> Stale {
-    codec.0.as_ref().map_or(Stale::Nothing, |codec| codec.stale())
+    codec.hook.as_ref().map_or(Stale::Nothing, |codec| codec.stale())
 }
 
-/// What stored bytes begin with, as SQL.
+/// What stored bytes begin with, as SQL that takes [`MARK`] first: a reference to bytes repeats it.
 fn begins(column: &str, len: usize) -> String {
-    format!("substr({column}, 1, {len})")
+    format!(
+        "CASE WHEN substr({column}, 1, {}) = ? THEN substr({column}, {HEAD_AT}, {len}) \
+         ELSE substr({column}, 1, {len}) END",
+        MARK.len()
+    )
 }
 
-/// Which payloads of a column are stale, as SQL with one value; `None`: none is.
-fn is_stale(column: &str, stale: &Stale) -> Option<(String, Vec<u8>)> {
+/// A condition with its values.
+type Which = (String, Vec<Value>);
+
+/// The payloads of a column that begin so, or that don't.
+fn beginning(column: &str, compared: &str, with: &[u8]) -> Which {
+    let begins = begins(column, with.len());
+    let values = vec![Value::Bytes(MARK.to_vec()), Value::Bytes(with.to_vec())];
+    (format!("length({column}) > 0 AND {begins} {compared} ?"), values)
+}
+
+/// Which payloads of a column are stale; `None`: none is.
+fn is_stale(column: &str, stale: &Stale) -> Option<Which> {
     match stale {
-        Stale::NotBeginningWith(mark) => {
-            let begins = begins(column, mark.len());
-            Some((format!("length({column}) > 0 AND {begins} <> ?"), mark.clone()))
-        }
-        Stale::BeginningWith(mark) => Some((format!("{} = ?", begins(column, mark.len())), mark.clone())),
+        Stale::NotBeginningWith(mark) => Some(beginning(column, "<>", mark)),
+        Stale::BeginningWith(mark) => Some(beginning(column, "=", mark)),
         Stale::Nothing => None,
     }
 }
@@ -170,14 +209,15 @@ async fn find(
     from: &From,
 ) -> Result<Vec<Cell>, StoreError> {
     let Column { table, owner, name, keys, .. } = column;
-    let Some((is_stale, mark)) = is_stale(name, stale) else { return Ok(vec![]) };
+    let Some((is_stale, which)) = is_stale(name, stale) else { return Ok(vec![]) };
     let all = ["namespace", *owner].iter().chain(*keys).copied().collect::<Vec<_>>().join(", ");
     let sql = format!(
         "SELECT {all} FROM {table} WHERE ((namespace = ? AND {owner} >= ?) OR namespace > ?) AND {is_stale} \
          ORDER BY {all} LIMIT {BATCH}"
     );
     let namespace = from.namespace.to_value();
-    let values = vec![namespace.clone(), from.owner.to_value(), namespace, Value::Bytes(mark)];
+    let mut values = vec![namespace.clone(), from.owner.to_value(), namespace];
+    values.extend(which);
     let rows = shelf.ask(sql, values).await?;
     let cell = |row: &Row| {
         Some(Cell {
@@ -190,12 +230,8 @@ async fn find(
     found.ok_or_else(|| odd(&from.namespace, &from.owner, "what identifies a payload"))
 }
 
-/// The update that encodes a payload anew, and what it weighs; `None`: it is gone.
-async fn update(
-    shelf: &dyn Shelf,
-    column: &Column,
-    cell: &Cell,
-) -> Result<Option<(Statement, usize)>, StoreError> {
+/// What encodes a payload anew; `None`: it is gone.
+async fn change(shelf: &dyn Shelf, column: &Column, cell: &Cell) -> Result<Option<Change>, StoreError> {
     let also = column.also.iter().fold(String::new(), |all, name| format!("{all}, {name}"));
     let (here, keys) = here(column, cell);
     let sql = format!("SELECT {}{also} FROM {} WHERE {here}", column.name, column.table);
@@ -211,9 +247,17 @@ async fn update(
     };
     let letter = row.value(1).and_then(text).unwrap_or_default();
     let place = Place { namespace: &cell.namespace, owner: &cell.owner, part: part(column, cell, &letter) };
-    let plain = shelf.codec().open(&stored, &place).map_err(unread)?;
-    let fresh = shelf.codec().seal(plain, &place).map_err(StoreError::Retry)?;
-    let weight = fresh.len() + stored.len();
+    let run = (column.kind != Kind::Input).then(|| about(&cell.namespace, &cell.owner));
+    let sealed = match &run {
+        Some(run) => shelf.whole(run.clone(), stored.clone()).await?,
+        None => stored.clone(),
+    };
+    let plain = shelf.codec().open(&sealed, &place).map_err(unread)?;
+    let mut fresh = shelf.codec().seal(plain, &place).map_err(StoreError::Retry)?;
+    let (weight, sweeps, mut blobs) = (fresh.len() + sealed.len(), Reference::of(&stored).is_some(), vec![]);
+    if run.is_some() {
+        fresh = shelf.codec().set_aside(fresh, &mut blobs);
+    }
     let mut sets = format!("{} = ?", column.name);
     let mut values = vec![Value::Bytes(fresh.clone())];
     if column.kind == Kind::Journal {
@@ -228,7 +272,8 @@ async fn update(
         sql = format!("{sql} AND {} = ?", column.name);
         values.push(Value::Bytes(stored));
     }
-    Ok(Some((Statement { sql, values, must_meet: false }, weight)))
+    let update = Statement { sql, values, must_meet: false };
+    Ok(Some(Change { run, update, blobs, sweeps, weight }))
 }
 
 /// Names one payload.
@@ -264,22 +309,18 @@ fn sum_of(cell: &Cell, row: &Row, entry: &[u8]) -> Option<[u8; 8]> {
 
 /// Which keys all payloads are under.
 pub(crate) async fn payload_keys(shelf: &dyn Shelf) -> Result<PayloadKeys, StoreError> {
-    let marks = shelf.codec().0.as_ref().map_or(vec![], |codec| codec.marks());
+    let marks = shelf.codec().hook.as_ref().map_or(vec![], |codec| codec.marks());
     let stale = stale(shelf.codec());
     let mut keys = PayloadKeys::default();
     for column in &COLUMNS {
-        let all = format!("length({}) > 0 AND namespace >= ?", column.name);
-        keys.payloads += count(shelf, column, &all, Value::Text(String::new())).await?;
-        let encrypted = payload::ENCRYPTED.to_vec();
-        let plain =
-            format!("length({0}) > 0 AND {1} <> ?", column.name, begins(column.name, encrypted.len()));
-        keys.plain += count(shelf, column, &plain, Value::Bytes(encrypted)).await?;
-        if let Some((is_stale, mark)) = is_stale(column.name, &stale) {
-            keys.stale += count(shelf, column, &is_stale, Value::Bytes(mark)).await?;
+        let all = format!("length({}) > 0", column.name);
+        keys.payloads += count(shelf, column, (all, vec![])).await?;
+        keys.plain += count(shelf, column, beginning(column.name, "<>", &payload::ENCRYPTED)).await?;
+        if let Some(which) = is_stale(column.name, &stale) {
+            keys.stale += count(shelf, column, which).await?;
         }
         for (key, mark) in &marks {
-            let under = format!("{} = ?", begins(column.name, mark.len()));
-            let found = count(shelf, column, &under, Value::Bytes(mark.clone())).await?;
+            let found = count(shelf, column, beginning(column.name, "=", mark)).await?;
             *keys.under.entry(key.clone()).or_default() += found;
         }
     }
@@ -287,9 +328,8 @@ pub(crate) async fn payload_keys(shelf: &dyn Shelf) -> Result<PayloadKeys, Store
     Ok(keys)
 }
 
-async fn count(shelf: &dyn Shelf, column: &Column, which: &str, value: Value) -> Result<u64, StoreError> {
-    let sql = format!("SELECT count(*) FROM {} WHERE {which}", column.table);
-    let rows = shelf.ask(sql, vec![value]).await?;
+async fn count(shelf: &dyn Shelf, column: &Column, (which, values): Which) -> Result<u64, StoreError> {
+    let rows = shelf.ask(format!("SELECT count(*) FROM {} WHERE {which}", column.table), values).await?;
     let counted = rows.first().and_then(|row| number(row.value(0)?));
     Ok(counted.unwrap_or_default().cast_unsigned())
 }

@@ -128,8 +128,11 @@ fn after_append(append: &Append) -> Leaves {
     Leaves { step: None, next_seq: append.first_seq + append.rows.len() as u64, ends: false }
 }
 
-/// Whether it only adds rows of its own run: nothing is deleted, no letter is taken, no status set.
+/// Whether it only adds rows of its own run, none of them large: nothing is deleted, no letter is taken, no status set.
 pub(crate) fn is_plain(prepared: &Prepared) -> bool {
+    if !prepared.blobs.is_empty() {
+        return false;
+    }
     match (&*prepared.write, &prepared.parts) {
         (Write::Step(commit), Parts::Step(_)) => commit.fresh.is_none() && takes_none(&commit.journal),
         (Write::Append(append), Parts::Append(_)) => takes_none(&append.rows),

@@ -5,6 +5,7 @@
 //! and met exactly one row; what the update refused is looked into afterwards, under the row's lock.
 
 use super::{
+    blobs,
     error::{Halt, Outcome},
     journal, mailbox, outbox,
     sql::{Fault, Inserts, Row, Session, Value, insert, values},
@@ -50,6 +51,12 @@ pub(crate) fn fence_sql(sql: &'static str) -> Cow<'static, str> {
 
 /// Writes, or says why not.
 pub(super) async fn write(tx: &mut Tx<'_>, prepared: &Prepared) -> Outcome<Written> {
+    let written = rows(tx, prepared).await?;
+    blobs::insert(tx, prepared.write.run(), &prepared.blobs).await?;
+    Ok(written)
+}
+
+async fn rows(tx: &mut Tx<'_>, prepared: &Prepared) -> Outcome<Written> {
     match (&*prepared.write, &prepared.parts) {
         (Write::Step(commit), Parts::Step(parts)) => step(tx, commit, parts).await,
         (Write::Append(append), Parts::Append(entries)) => journal::append(tx, append, entries).await,
@@ -146,7 +153,7 @@ async fn begin_anew(tx: &mut Tx<'_>, commit: &StepCommit, shape: &Digest) -> Res
     tx.execute(sql, values![namespace, run, seq]).await?;
     let sql = "UPDATE hapax_runs SET fingerprint = ? WHERE namespace = ? AND run_id = ?";
     tx.execute(sql, values![&shape.0, namespace, run]).await?;
-    Ok(())
+    blobs::sweep(tx, &commit.run).await
 }
 
 /// Tells those whom the end of a run concerns.

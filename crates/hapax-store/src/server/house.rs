@@ -4,7 +4,7 @@
 //! is; and a family is shut, closed and opened in one transaction that has locked its rows.
 
 use super::{
-    ServerStore, call,
+    ServerStore, blobs, call,
     commit::{NewCheckpoint, checkpoint_rows},
     error::{Halt, Outcome, undone},
     journal,
@@ -20,7 +20,7 @@ use crate::{
     error::StoreError,
     house::{
         Fragment, Head, House, Image, Left, Piece, Sender, Step, Unread,
-        packed::{Packed, pack_all},
+        packed::{Load, Packed, pack_all},
     },
     prepare::row_sum,
     store::{Answer, Hint, RunRecord},
@@ -369,15 +369,15 @@ async fn is_arriving(tx: &mut Tx<'_>, key: &RunKey, epoch: Epoch) -> Result<bool
     Ok(met == 1)
 }
 
-async fn unpack(tx: &mut Tx<'_>, key: &RunKey, epoch: Epoch, pieces: &[Packed]) -> Outcome<()> {
+async fn unpack(tx: &mut Tx<'_>, key: &RunKey, epoch: Epoch, load: &Load) -> Outcome<()> {
     if !is_arriving(tx, key, epoch).await? {
         return Err(fenced(tx, key).await?.into());
     }
-    let sums: Vec<[u8; 8]> = pieces.iter().map(sum).collect();
-    for table in rows(key, pieces, &sums, tx.session.unless_there()) {
+    let sums: Vec<[u8; 8]> = load.pieces.iter().map(sum).collect();
+    for table in rows(key, &load.pieces, &sums, tx.session.unless_there()) {
         insert(tx.session, &table).await?;
     }
-    Ok(())
+    Ok(blobs::insert(tx, key, &load.blobs).await?)
 }
 
 /// The checksum of a journal row; of nothing else.
@@ -484,6 +484,8 @@ async fn open(tx: &mut Tx<'_>, family: &[(RunKey, u64)]) -> Outcome<()> {
             .into());
         }
         settle_down(tx, record).await?;
+        // A piece that came twice was encoded twice, and its row has the first.
+        blobs::sweep(tx, key).await?;
     }
     Ok(())
 }
@@ -538,8 +540,8 @@ impl House for ServerStore {
 
     fn unpack(&self, run: RunKey, epoch: Epoch, pieces: Vec<Piece>) -> Answer<'_, ()> {
         Box::pin(async move {
-            let pieces = pack_all(&run, epoch, pieces, &self.codec)?;
-            call!(self, &run, |tx| unpack(tx, &run, epoch, &pieces))
+            let load = pack_all(&run, epoch, pieces, &self.codec)?;
+            call!(self, &run, |tx| unpack(tx, &run, epoch, &load))
         })
     }
 

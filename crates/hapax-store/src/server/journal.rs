@@ -3,6 +3,7 @@
 //! Invariant: the rows of a run are numbered without gaps, in the order in which they became durable.
 
 use super::{
+    blobs,
     commit::{fence_sql, head},
     error::{Halt, Outcome},
     mailbox,
@@ -134,7 +135,8 @@ pub(super) async fn read(
             let what = format!("row {} of the journal is missing", before.seq + 1);
             return Err(Fault::Damage(Some(stored.step), what));
         }
-        found.push(stored.read(&stored.unpacked(codec, run)?)?);
+        let entry = stored.unpacked(session, codec, run).await?;
+        found.push(stored.read(&entry)?);
     }
     Ok(found)
 }
@@ -178,7 +180,7 @@ pub(super) async fn read_based_on(
                 return Err(missing());
             }
             next += 1;
-            let entry = stored.unpacked(codec, &record.key)?;
+            let entry = stored.unpacked(session, codec, &record.key).await?;
             if stored.base == record.digest && !entry.starts_with(Entry::CHUNK_TAG) {
                 found.push(stored.read(&entry)?);
             }
@@ -207,8 +209,14 @@ impl<'r> Stored<'r> {
         Ok(Self { seq, base, step, path_hash, entry })
     }
 
-    fn unpacked(&self, codec: &Codec, run: &RunKey) -> Result<Vec<u8>, Fault> {
-        let unpacked = codec.unpack(self.entry, &Place::of(run, Part::Journal { seq: self.seq }));
+    async fn unpacked(
+        &self,
+        session: &mut dyn Session,
+        codec: &Codec,
+        run: &RunKey,
+    ) -> Result<Vec<u8>, Fault> {
+        let entry = blobs::whole(session, run, self.entry).await?;
+        let unpacked = codec.unpack(&entry, &Place::of(run, Part::Journal { seq: self.seq }));
         unpacked.map_err(|error| self.unreadable(error))
     }
 

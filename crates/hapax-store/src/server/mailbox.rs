@@ -4,6 +4,7 @@
 //! it is taken in the transaction of the journal row that says so.
 
 use super::{
+    blobs,
     error::{Halt, Outcome},
     runs::{found_locked, wrong_status},
     sql::{Fault, Row, Session, one, values},
@@ -13,7 +14,7 @@ use crate::{
     check::end_letter,
     codec::{Codec, Part, Place},
     house::Parcel,
-    prepare,
+    prepare::{self, LetterParts},
     store::Hint,
 };
 use hapax_core::{
@@ -32,7 +33,7 @@ pub(super) async fn post(
     tx: &mut Tx<'_>,
     run: &RunKey,
     letter: &NewLetter,
-    payload: &[u8],
+    payload: &LetterParts,
 ) -> Outcome<Posted> {
     // The run's row is locked, so that its letters are numbered one after the other.
     let record = found_locked(tx, run).await?;
@@ -59,11 +60,12 @@ pub(super) async fn post(
     tx.execute(
         "INSERT INTO hapax_letters (namespace, run_id, number, letter_id, subject, payload, sent_at, taken) \
          VALUES (?, ?, ?, ?, ?, ?, {now}, 0)",
-        values![namespace, id, number, letter.id.as_str(), &*letter.subject, payload],
+        values![namespace, id, number, letter.id.as_str(), &*letter.subject, &payload.bytes],
     )
     .await
     // Another was faster, whom a transaction that began before doesn't see.
     .map_err(Fault::taken_is_again)?;
+    blobs::insert(tx, run, &payload.blobs).await?;
     if record.wake.letters.contains(&letter.subject) {
         wake(tx, run).await?;
     }
@@ -156,7 +158,9 @@ pub(super) async fn waiting(
         values![run.namespace.as_str(), run.run.as_str(), subject, after],
     )
     .await?;
-    row.map(|row| read_letter(&row, codec, run)).transpose()
+    let Some(mut row) = row else { return Ok(None) };
+    blobs::fill(session, run, &mut row, &[1]).await?;
+    read_letter(&row, codec, run).map(Some)
 }
 
 /// Letters above a number, taken or not.
@@ -170,19 +174,21 @@ pub(super) async fn all(
     let sql = "SELECT number, payload, letter_id, subject, sent_at, taken FROM hapax_letters \
                WHERE namespace = ? AND run_id = ? AND number > ? ORDER BY number LIMIT ?";
     let rows = session.rows(sql, values![run.namespace.as_str(), run.run.as_str(), after, limit]).await?;
-    let read = |row: &Row| {
+    let mut found = Vec::with_capacity(rows.len());
+    for mut row in rows {
+        blobs::fill(session, run, &mut row, &[1]).await?;
         let taken = row.flag(5)?;
-        let payload = if taken { None } else { Some(read_letter(row, codec, run)?.payload) };
-        Ok(Parcel {
+        let payload = if taken { None } else { Some(read_letter(&row, codec, run)?.payload) };
+        found.push(Parcel {
             number: row.count(0)?,
             id: row.text(2)?.to_owned(),
             subject: row.text(3)?.into(),
             payload,
             sent_at_us: row.int(4)?,
             taken,
-        })
-    };
-    rows.iter().map(read).collect()
+        });
+    }
+    Ok(found)
 }
 
 fn read_letter(row: &Row, codec: &Codec, run: &RunKey) -> Result<Letter, Fault> {

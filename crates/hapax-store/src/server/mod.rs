@@ -12,6 +12,7 @@
 //! | `read` | what is read, checked against its digests |
 
 pub(crate) mod address;
+mod blobs;
 mod census;
 pub(crate) mod chain;
 pub(crate) mod commit;
@@ -72,7 +73,7 @@ use writer::{Lanes, Shared};
 const LANES: usize = 2;
 
 /// The tables of the runs. Beside them `hapax_schema` says which program made them.
-pub(crate) const TABLES: [&str; 10] = [
+pub(crate) const TABLES: [&str; 11] = [
     "hapax_runs",
     "hapax_keys",
     "hapax_checkpoints",
@@ -83,6 +84,7 @@ pub(crate) const TABLES: [&str; 10] = [
     "hapax_letters",
     "hapax_tags",
     "hapax_schedules",
+    "hapax_blobs",
 ];
 
 /// What is done with each of them; whoever only looks needs the first.
@@ -418,13 +420,11 @@ impl<T: OnServer> Store for T {
 
     fn journal(&self, run: RunKey, from_seq: u64, limit: usize) -> Answer<'_, Vec<JournalRow>> {
         Box::pin(async move {
-            ask!(self.server(), &run, |session| journal::read(
-                session,
-                &self.server().codec,
-                &run,
-                from_seq,
-                limit
-            ))
+            // A snapshot, since what is large lies in another table.
+            look!(self.server(), &run, |session| async {
+                let rows = journal::read(session, &self.server().codec, &run, from_seq, limit).await;
+                rows.map_err(|fault| undone(fault, &run))
+            })
         })
     }
 
@@ -456,13 +456,10 @@ impl<T: OnServer> Store for T {
 
     fn letter(&self, run: RunKey, subject: Arc<str>, after: u64) -> Answer<'_, Option<Letter>> {
         Box::pin(async move {
-            ask!(self.server(), &run, |session| mailbox::waiting(
-                session,
-                &self.server().codec,
-                &run,
-                &subject,
-                after
-            ))
+            look!(self.server(), &run, |session| async {
+                let letter = mailbox::waiting(session, &self.server().codec, &run, &subject, after).await;
+                letter.map_err(|fault| undone(fault, &run))
+            })
         })
     }
 

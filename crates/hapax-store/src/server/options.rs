@@ -46,7 +46,8 @@ impl std::fmt::Debug for Options {
             .field("allow_unsafe", &self.allow_unsafe)
             .field("must_exist", &self.must_exist)
             .field("allow_read_only", &self.allow_read_only)
-            .field("payload_codec", &self.codec.0.is_some())
+            .field("payload_codec", &self.codec.hook.is_some())
+            .field("blobs_over", &self.codec.aside)
             .finish()
     }
 }
@@ -123,7 +124,15 @@ macro_rules! shared_options {
         /// Encrypts, or otherwise changes, what is stored of states, frontiers, journal entries, letters and messages.
         #[must_use]
         pub fn payload_codec(mut self, codec: Arc<dyn PayloadCodec>) -> Self {
-            self.shared.codec = Codec(Some(codec));
+            self.shared.codec.hook = Some(codec);
+            self
+        }
+
+        /// Stores payloads of more bytes than this beside their rows, in a table of their own; 64 KiB is a good measure. By
+        /// default all are in their rows.
+        #[must_use]
+        pub fn blobs_over(mut self, bytes: usize) -> Self {
+            self.shared.codec.aside = Some(bytes);
             self
         }
     };

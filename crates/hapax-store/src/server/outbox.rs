@@ -4,7 +4,7 @@
 //! update of that row which demanded the claim's token and met exactly one row.
 
 use super::{
-    ServerStore, ask, call,
+    ServerStore, ask, blobs, call,
     error::{Outcome, all_runs, undone},
     look,
     runs::found_locked,
@@ -84,7 +84,13 @@ async fn claim(tx: &mut Tx<'_>, filter: &ClaimFilter, by: &Claimant) -> Outcome<
     let mut batches = Vec::with_capacity(channels.len());
     for channel in channels {
         let claim = Claim { channel, token: uuid::Uuid::new_v4().as_u128() };
-        match first_messages(tx, &claim.channel, filter.messages.max(1)).await? {
+        let most = filter.messages.max(1);
+        let messages = match first_messages(tx, &claim.channel, most).await? {
+            // What is large may have been encoded anew between the look at its row and the look at its bytes.
+            Err(_) => first_messages(tx, &claim.channel, most).await?,
+            messages => messages,
+        };
+        match messages {
             Ok((messages, more)) => {
                 hold(tx, &claim, by).await?;
                 batches.push(Batch { claim, messages, more });
@@ -183,7 +189,21 @@ impl Stored {
         Ok(Self { record, payload: row.blob(5)?.to_vec() })
     }
 
-    fn unpack(self, codec: &Codec) -> Result<OutboxRecord, Source> {
+    /// Its record; or why its payload can't be read.
+    async fn unpack(
+        self,
+        session: &mut dyn Session,
+        codec: &Codec,
+    ) -> Result<Result<OutboxRecord, Source>, Fault> {
+        let payload = match blobs::whole(session, &self.record.run, &self.payload).await {
+            Ok(payload) => payload.into_owned(),
+            Err(Fault::Damage(_, what)) => return Ok(Err(what.into())),
+            Err(fault) => return Err(fault),
+        };
+        Ok(Self { payload, ..self }.decode(codec))
+    }
+
+    fn decode(self, codec: &Codec) -> Result<OutboxRecord, Source> {
         let Self { mut record, payload } = self;
         let OutboxRecord { run, place: Place { step, position }, .. } = &record;
         let part = Part::Message { step: *step, position: u64::from(*position) };
@@ -208,8 +228,14 @@ async fn first_messages(tx: &mut Tx<'_>, channel: &Channel, most: usize) -> Resu
     let mut stored = rows.iter().map(|row| Stored::read(row, namespace)).collect::<Result<Vec<_>, _>>()?;
     let more = stored.len() > most;
     stored.truncate(most);
-    let messages: Result<_, Source> = stored.into_iter().map(|stored| stored.unpack(tx.codec)).collect();
-    Ok(messages.map(|messages| (messages, more)))
+    let mut messages = vec![];
+    for stored in stored {
+        match stored.unpack(tx.session, tx.codec).await? {
+            Ok(record) => messages.push(record),
+            Err(error) => return Ok(Err(error)),
+        }
+    }
+    Ok(Ok((messages, more)))
 }
 
 /// Goes on with a claim for so long, or ends it; answers whether it was the channel's.
@@ -328,12 +354,14 @@ async fn list(
     let failed = |fault: Fault| undone(fault, &about);
     let (sql, all) = list_query(filter);
     let rows = session.rows(&sql, &all).await.map_err(failed)?;
-    let read = |row: &Row| {
+    let mut found = vec![];
+    for row in &rows {
         let stored = Stored::read(row, &filter.namespace).map_err(failed)?;
         let (run, step) = (stored.record.run.clone(), Some(stored.record.place.step));
-        stored.unpack(codec).map_err(|error| StoreError::undecoded(run, step, "a message", error))
-    };
-    rows.iter().map(read).collect()
+        let record = stored.unpack(session, codec).await.map_err(failed)?;
+        found.push(record.map_err(|error| StoreError::undecoded(run, step, "a message", error))?);
+    }
+    Ok(found)
 }
 
 /// A run's messages behind a place.
@@ -351,8 +379,12 @@ pub(super) async fn of_run(
     let (step, position) = after.map_or((-1, -1), |at| (at.step.cast_signed(), i64::from(at.position)));
     let from = values![run.namespace.as_str(), run.run.as_str(), step, position, limit];
     let rows = session.rows(&sql, from).await?;
-    let unreadable = |error| Fault::damage(format!("a message cannot be read: {error}"));
-    rows.iter().map(|row| Stored::read(row, &run.namespace)?.unpack(codec).map_err(unreadable)).collect()
+    let mut found = Vec::with_capacity(rows.len());
+    for row in &rows {
+        let record = Stored::read(row, &run.namespace)?.unpack(session, codec).await?;
+        found.push(record.map_err(|error| Fault::undecoded(None, "a message", error))?);
+    }
+    Ok(found)
 }
 
 /// The question that a filter asks, and its values.

@@ -1,15 +1,15 @@
 //! What recoding asks of a server.
 
 use super::{
-    ServerStore, ask, call,
-    error::{Outcome, all_runs},
-    sql::{Cell, Row, Value},
+    ServerStore, ask, blobs, call,
+    error::{Outcome, all_runs, undone},
+    sql::{Cell, Row, Value, values},
     writer::Tx,
 };
 use crate::{
     codec::Codec,
-    db::{self, Statement},
-    recode::Shelf,
+    db,
+    recode::{Change, Shelf, runs_of},
     store::Answer,
 };
 use hapax_core::id::{Namespace, RunKey};
@@ -31,15 +31,36 @@ impl Shelf for ServerStore {
         })
     }
 
-    fn change(&self, about: RunKey, updates: Vec<Statement>) -> Answer<'_, u64> {
-        Box::pin(async move { call!(self, &about, |tx| change(tx, &updates)) })
+    fn whole(&self, run: RunKey, stored: Vec<u8>) -> Answer<'_, Vec<u8>> {
+        Box::pin(async move {
+            let mut lent = self.sessions.lend().await?;
+            let whole = blobs::whole(&mut **lent, &run, &stored).await;
+            Ok(whole.map_err(|fault| undone(fault, &run))?.into_owned())
+        })
+    }
+
+    fn change(&self, about: RunKey, changes: Vec<Change>) -> Answer<'_, u64> {
+        Box::pin(async move { call!(self, &about, |tx| change(tx, &changes)) })
     }
 }
 
-async fn change(tx: &mut Tx<'_>, updates: &[Statement]) -> Outcome<u64> {
+/// All that concerns a run holds its row: so whoever writes bytes that are there already finds them there still.
+async fn change(tx: &mut Tx<'_>, changes: &[Change]) -> Outcome<u64> {
+    for run in runs_of(changes, |_| true) {
+        let sql = "SELECT 1 FROM hapax_runs WHERE namespace = ? AND run_id = ? FOR UPDATE";
+        tx.one(sql, values![run.namespace.as_str(), run.run.as_str()]).await?;
+    }
     let mut met = 0;
-    for update in updates {
-        met += tx.execute(&update.sql, &bound(&update.values)).await?;
+    for Change { run, update, blobs, .. } in changes {
+        if tx.execute(&update.sql, &bound(&update.values)).await? == 1 {
+            met += 1;
+            if let Some(run) = run {
+                blobs::insert(tx, run, blobs).await?;
+            }
+        }
+    }
+    for run in runs_of(changes, |change| change.sweeps) {
+        blobs::sweep(tx, run).await?;
     }
     Ok(met)
 }

@@ -3,6 +3,7 @@
 //! Invariant: a run's rows come and go together, in one transaction.
 
 use super::{
+    blobs,
     commit::{NewCheckpoint, insert_checkpoint},
     error::{Halt, Outcome, undone},
     journal,
@@ -39,7 +40,7 @@ pub(crate) fn partition(run: &RunId) -> u64 {
 
 /// Creates a run with its first step, unless its name is taken.
 pub(super) async fn create(tx: &mut Tx<'_>, birth: &Birth, lease: Option<Lease>) -> Outcome<Created> {
-    let Birth { run: new, parts, entries } = birth;
+    let Birth { run: new, parts, entries, blobs } = birth;
     let parent = parent_of(tx, new).await?;
     let orphaned = matches!(&parent, Some(parent) if parent.status == Status::Cancelled);
     if let Some(parent) = parent.filter(|parent| is_elsewhere(&parent.status)) {
@@ -56,6 +57,7 @@ pub(super) async fn create(tx: &mut Tx<'_>, birth: &Birth, lease: Option<Lease>)
     let (run, checkpoint) = (&new.key, &new.checkpoint);
     insert_checkpoint(tx.session, NewCheckpoint { run, checkpoint, parts, next_seq: 0 }).await?;
     journal::insert(tx, &new.key, 0, &new.journal, entries).await?;
+    blobs::insert(tx, &new.key, blobs).await?;
     for (key, value) in &new.tags {
         tx.execute(
             "INSERT INTO hapax_tags (namespace, tag_key, tag_value, run_id) VALUES (?, ?, ?, ?)",
@@ -247,6 +249,7 @@ pub(super) async fn delete_rows(tx: &mut Tx<'_>, key: &RunKey) -> Result<(), Fau
         "DELETE FROM hapax_journal WHERE namespace = ? AND run_id = ?",
         "DELETE FROM hapax_frontier WHERE namespace = ? AND run_id = ?",
         "DELETE FROM hapax_checkpoints WHERE namespace = ? AND run_id = ?",
+        "DELETE FROM hapax_blobs WHERE namespace = ? AND run_id = ?",
         "DELETE FROM hapax_keys WHERE namespace = ? AND run_id = ?",
         "DELETE FROM hapax_tags WHERE namespace = ? AND run_id = ?",
         "DELETE FROM hapax_runs WHERE namespace = ? AND run_id = ?",

@@ -4,6 +4,7 @@
 //! and changed exactly one row; what the update refused is looked into afterwards, never before.
 
 use super::{
+    blobs,
     error::is_duplicate,
     journal, mailbox, outbox,
     writer::{Halt, Outcome, Tx},
@@ -64,6 +65,12 @@ pub(super) fn insert_sql(sql: &'static str) -> Cow<'static, str> {
 
 /// Writes, or says why not.
 pub(super) fn write(tx: &Tx<'_>, prepared: &Prepared) -> Outcome<Written> {
+    let written = rows(tx, prepared)?;
+    blobs::insert(tx, prepared.write.run(), &prepared.blobs)?;
+    Ok(written)
+}
+
+fn rows(tx: &Tx<'_>, prepared: &Prepared) -> Outcome<Written> {
     match (&*prepared.write, &prepared.parts) {
         (Write::Step(commit), Parts::Step(parts)) => step(tx, commit, parts),
         (Write::Append(append), Parts::Append(entries)) => journal::append(tx, append, entries),
@@ -143,7 +150,7 @@ fn begin_anew(tx: &Tx<'_>, commit: &StepCommit, shape: &Digest) -> rusqlite::Res
     tx.execute(sql, params![namespace, run, seq.cast_signed()])?;
     let sql = "UPDATE hapax_runs SET fingerprint = ?3 WHERE namespace = ?1 AND run_id = ?2";
     tx.execute(sql, params![namespace, run, shape.0])?;
-    Ok(())
+    blobs::sweep(tx, &commit.run)
 }
 
 /// Tells those whom the end of a run concerns.

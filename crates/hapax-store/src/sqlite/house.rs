@@ -4,7 +4,7 @@
 //! is; and a family is shut, closed and opened in one transaction.
 
 use super::{
-    SqliteStore,
+    SqliteStore, blobs,
     commit::insert_checkpoint,
     error::{damaged, unreadable},
     journal,
@@ -18,7 +18,7 @@ use crate::{
     error::StoreError,
     house::{
         Fragment, Head, House, Image, Left, Piece, Sender, Step, Unread,
-        packed::{Packed, pack_all},
+        packed::{Load, Packed, pack_all},
     },
     outbox::OutboxRecord,
     prepare::row_sum,
@@ -323,11 +323,12 @@ fn is_arriving(tx: &Tx<'_>, key: &RunKey, epoch: Epoch) -> rusqlite::Result<bool
     Ok(met == 1)
 }
 
-fn unpack(tx: &Tx<'_>, key: &RunKey, epoch: Epoch, pieces: &[Packed]) -> Outcome<()> {
+fn unpack(tx: &Tx<'_>, key: &RunKey, epoch: Epoch, load: &Load) -> Outcome<()> {
     if !is_arriving(tx, key, epoch)? {
         return Err(fenced(tx, key)?.into());
     }
-    Ok(pieces.iter().try_for_each(|piece| put(tx, key, piece))?)
+    load.pieces.iter().try_for_each(|piece| put(tx, key, piece))?;
+    Ok(blobs::insert(tx, key, &load.blobs)?)
 }
 
 /// Writes a piece unless it is there.
@@ -410,6 +411,8 @@ fn open(tx: &Tx<'_>, family: &[(RunKey, u64)]) -> Outcome<()> {
             .into());
         }
         settle_down(tx, record)?;
+        // A piece that came twice was encoded twice, and its row has the first.
+        blobs::sweep(tx, key)?;
     }
     Ok(())
 }
@@ -477,8 +480,8 @@ impl House for SqliteStore {
 
     fn unpack(&self, run: RunKey, epoch: Epoch, pieces: Vec<Piece>) -> Answer<'_, ()> {
         Box::pin(async move {
-            let pieces = pack_all(&run, epoch, pieces, &self.codec)?;
-            self.queue.call(run.clone(), move |tx| unpack(tx, &run, epoch, &pieces)).await
+            let load = pack_all(&run, epoch, pieces, &self.codec)?;
+            self.queue.call(run.clone(), move |tx| unpack(tx, &run, epoch, &load)).await
         })
     }
 

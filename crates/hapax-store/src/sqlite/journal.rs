@@ -3,6 +3,7 @@
 //! Invariant: the rows of a run are numbered without gaps, in the order in which they became durable.
 
 use super::{
+    blobs,
     commit::{fence_sql, head, insert_sql},
     error::{damaged_at, undecoded},
     mailbox,
@@ -147,7 +148,7 @@ pub(super) fn read(
         if let Some(before) = found.last().filter(|before| before.seq + 1 != row.seq) {
             return Err(damaged_at(row.step, format!("row {} of the journal is missing", before.seq + 1)));
         }
-        found.push(row.read(&row.unpacked(codec, run)?)?);
+        found.push(row.read(&row.unpacked(connection, codec, run)?)?);
         Ok(())
     })?;
     Ok(found)
@@ -192,7 +193,7 @@ pub(super) fn read_based_on(
             return Err(missing());
         }
         next += 1;
-        let entry = row.unpacked(codec, &record.key)?;
+        let entry = row.unpacked(connection, codec, &record.key)?;
         if row.base == record.digest && !entry.starts_with(Entry::CHUNK_TAG) {
             found.push(row.read(&entry)?);
         }
@@ -222,8 +223,9 @@ impl<'r> Stored<'r> {
         Ok(Self { seq, base, step, path_hash, entry })
     }
 
-    fn unpacked(&self, codec: &Codec, run: &RunKey) -> rusqlite::Result<Vec<u8>> {
-        let unpacked = codec.unpack(self.entry, &Place::of(run, Part::Journal { seq: self.seq }));
+    fn unpacked(&self, connection: &Connection, codec: &Codec, run: &RunKey) -> rusqlite::Result<Vec<u8>> {
+        let entry = blobs::whole(connection, run, self.entry)?;
+        let unpacked = codec.unpack(&entry, &Place::of(run, Part::Journal { seq: self.seq }));
         unpacked.map_err(|error| self.unreadable(error))
     }
 

@@ -4,6 +4,7 @@
 //! the journal row that says so.
 
 use super::{
+    blobs,
     commit::fence_sql,
     error::{damaged, undecoded},
     runs::{found, wrong_status},
@@ -13,7 +14,7 @@ use crate::{
     check::end_letter,
     codec::{Codec, Part, Place},
     house::Parcel,
-    prepare,
+    prepare::{self, LetterParts},
 };
 use hapax_core::{
     commit::{Status, StatusChange},
@@ -25,7 +26,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use std::{collections::BTreeSet, sync::Arc};
 
 /// Puts a letter into a run's mailbox and wakes the run if it waits for it.
-pub(super) fn post(tx: &Tx<'_>, run: &RunKey, letter: &NewLetter, payload: &[u8]) -> Outcome<Posted> {
+pub(super) fn post(tx: &Tx<'_>, run: &RunKey, letter: &NewLetter, payload: &LetterParts) -> Outcome<Posted> {
     let record = found(tx, run)?;
     let (namespace, id) = (run.namespace.as_str(), run.run.as_str());
     let known = tx.one(
@@ -43,8 +44,9 @@ pub(super) fn post(tx: &Tx<'_>, run: &RunKey, letter: &NewLetter, payload: &[u8]
         "INSERT INTO hapax_letters (namespace, run_id, number, letter_id, subject, payload, sent_at, taken) \
          SELECT ?1, ?2, coalesce(max(number), 0) + 1, ?3, ?4, ?5, ?6, 0 FROM hapax_letters \
          WHERE namespace = ?1 AND run_id = ?2",
-        params![namespace, id, letter.id, &*letter.subject, payload, tx.now],
+        params![namespace, id, letter.id, &*letter.subject, payload.bytes, tx.now],
     )?;
+    blobs::insert(tx, run, &payload.blobs)?;
     if record.wake.letters.contains(&letter.subject) {
         wake(tx, run)?;
     }
@@ -113,7 +115,7 @@ pub(super) fn waiting(
          AND number > ?4 AND taken = 0 ORDER BY number LIMIT 1",
     )?;
     let place = params![run.namespace.as_str(), run.run.as_str(), subject, after.cast_signed()];
-    statement.query_row(place, |row| read_letter(row, codec, run)).optional()
+    statement.query_row(place, |row| read_letter(connection, row, codec, run)).optional()
 }
 
 /// Letters above a number, taken or not.
@@ -131,7 +133,7 @@ pub(super) fn all(
     let place = params![run.namespace.as_str(), run.run.as_str(), after.cast_signed(), limit as i64];
     let letters = statement.query_map(place, |row| {
         let taken: bool = row.get(5)?;
-        let payload = if taken { None } else { Some(read_letter(row, codec, run)?.payload) };
+        let payload = if taken { None } else { Some(read_letter(connection, row, codec, run)?.payload) };
         Ok(Parcel {
             number: row.get::<_, i64>(0)?.cast_unsigned(),
             id: row.get(2)?,
@@ -144,11 +146,17 @@ pub(super) fn all(
     letters.collect()
 }
 
-fn read_letter(row: &Row<'_>, codec: &Codec, run: &RunKey) -> rusqlite::Result<Letter> {
+fn read_letter(
+    connection: &Connection,
+    row: &Row<'_>,
+    codec: &Codec,
+    run: &RunKey,
+) -> rusqlite::Result<Letter> {
     let number = row.get::<_, i64>(0)?.cast_unsigned();
     let place = Place::of(run, Part::Letter { id: row.get_ref(2)?.as_str()? });
+    let stored = blobs::whole(connection, run, row.get_ref(1)?.as_blob()?)?;
     let payload = codec
-        .unpack(row.get_ref(1)?.as_blob()?, &place)
+        .unpack(&stored, &place)
         .and_then(|bytes| Ok(serde_json::from_slice::<Json>(&bytes)?))
         .map_err(|error| undecoded(None, &format!("letter {number}"), error))?;
     Ok(Letter { number, payload })

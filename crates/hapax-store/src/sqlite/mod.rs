@@ -14,6 +14,7 @@
 //! | `beside`, `requests`, `inbox` | tables of a file beside those of runs |
 
 mod beside;
+mod blobs;
 mod census;
 mod commit;
 pub(crate) mod connection;
@@ -114,7 +115,15 @@ impl SqliteOptions {
     /// Encrypts, or otherwise changes, what is stored of states, frontiers, journal entries, letters and messages.
     #[must_use]
     pub fn payload_codec(mut self, codec: Arc<dyn PayloadCodec>) -> Self {
-        self.codec = Codec(Some(codec));
+        self.codec.hook = Some(codec);
+        self
+    }
+
+    /// Stores payloads of more bytes than this beside their rows, in a table of their own; 64 KiB is a good measure. By default
+    /// all are in their rows.
+    #[must_use]
+    pub fn blobs_over(mut self, bytes: usize) -> Self {
+        self.codec.aside = Some(bytes);
         self
     }
 }
@@ -124,7 +133,8 @@ impl std::fmt::Debug for SqliteOptions {
         f.debug_struct("SqliteOptions")
             .field("allow_network_fs", &self.allow_network_fs)
             .field("must_exist", &self.must_exist)
-            .field("payload_codec", &self.codec.0.is_some())
+            .field("payload_codec", &self.codec.hook.is_some())
+            .field("blobs_over", &self.codec.aside)
             .finish()
     }
 }

@@ -4,9 +4,9 @@
 //! update of that row which demanded the claim's token and changed exactly one row.
 
 use super::{
-    SqliteStore,
+    SqliteStore, blobs,
     commit::insert_sql,
-    error::{all_runs, damaged, unreadable},
+    error::{all_runs, damaged, undecoded, unreadable},
     locks::Locks,
     runs::found,
     writer::{Outcome, Tx},
@@ -213,10 +213,11 @@ impl Stored {
         Ok(Self { record, payload: row.get(5)? })
     }
 
-    fn unpack(self, codec: &Codec) -> Result<OutboxRecord, Source> {
+    fn unpack(self, connection: &Connection, codec: &Codec) -> Result<OutboxRecord, Source> {
         let Self { mut record, payload } = self;
         let OutboxRecord { run, place: Place { step, position }, .. } = &record;
         let part = Part::Message { step: *step, position: u64::from(*position) };
+        let payload = blobs::whole(connection, run, &payload)?;
         let unpacked = codec.unpack(&payload, &codec::Place::of(run, part))?;
         record.message.payload = serde_json::from_slice(&unpacked)?;
         Ok(record)
@@ -242,7 +243,8 @@ fn first_messages(tx: &Tx<'_>, channel: &Channel, most: usize) -> rusqlite::Resu
     let mut stored = rows.collect::<rusqlite::Result<Vec<_>>>()?;
     let more = stored.len() > most;
     stored.truncate(most);
-    let messages: Result<_, Source> = stored.into_iter().map(|stored| stored.unpack(tx.codec)).collect();
+    let messages: Result<_, Source> =
+        stored.into_iter().map(|stored| stored.unpack(tx.connection, tx.codec)).collect();
     Ok(messages.map(|messages| (messages, more)))
 }
 
@@ -331,7 +333,7 @@ fn list(
     let stored = rows.and_then(Iterator::collect::<rusqlite::Result<Vec<_>>>).map_err(unknown)?;
     let unpack = |stored: Stored| {
         let (run, step) = (stored.record.run.clone(), Some(stored.record.place.step));
-        stored.unpack(codec).map_err(|error| StoreError::undecoded(run, step, "a message", error))
+        stored.unpack(connection, codec).map_err(|error| StoreError::undecoded(run, step, "a message", error))
     };
     stored.into_iter().map(unpack).collect()
 }
@@ -353,7 +355,7 @@ pub(super) fn of_run(
     let mut statement = connection.prepare_cached(&sql)?;
     let stored = statement.query_map(from, |row| Stored::read(row, &run.namespace))?;
     let unpack = |stored: rusqlite::Result<Stored>| {
-        stored?.unpack(codec).map_err(|error| damaged(format!("a message cannot be read: {error}")))
+        stored?.unpack(connection, codec).map_err(|error| undecoded(None, "a message", error))
     };
     stored.map(unpack).collect()
 }

@@ -3,6 +3,7 @@
 //! Invariant: a checkpoint only leaves here when key, digest and the digests of all pages match its content.
 
 use super::{
+    blobs,
     error::{damaged, undecoded, unreadable},
     journal, mailbox,
 };
@@ -176,7 +177,7 @@ pub(super) fn each_checkpoint<E: From<StoreError>>(
     while let Some(row) = rows.next().map_err(|error| unreadable(error, key))? {
         let step = row.get::<_, i64>(12).map_err(|error| unreadable(error, key))?.cast_unsigned();
         let mut read = || {
-            let mut stored = stored(row, codec, key, step)?;
+            let mut stored = stored(connection, row, codec, key, step)?;
             stored.checkpoint.state = scanned_state(connection, codec, key, row, &mut base)?.into();
             Ok(stored)
         };
@@ -211,7 +212,8 @@ fn scanned_state(
     }
     let on = at.and(base.as_ref()).map(|(_, state)| state.as_slice());
     let place = Place::state(key, row.get::<_, i64>(12)?.cast_unsigned());
-    let read = codec.read_state(kind, row.get_ref(15)?.as_blob()?, on, &place);
+    let stored = blobs::whole(connection, key, row.get_ref(15)?.as_blob()?)?;
+    let read = codec.read_state(kind, &stored, on, &place);
     read.map_err(|error| undecoded(None, "its state", error))
 }
 
@@ -275,9 +277,10 @@ pub(super) fn read_page(
         let mut statement = connection.prepare_cached(sql)?;
         let at = params![key.namespace.as_str(), key.run.as_str(), step.cast_signed(), page];
         let place = Place::of(key, Part::Frontier { step, page: page.into() });
-        statement
-            .query_row(at, |row| unpack(row.get_ref(0)?.as_blob()?, codec, &place, "its frontier"))
-            .optional()
+        let read = |row: &Row<'_>| {
+            unpack(connection, codec, &place, key, row.get_ref(0)?.as_blob()?, "its frontier")
+        };
+        statement.query_row(at, read).optional()
     };
     match read() {
         Ok(Some(items)) => Ok(items),
@@ -300,28 +303,34 @@ fn stored_checkpoint(
     );
     let mut statement = connection.prepare_cached(&sql)?;
     let at = params![key.namespace.as_str(), key.run.as_str(), step.cast_signed()];
-    let found = statement.query_row(at, |row| stored(row, codec, key, step)).optional()?;
+    let found = statement.query_row(at, |row| stored(connection, row, codec, key, step)).optional()?;
     let Some(mut found) = found else { return Ok(None) };
     found.checkpoint.state = state(connection, codec, key, step)?.into();
     Ok(Some(found))
 }
 
 /// Reads the columns of [`STORED`]; the state comes separately.
-fn stored(row: &Row<'_>, codec: &Codec, key: &RunKey, step: u64) -> rusqlite::Result<Stored> {
+fn stored(
+    connection: &Connection,
+    row: &Row<'_>,
+    codec: &Codec,
+    key: &RunKey,
+    step: u64,
+) -> rusqlite::Result<Stored> {
     let barriers = match row.get_ref(10)?.as_blob_or_null()? {
-        Some(stored) => unpack(stored, codec, &Place::of(key, Part::Barriers { step }), "its barriers")?,
+        Some(stored) => {
+            let place = Place::of(key, Part::Barriers { step });
+            unpack(connection, codec, &place, key, stored, "its barriers")?
+        }
         None => Barriers::default(),
     };
+    let first = Place::of(key, Part::Frontier { step, page: 0 });
+    let frontier = row.get_ref(7)?.as_blob()?;
     let checkpoint = Checkpoint {
         step,
         state: [].into(),
         state_version: row.get(6)?,
-        frontier: unpack(
-            row.get_ref(7)?.as_blob()?,
-            codec,
-            &Place::of(key, Part::Frontier { step, page: 0 }),
-            "its frontier",
-        )?,
+        frontier: unpack(connection, codec, &first, key, frontier, "its frontier")?,
         frontier_len: row.get::<_, i64>(8)?.cast_unsigned() as usize,
         pages: digests(row.get_ref(9)?.as_blob()?)?,
         barriers,
@@ -336,12 +345,15 @@ fn stored(row: &Row<'_>, codec: &Codec, key: &RunKey, step: u64) -> rusqlite::Re
 }
 
 fn unpack<T: serde::de::DeserializeOwned>(
-    stored: &[u8],
+    connection: &Connection,
     codec: &Codec,
     place: &Place<'_>,
+    key: &RunKey,
+    stored: &[u8],
     what: &str,
 ) -> rusqlite::Result<T> {
-    let read = codec.unpack(stored, place).and_then(|json| Ok(serde_json::from_slice(&json)?));
+    let stored = blobs::whole(connection, key, stored)?;
+    let read = codec.unpack(&stored, place).and_then(|json| Ok(serde_json::from_slice(&json)?));
     read.map_err(|error| undecoded(None, what, error))
 }
 
@@ -368,6 +380,7 @@ fn state(connection: &Connection, codec: &Codec, key: &RunKey, step: u64) -> rus
     }
     let mut state: Option<Vec<u8>> = None;
     for (step, kind, bytes) in chain.into_iter().rev() {
+        let bytes = blobs::whole(connection, key, &bytes)?;
         let next = codec.read_state(kind, &bytes, state.as_deref(), &Place::state(key, step));
         state = Some(next.map_err(|error| undecoded(None, "its state", error))?);
     }

@@ -1,18 +1,19 @@
 //! What recoding asks of a file.
 
 use super::{
-    SqliteStore,
+    SqliteStore, blobs,
     error::{all_runs, unreadable},
     writer::{Outcome, Tx},
 };
 use crate::{
     codec::Codec,
-    db::{Row, Statement, Value, bound, value_of},
-    recode::Shelf,
+    db::{Row, Value, bound, value_of},
+    recode::{Change, Shelf, runs_of},
     store::Answer,
 };
 use hapax_core::id::{Namespace, RunKey};
 use rusqlite::{Connection, params_from_iter};
+use std::borrow::Cow;
 
 impl Shelf for SqliteStore {
     fn codec(&self) -> &Codec {
@@ -30,8 +31,16 @@ impl Shelf for SqliteStore {
         Box::pin(self.read(all_runs(&Namespace::default()), read))
     }
 
-    fn change(&self, about: RunKey, updates: Vec<Statement>) -> Answer<'_, u64> {
-        Box::pin(self.queue.call(about, move |tx| change(tx, &updates)))
+    fn whole(&self, run: RunKey, stored: Vec<u8>) -> Answer<'_, Vec<u8>> {
+        let read = move |connection: &Connection, _: &Codec, run: &RunKey| {
+            let whole = blobs::whole(connection, run, &stored);
+            whole.map(Cow::into_owned).map_err(|error| unreadable(error, run))
+        };
+        Box::pin(self.read(run, read))
+    }
+
+    fn change(&self, about: RunKey, changes: Vec<Change>) -> Answer<'_, u64> {
+        Box::pin(self.queue.call(about, move |tx| change(tx, &changes)))
     }
 }
 
@@ -45,10 +54,16 @@ fn rows(connection: &Connection, sql: &str, values: &[Value]) -> rusqlite::Resul
     statement.query_map(params_from_iter(bound(values)), read)?.collect()
 }
 
-fn change(tx: &Tx<'_>, updates: &[Statement]) -> Outcome<u64> {
+fn change(tx: &Tx<'_>, changes: &[Change]) -> Outcome<u64> {
     let mut met = 0;
-    for update in updates {
-        met += tx.execute(&update.sql, params_from_iter(bound(&update.values)))? as u64;
+    for Change { run, update, blobs, .. } in changes {
+        if tx.execute(&update.sql, params_from_iter(bound(&update.values)))? == 1 {
+            met += 1;
+            run.as_ref().map_or(Ok(()), |run| blobs::insert(tx, run, blobs))?;
+        }
+    }
+    for run in runs_of(changes, |change| change.sweeps) {
+        blobs::sweep(tx, run)?;
     }
     Ok(met)
 }

@@ -3,6 +3,7 @@
 //! Invariant: a run's rows come and go together, in one transaction.
 
 use super::{
+    blobs,
     commit::insert_checkpoint,
     error::unreadable,
     journal,
@@ -26,7 +27,7 @@ use rusqlite::{Connection, ToSql, params, params_from_iter};
 
 /// Creates a run with its step 0, unless its name is taken.
 pub(super) fn create(tx: &Tx<'_>, birth: &Birth) -> Outcome<Created> {
-    let Birth { run: new, parts, entries } = birth;
+    let Birth { run: new, parts, entries, blobs } = birth;
     let lease = new.claim.as_ref().map(|_| {
         let epoch = Epoch { counter: 1, nonce: new_nonce() };
         Lease { epoch, taken_over: false }
@@ -42,6 +43,7 @@ pub(super) fn create(tx: &Tx<'_>, birth: &Birth) -> Outcome<Created> {
     }
     insert_checkpoint(tx, &new.key, &new.checkpoint, parts, 0)?;
     journal::insert(tx, &new.key, 0, &new.journal, entries)?;
+    blobs::insert(tx, &new.key, blobs)?;
     for (key, value) in &new.tags {
         tx.execute(
             "INSERT INTO hapax_tags (namespace, tag_key, tag_value, run_id) VALUES (?1, ?2, ?3, ?4)",
@@ -234,6 +236,7 @@ pub(super) fn delete_rows(tx: &Tx<'_>, key: &RunKey) -> rusqlite::Result<()> {
         "DELETE FROM hapax_journal WHERE namespace = ?1 AND run_id = ?2",
         "DELETE FROM hapax_frontier WHERE namespace = ?1 AND run_id = ?2",
         "DELETE FROM hapax_checkpoints WHERE namespace = ?1 AND run_id = ?2",
+        "DELETE FROM hapax_blobs WHERE namespace = ?1 AND run_id = ?2",
         "DELETE FROM hapax_keys WHERE namespace = ?1 AND run_id = ?2",
         "DELETE FROM hapax_tags WHERE namespace = ?1 AND run_id = ?2",
         "DELETE FROM hapax_runs WHERE namespace = ?1 AND run_id = ?2",

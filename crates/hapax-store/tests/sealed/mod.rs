@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test takes what it needs")]
 
+pub(crate) mod large;
 pub(crate) mod promises;
 
 use hapax_store::codec::{Encrypted, Keyring, PayloadCodec};

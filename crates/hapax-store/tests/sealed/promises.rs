@@ -31,40 +31,59 @@ type Open = Arc<dyn Fn(Option<Codec>) -> Arc<dyn Store> + Send + Sync>;
 /// An empty place for a store.
 pub(crate) struct Place {
     open: Open,
-    _kept: Box<dyn Send>,
+    sql: Box<dyn Fn(&str) -> String + Send + Sync>,
 }
 
 impl Place {
     pub(crate) fn new(
         open: impl Fn(Option<Codec>) -> Arc<dyn Store> + Send + Sync + 'static,
-        kept: impl Send + 'static,
+        sql: impl Fn(&str) -> String + Send + Sync + 'static,
     ) -> Self {
-        Self { open: Arc::new(open), _kept: Box::new(kept) }
+        Self { open: Arc::new(open), sql: Box::new(sql) }
+    }
+
+    /// Changes something behind the store's back.
+    pub(crate) fn run(&self, sql: &str) {
+        (self.sql)(sql);
+    }
+
+    /// Counts something behind the store's back.
+    pub(crate) fn count(&self, sql: &str) -> u64 {
+        (self.sql)(sql).trim().parse().expect("a number")
     }
 
     fn with(&self, keys: &str) -> Arc<dyn Store> {
         (self.open)(Some(codec(keys)))
     }
 
-    fn plain(&self) -> Arc<dyn Store> {
+    pub(crate) fn plain(&self) -> Arc<dyn Store> {
         (self.open)(None)
     }
 }
 
 /// A test for each promise, on the places of a store.
 macro_rules! promises {
-    ($module:ident, $place:expr, [$($promise:ident),* $(,)?]) => {
+    ($module:ident, $place:expr, $of:ident, [$($promise:ident),* $(,)?]) => {
         mod $module {
             $(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $promise() {
-                    $crate::sealed::promises::$promise($place()).await;
+                    $crate::sealed::$of::$promise($place()).await;
                 }
             )*
         }
     };
-    ($module:ident, $place:expr) => {
-        $crate::sealed::promises::promises!($module, $place, [
+    (large, $module:ident, $place:expr) => {
+        $crate::sealed::promises::promises!($module, $place, large, [
+            what_is_large_lies_beside_its_row_and_is_read_as_ever,
+            what_is_large_goes_with_its_run,
+            a_fresh_history_keeps_what_is_referred_to_and_nothing_else,
+            what_is_missing_or_damaged_is_told_with_its_run,
+            a_write_that_comes_to_nothing_leaves_no_bytes_and_is_written_whole_again,
+        ]);
+    };
+    (keys, $module:ident, $place:expr) => {
+        $crate::sealed::promises::promises!($module, $place, promises, [
             whoever_lacks_a_key_is_told_which,
             rotation_changes_the_key_and_no_word,
             a_run_goes_on_while_its_payloads_are_rotated,
