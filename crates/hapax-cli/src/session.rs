@@ -157,10 +157,14 @@ impl Session<'_> {
 }
 
 /// Opens the store that the flags or the environment name; one that takes no writes as well, if it is only read.
-pub(crate) async fn open(global: &Global, only_reads: bool) -> Result<(Engine, Address), Failure> {
+pub(crate) async fn open(
+    global: &Global,
+    only_reads: bool,
+    must_exist: bool,
+) -> Result<(Engine, Address), Failure> {
     let url = address(global)?;
     let namespace = namespace(global)?;
-    let store = open_store(&url, true, only_reads).await.map_err(|failure| failure.at(&url))?;
+    let store = open_store(&url, must_exist, only_reads).await.map_err(|failure| failure.at(&url))?;
     let address = vec![("HAPAX_STORE", url), ("HAPAX_NAMESPACE", namespace.as_str().into())];
     let options = Options::default().finds_work(false).namespace(namespace);
     Ok((Engine::builder().options(options).with_store(store), address))

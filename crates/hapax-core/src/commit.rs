@@ -393,10 +393,7 @@ pub struct RunFailure {
 impl Status {
     /// The run is over, at least here.
     pub fn is_final(&self) -> bool {
-        matches!(
-            self,
-            Status::Succeeded | Status::Failed { .. } | Status::Cancelled | Status::Moved { .. }
-        )
+        matches!(self, Status::Succeeded | Status::Failed { .. } | Status::Cancelled | Status::Moved { .. })
     }
 
     /// It is on its way between two stores.

@@ -10,7 +10,16 @@ use std::{collections::BTreeMap, fmt};
 /// Every word for where a run may stand, those first that aren't over.
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub(crate) const STATUSES: [&str; 11] = [
-    "running", "pending", "paused", "in_doubt", "waiting", "leaving", "arriving", "failed", "cancelled", "succeeded",
+    "running",
+    "pending",
+    "paused",
+    "in_doubt",
+    "waiting",
+    "leaving",
+    "arriving",
+    "failed",
+    "cancelled",
+    "succeeded",
     "moved",
 ];
 /// How many of them aren't over.

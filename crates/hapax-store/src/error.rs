@@ -141,7 +141,9 @@ pub enum StoreError {
         run: RunKey,
     },
     /// A run would belong to another shard than those that it is bound to.
-    #[error("run `{run}` belongs to shard {shard}, and {what} to shard {other}: a run and all that it is bound to share one")]
+    #[error(
+        "run `{run}` belongs to shard {shard}, and {what} to shard {other}: a run and all that it is bound to share one"
+    )]
     ShardSplit {
         /// The run.
         run: RunKey,

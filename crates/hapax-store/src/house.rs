@@ -15,9 +15,9 @@ pub(crate) mod packed;
 
 pub use export::{Contents, ExportError, export, import, inspect};
 pub use image::{Fragment, Head, Image, Parcel, Piece};
-pub use mover::{Load, Mover};
-pub(crate) use mover::Seal;
 pub(crate) use image::{Sender, Step, Unread};
+pub(crate) use mover::Seal;
+pub use mover::{Load, Mover};
 
 use crate::store::Answer;
 use hapax_core::{commit::Epoch, id::RunKey};

@@ -7,7 +7,9 @@ pub use crate::{
     census::{Census, CensusFilter, Tally},
     fleet::{Fleet, Hint, Holding, Outlook},
 };
-use crate::{clock::Clock, db::Statement, error::StoreError, house::House, outbox::Outbox, schedules::Schedules};
+use crate::{
+    clock::Clock, db::Statement, error::StoreError, house::House, outbox::Outbox, schedules::Schedules,
+};
 use hapax_core::{
     checkpoint::Checkpoint,
     commit::{Append, Epoch, Status, Wake, Write, Written},

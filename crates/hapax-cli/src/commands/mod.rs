@@ -7,15 +7,18 @@ mod cancel;
 mod canon;
 mod completions;
 pub(crate) mod doctor;
+mod export;
 mod fork;
 mod gc;
 mod graph;
 mod history;
+mod import;
 mod inbox;
 mod key;
 mod ledger;
 mod list;
 mod man;
+pub(crate) mod migrate;
 mod outbox;
 mod receipts;
 mod relay;
@@ -49,6 +52,7 @@ pub(crate) enum Command {
     #[command(flatten)]
     Offline(Offline),
     Requests(requests::Requests),
+    Migrate(migrate::Migrate),
     Agent(agent::Agent),
     Demo(Demo),
 }
@@ -80,6 +84,8 @@ pub(crate) enum Online {
     Top(top::Top),
     Ledger(ledger::Ledger),
     Gc(gc::Gc),
+    Export(export::Export),
+    Import(import::Import),
     Doctor(doctor::Doctor),
 }
 
@@ -137,6 +143,8 @@ impl Online {
             Online::Top(command) => command.run(session).await,
             Online::Ledger(command) => command.run(session).await,
             Online::Gc(command) => command.run(session).await,
+            Online::Export(command) => command.run(session).await,
+            Online::Import(command) => command.run(session).await,
             Online::Doctor(command) => command.run(session).await,
         }
     }
@@ -169,6 +177,7 @@ impl Online {
             | Online::Transactions(_)
             | Online::Workers(_)
             | Online::Ledger(_)
+            | Online::Export(_)
             | Online::Doctor(_) => true,
             #[cfg(feature = "top")]
             Online::Top(_) => true,
@@ -176,6 +185,11 @@ impl Online {
             Online::Schedule(command) => command.only_reads(),
             _ => false,
         }
+    }
+
+    /// Whether the store may be one that isn't there yet.
+    pub(crate) fn creates(&self) -> bool {
+        matches!(self, Online::Import(command) if command.creates())
     }
 
     pub(crate) fn is_doctor(&self) -> bool {

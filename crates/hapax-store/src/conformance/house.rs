@@ -27,10 +27,8 @@ pub async fn furnish(store: &Arc<dyn Store>) -> Vec<RunKey> {
         let letter = NewLetter { id: id.into(), subject: signal(name), payload: json(id) };
         store.post(parent.key.clone(), letter).await.unwrap();
     }
-    let [sent, dead] = ["sent", "dead"].map(|topic| hapax_core::outbox::Message {
-        topic: topic.into(),
-        ..message(topic)
-    });
+    let [sent, dead] =
+        ["sent", "dead"].map(|topic| hapax_core::outbox::Message { topic: topic.into(), ..message(topic) });
     let large = "a large state ".repeat(500);
     parent.commit(parent.next_with(&large, 1, 2, vec![sent, dead, message("waits")])).await.unwrap();
     parent.commit(parent.next_with(&format!("{large}and more"), 1200, 1, vec![])).await.unwrap();
@@ -45,7 +43,8 @@ pub async fn furnish(store: &Arc<dyn Store>) -> Vec<RunKey> {
     broken.write(Write::Append(broken.append(3))).await.unwrap();
     broken.write(Write::Status(broken.status(failed(), true))).await.unwrap();
     let mut anew = Sample::run("order-4").hold(store).await;
-    let fresh = StepCommit { fresh: Some(super::sample::shape("sample")), ..anew.next_with("anew", 1, 2, vec![]) };
+    let fresh =
+        StepCommit { fresh: Some(super::sample::shape("sample")), ..anew.next_with("anew", 1, 2, vec![]) };
     anew.commit(fresh).await.unwrap();
     anew.write(Write::Status(anew.status(Status::Waiting { on: WaitsOn::Signal }, true))).await.unwrap();
     store.request_cancel(anew.key.clone()).await.unwrap();
@@ -109,7 +108,8 @@ pub async fn a_damaged_export_changes_nothing(fixture: Fixture) {
     let memory: Arc<dyn Store> = MemoryStore::shared();
     Sample::run("order-2").hold(&memory).await.finish().await;
     let whole = text(&*memory, &[key("order-2")]).await;
-    let flipped = |at: usize| whole.iter().enumerate().map(move |(i, byte)| if i == at { byte ^ 1 } else { *byte });
+    let flipped =
+        |at: usize| whole.iter().enumerate().map(move |(i, byte)| if i == at { byte ^ 1 } else { *byte });
     let cuts = (0..whole.len()).step_by(whole.len() / 40).map(|at| whole[..at].to_vec());
     let damages = (0..whole.len()).step_by(whole.len() / 40).map(|at| flipped(at).collect::<Vec<u8>>());
     let longer = [[&whole[..], b"{}\n"].concat()];
@@ -146,7 +146,10 @@ pub async fn a_run_moves_there_and_back(fixture: Fixture) {
     let mut claimed: Vec<&str> = claimed.iter().map(|(key, _)| key.run.as_str()).collect();
     claimed.sort_unstable();
     assert_eq!(claimed, ["order-1", "order-1/pay", "order-4"]);
-    assert_eq!(fixture.store.outbox().claim(ClaimFilter::default(), claimant("relay", LONG)).await.unwrap().len(), 1);
+    assert_eq!(
+        fixture.store.outbox().claim(ClaimFilter::default(), claimant("relay", LONG)).await.unwrap().len(),
+        1
+    );
 }
 
 fn wanted() -> NewLetter {
@@ -163,7 +166,8 @@ pub async fn a_run_that_is_held_does_not_leave(fixture: Fixture) {
     holder.commit(holder.next("goes on")).await.expect("nothing has changed for its holder");
     holder.write(Write::Status(holder.status(Status::Pending, true))).await.unwrap();
 
-    let batch = store.outbox().claim(ClaimFilter::default(), claimant("relay", LONG)).await.unwrap().remove(0);
+    let batch =
+        store.outbox().claim(ClaimFilter::default(), claimant("relay", LONG)).await.unwrap().remove(0);
     let refused = store.house().leave(key("r"), "there".into()).await;
     assert!(matches!(refused, Err(StoreError::Held { .. })), "{refused:?}");
     store.outbox().mark_sent(batch.claim, vec![batch.messages[0].place], None).await.unwrap();
@@ -260,7 +264,8 @@ pub async fn a_copy_that_differs_is_refused(fixture: Fixture) {
     let head = memory.house().image(run.clone()).await.unwrap().head;
     store.house().arrive(head, epoch).await.unwrap();
     let NewLetter { id, subject, .. } = wanted();
-    let forged = Parcel { number: 1, id, subject, payload: Some(json("forged")), sent_at_us: 1, taken: false };
+    let forged =
+        Parcel { number: 1, id, subject, payload: Some(json("forged")), sent_at_us: 1, taken: false };
     store.house().unpack(run.clone(), epoch, vec![Piece::Letter(forged)]).await.unwrap();
     let early = store.house().open(vec![(run.clone(), epoch.counter)]).await;
     assert!(matches!(early, Err(StoreError::CopyDiffers { .. })), "it isn't whole: {early:?}");

@@ -84,7 +84,9 @@ impl Head {
     /// The head of a record: of a run on its way, as it stood. `None`: it isn't here any more.
     pub fn of(record: RunRecord) -> Result<Self, StoreError> {
         let (status, cancel_requested, wake) = match record.status {
-            Status::Leaving { was, .. } | Status::Arriving { was } => (was.status, was.cancel_requested, was.wake),
+            Status::Leaving { was, .. } | Status::Arriving { was } => {
+                (was.status, was.cancel_requested, was.wake)
+            }
             Status::Moved { to } => return Err(StoreError::Moved { run: record.key, to }),
             status => (status, record.cancel_requested, record.wake),
         };
@@ -513,7 +515,9 @@ impl Sender {
         let last = self.take();
         // Who doesn't read any more needs no end.
         let _ = match read {
-            Ok(()) => self.parts.blocking_send(Ok(last)).and_then(|()| self.parts.blocking_send(Ok(Part::End))),
+            Ok(()) => {
+                self.parts.blocking_send(Ok(last)).and_then(|()| self.parts.blocking_send(Ok(Part::End)))
+            }
             Err(error) => self.parts.blocking_send(Err(error)),
         };
     }

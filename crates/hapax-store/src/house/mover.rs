@@ -57,7 +57,9 @@ impl Seal {
     pub(crate) fn of(head: &Head) -> Result<Self, StoreError> {
         let mut seal =
             Self { digest: DigestBuilder::new("hapax.run.v1"), load: Load { runs: 1, ..Load::default() } };
-        seal.line(hapax_core::json::Json::of(head).map_err(|error| StoreError::Retry(error.into()))?.as_str());
+        seal.line(
+            hapax_core::json::Json::of(head).map_err(|error| StoreError::Retry(error.into()))?.as_str(),
+        );
         Ok(seal)
     }
 

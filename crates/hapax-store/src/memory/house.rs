@@ -214,7 +214,8 @@ impl Run {
     fn settle_down(&mut self, now_us: i64) {
         if let Status::Leaving { was, .. } | Status::Arriving { was } = self.record.status.clone() {
             let Standing { status, cancel_requested, wake } = *was;
-            (self.record.status, self.record.cancel_requested, self.record.wake) = (status, cancel_requested, wake);
+            (self.record.status, self.record.cancel_requested, self.record.wake) =
+                (status, cancel_requested, wake);
         }
         self.outbox.reopen(now_us);
     }

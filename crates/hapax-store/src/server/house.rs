@@ -100,7 +100,8 @@ async fn send_steps(
 ) -> Result<(), Stop> {
     let sql = "SELECT min(step_id), max(step_id) FROM hapax_checkpoints WHERE namespace = ? AND run_id = ?";
     let row = one(session, sql, values![key.namespace.as_str(), key.run.as_str()]).await;
-    let ends = row.and_then(|row| row.map_or(Ok((None, None)), |row| Ok((row.maybe_int(0)?, row.maybe_int(1)?))));
+    let ends =
+        row.and_then(|row| row.map_or(Ok((None, None)), |row| Ok((row.maybe_int(0)?, row.maybe_int(1)?))));
     let (Some(first), Some(last)) = ends.map_err(|fault| undone(fault, key))? else { return Ok(()) };
     for step in first.cast_unsigned()..=last.cast_unsigned() {
         let missing = || StoreError::Corrupt {
@@ -108,7 +109,8 @@ async fn send_steps(
             step: Some(step),
             what: "its checkpoint is missing".into(),
         };
-        let (checkpoint, next_seq) = read::checkpoint(session, codec, key, step).await?.ok_or_else(missing)?;
+        let (checkpoint, next_seq) =
+            read::checkpoint(session, codec, key, step).await?.ok_or_else(missing)?;
         let pages = checkpoint.pages.len() as u32;
         sender.push(Piece::Checkpoint(Box::new(Step::of(key, checkpoint, next_seq)?))).await?;
         for page in 1..pages {
@@ -141,8 +143,7 @@ async fn family(session: &mut dyn Session, key: &RunKey, lock: &str) -> Result<V
     found.clear();
     while let Some(parent) = at.pop() {
         let sql = format!("SELECT run_id FROM hapax_runs WHERE namespace = ? AND parent = ?{lock}");
-        let rows =
-            session.rows(&sql, values![key.namespace.as_str(), parent.key.run.as_str()]).await?;
+        let rows = session.rows(&sql, values![key.namespace.as_str(), parent.key.run.as_str()]).await?;
         found.insert(parent.key.clone(), parent);
         for row in &rows {
             let child = beside(RunId::new(row.text(0)?)?);
@@ -245,7 +246,8 @@ async fn settle_down(tx: &mut Tx<'_>, record: RunRecord) -> Result<(), Fault> {
         ],
     )
     .await?;
-    let sql = "SELECT DISTINCT topic FROM hapax_outbox WHERE namespace = ? AND run_id = ? AND status = 'pending'";
+    let sql =
+        "SELECT DISTINCT topic FROM hapax_outbox WHERE namespace = ? AND run_id = ? AND status = 'pending'";
     for topic in tx.rows(sql, values![key.namespace.as_str(), key.run.as_str()]).await? {
         outbox::open_channel(tx, &key, topic.text(0)?).await?;
     }
@@ -285,7 +287,8 @@ async fn fenced(tx: &mut Tx<'_>, key: &RunKey) -> Result<StoreError, Fault> {
 
 async fn clear(tx: &mut Tx<'_>, key: &RunKey, forget: bool) -> Outcome<()> {
     found_locked(tx, key).await?;
-    let record = read::run(tx.session, key).await?.ok_or_else(|| StoreError::NotFound { run: key.clone() })?;
+    let record =
+        read::run(tx.session, key).await?.ok_or_else(|| StoreError::NotFound { run: key.clone() })?;
     if !matches!(record.status, Status::Moved { .. }) {
         return Err(wrong_status(record).into());
     }
@@ -444,7 +447,11 @@ fn rows<'p>(
         }
     }
     let steps = checkpoint_rows(&steps).map(|table| Inserts { end: unless_there, ..table });
-    [letters, journal, messages, pages].into_iter().chain(steps).filter(|table| !table.rows.is_empty()).collect()
+    [letters, journal, messages, pages]
+        .into_iter()
+        .chain(steps)
+        .filter(|table| !table.rows.is_empty())
+        .collect()
 }
 
 async fn give_up(tx: &mut Tx<'_>, key: &RunKey, epoch: Epoch) -> Outcome<()> {
@@ -457,7 +464,9 @@ async fn give_up(tx: &mut Tx<'_>, key: &RunKey, epoch: Epoch) -> Outcome<()> {
 async fn open(tx: &mut Tx<'_>, family: &[(RunKey, u64)]) -> Outcome<()> {
     for (key, counter) in family {
         let there = record(tx.session, key, " FOR UPDATE").await?;
-        let Some(record) = there.filter(|run| matches!(run.status, Status::Arriving { .. })) else { continue };
+        let Some(record) = there.filter(|run| matches!(run.status, Status::Arriving { .. })) else {
+            continue;
+        };
         if record.epoch.counter != *counter {
             return Err(StoreError::Fenced { run: key.clone(), owner: Some(record.epoch) }.into());
         }
@@ -468,7 +477,11 @@ async fn open(tx: &mut Tx<'_>, family: &[(RunKey, u64)]) -> Outcome<()> {
             )
             .await?;
         if latest.is_none() {
-            return Err(StoreError::CopyDiffers { run: key.clone(), what: "its latest step is missing".into() }.into());
+            return Err(StoreError::CopyDiffers {
+                run: key.clone(),
+                what: "its latest step is missing".into(),
+            }
+            .into());
         }
         settle_down(tx, record).await?;
     }

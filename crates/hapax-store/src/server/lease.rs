@@ -166,7 +166,8 @@ pub(super) async fn holder(
     key: &RunKey,
 ) -> Result<Option<StoreError>, Fault> {
     let place = values![key.namespace.as_str(), key.run.as_str()];
-    let sql = "SELECT owner, lease_until, lease_ttl, {now} FROM hapax_runs WHERE namespace = ? AND run_id = ?";
+    let sql =
+        "SELECT owner, lease_until, lease_ttl, {now} FROM hapax_runs WHERE namespace = ? AND run_id = ?";
     let mut rows = tx.rows(sql, place).await?;
     let sql = "SELECT owner, due_at, due_at - {now}, {now} FROM hapax_channels \
                WHERE namespace = ? AND run_id = ? AND token IS NOT NULL FOR UPDATE";

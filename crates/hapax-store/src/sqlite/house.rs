@@ -52,12 +52,7 @@ impl From<StoreError> for Stop {
     }
 }
 
-fn send_image(
-    connection: &Connection,
-    codec: &Codec,
-    key: &RunKey,
-    sender: &mut Sender,
-) -> Result<(), Stop> {
+fn send_image(connection: &Connection, codec: &Codec, key: &RunKey, sender: &mut Sender) -> Result<(), Stop> {
     let unreadable = |error| unreadable(error, key);
     let record = read::run(connection, key).map_err(unreadable)?;
     let record = record.ok_or_else(|| StoreError::NotFound { run: key.clone() })?;
@@ -86,12 +81,7 @@ fn send_image(
     send_steps(connection, codec, key, sender)
 }
 
-fn send_steps(
-    connection: &Connection,
-    codec: &Codec,
-    key: &RunKey,
-    sender: &mut Sender,
-) -> Result<(), Stop> {
+fn send_steps(connection: &Connection, codec: &Codec, key: &RunKey, sender: &mut Sender) -> Result<(), Stop> {
     read::each_checkpoint(connection, codec, key, (0, usize::MAX), |checkpoint, next_seq| {
         let (step, pages) = (checkpoint.step, checkpoint.pages.len() as u32);
         sender.push_blocking(Piece::Checkpoint(Box::new(Step::of(key, checkpoint, next_seq)?)))?;
@@ -117,8 +107,8 @@ fn family(connection: &Connection, key: &RunKey) -> rusqlite::Result<Vec<RunReco
     let mut at = vec![root];
     found.clear();
     while let Some(record) = at.pop() {
-        let mut statement =
-            connection.prepare_cached("SELECT run_id FROM hapax_runs WHERE namespace = ?1 AND parent = ?2")?;
+        let mut statement = connection
+            .prepare_cached("SELECT run_id FROM hapax_runs WHERE namespace = ?1 AND parent = ?2")?;
         let place = params![key.namespace.as_str(), record.key.run.as_str()];
         let children = statement.query_map(place, |row| row.get::<_, String>(0))?;
         let children = children.collect::<rusqlite::Result<Vec<_>>>()?;
@@ -401,7 +391,9 @@ fn put_message(tx: &Tx<'_>, record: &OutboxRecord, payload: &[u8]) -> rusqlite::
 fn open(tx: &Tx<'_>, family: &[(RunKey, u64)]) -> Outcome<()> {
     for (key, counter) in family {
         let there = read::run(tx.connection, key)?;
-        let Some(record) = there.filter(|run| matches!(run.status, Status::Arriving { .. })) else { continue };
+        let Some(record) = there.filter(|run| matches!(run.status, Status::Arriving { .. })) else {
+            continue;
+        };
         if record.epoch.counter != *counter {
             return Err(StoreError::Fenced { run: key.clone(), owner: Some(record.epoch) }.into());
         }
@@ -411,7 +403,11 @@ fn open(tx: &Tx<'_>, family: &[(RunKey, u64)]) -> Outcome<()> {
             |_| Ok(()),
         )?;
         if latest.is_none() {
-            return Err(StoreError::CopyDiffers { run: key.clone(), what: "its latest step is missing".into() }.into());
+            return Err(StoreError::CopyDiffers {
+                run: key.clone(),
+                what: "its latest step is missing".into(),
+            }
+            .into());
         }
         settle_down(tx, record)?;
     }
