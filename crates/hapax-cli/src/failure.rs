@@ -8,7 +8,7 @@ use crate::{
 use anstyle::Style;
 use hapax::{Coded, Error};
 use hapax_core::error::{Code, code};
-use hapax_store::StoreError;
+use hapax_store::{StoreError, house::ExportError};
 use serde::Serialize;
 use std::{error::Error as _, ffi::OsStr, io};
 
@@ -168,6 +168,16 @@ impl From<Error> for Failure {
             *cause = deepest(&error).filter(|cause| !message.contains(cause));
         }
         failure
+    }
+}
+
+impl From<ExportError> for Failure {
+    fn from(error: ExportError) -> Self {
+        match error {
+            ExportError::Store(error) => error.into(),
+            ExportError::Io(error) => Failure::io("cannot read or write the export", &error),
+            error => Failure::coded(error.code(), error.to_string()),
+        }
     }
 }
 
@@ -429,6 +439,15 @@ fn cure_beside(code: Code) -> &'static str {
             "set `PRAGMA synchronous = FULL` on the connection, before the transaction"
         }
         code::INBOX_NOT_THERE => "begin the transaction in the database that the inbox was opened in",
+        code::RUN_MOVING => "call `migrate` again, which goes on with it, or `migrate --undo`",
+        code::RUN_MOVED => "ask the store that the message names",
+        code::COPY_DIFFERS => "call `migrate` again: what had arrived was taken back, and nothing is lost",
+        code::ARRIVAL_TAKEN => {
+            "see which run it is with `show`, on both stores; delete one, or leave it where it is"
+        }
+        code::BAD_EXPORT => "export the runs again, and carry the file over whole",
+        code::SHARD_MAP => "name the databases that the shards were made of, in their order",
+        code::SHARD_SPLIT => "name it after what it is bound to, as in `order-42/parcel-1`",
         code => crate::commands::schedule::cure(code).unwrap_or("see the code's page"),
     }
 }

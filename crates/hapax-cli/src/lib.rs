@@ -120,6 +120,8 @@ pub async fn run_from(
         Command::Demo(_) => Err(Failure::usage("the demo is part of the stock `hapax`: run it there")),
         // Where the requests are kept, the program's engine doesn't know.
         Command::Requests(command) => requests(&cli.global, command, &out).await,
+        // Both its stores are named by its own flags.
+        Command::Migrate(command) => migrate(&cli.global, command, &out).await,
         Command::Agent(command) => command.run_until(&out, hear).await,
         _ if cli.global.store.is_some() || cli.global.namespace.is_some() => {
             Err(Failure::usage("this program opens its own store: leave out --store and --namespace"))
@@ -157,6 +159,9 @@ pub fn main() -> ExitCode {
         Command::Requests(command) => {
             runtime().and_then(|runtime| runtime.block_on(requests(&cli.global, command, &out)))
         }
+        Command::Migrate(command) => {
+            runtime().and_then(|runtime| runtime.block_on(migrate(&cli.global, command, &out)))
+        }
         Command::Agent(command) => {
             runtime().and_then(|runtime| runtime.block_on(command.run_until(&out, hear)))
         }
@@ -171,7 +176,8 @@ fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
 
 fn stock(global: &args::Global, command: commands::Online, out: &Output) -> Result<(), Failure> {
     runtime()?.block_on(async {
-        let (engine, address) = match session::open(global, command.only_reads(), &command.keyed()).await {
+        let opened = session::open(global, command.only_reads(), !command.creates(), &command.keyed()).await;
+        let (engine, address) = match opened {
             Err(failure) if command.is_doctor() => {
                 commands::doctor::tell_unopened(&failure, out)?;
                 return Err(failure);
@@ -195,6 +201,14 @@ async fn on(session: &Session<'_>, command: commands::Online) -> Result<(), Fail
 async fn requests(
     global: &args::Global,
     command: commands::requests::Requests,
+    out: &Output,
+) -> Result<(), Failure> {
+    command.run_until(global, out, &mut hear()?).await
+}
+
+async fn migrate(
+    global: &args::Global,
+    command: commands::migrate::Migrate,
     out: &Output,
 ) -> Result<(), Failure> {
     command.run_until(global, out, &mut hear()?).await

@@ -166,12 +166,13 @@ impl Session<'_> {
 pub(crate) async fn open(
     global: &Global,
     only_reads: bool,
+    must_exist: bool,
     keyed: &Keyed,
 ) -> Result<(Engine, Address), Failure> {
     let url = address(global)?;
     let namespace = namespace(global)?;
     let codec = keys::codec(keyed)?;
-    let store = open_store(&url, true, only_reads, codec).await.map_err(|failure| failure.at(&url))?;
+    let store = open_store(&url, must_exist, only_reads, codec).await.map_err(|failure| failure.at(&url))?;
     let address = vec![("HAPAX_STORE", url), ("HAPAX_NAMESPACE", namespace.as_str().into())];
     let options = Options::default().finds_work(false).namespace(namespace);
     Ok((Engine::builder().options(options).with_store(store), address))

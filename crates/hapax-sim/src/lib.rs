@@ -12,7 +12,7 @@
 //! | [`life`] | one engine from its start to its end or its death |
 //! | [`boundaries`] | every call to the store as the place where a life ends, for graphs of a proof's own |
 //! | [`verdict`] | what a run left behind, and whether it is what it should be |
-//! | [`kills`], [`orders`], [`journeys`], [`naps`], [`transfers`], [`charges`], [`crafts`], [`mails`], [`ticks`], [`archives`] | real processes that are killed, and the work that they do |
+//! | [`kills`], [`orders`], [`journeys`], [`naps`], [`transfers`], [`charges`], [`crafts`], [`mails`], [`ticks`], [`archives`], [`parcels`] | real processes that are killed, and the work that they do |
 
 pub mod archives;
 pub mod boundaries;
@@ -27,6 +27,7 @@ pub mod mails;
 pub mod mutate;
 pub mod naps;
 pub mod orders;
+pub mod parcels;
 pub mod probe;
 pub mod stores;
 pub mod ticks;

@@ -127,7 +127,7 @@ pub struct Applied {
 /// A store with one fault in it.
 ///
 /// It counts, from 0, the calls that write, decide or load: `create`, `claim`, `claim_ready`, `submit`, `settle`,
-/// `load`, `post`, `letter`, the outbox's `claim`, `mark_sent` and `mark_failed`, and the schedules' `fire`. All others pass uncounted while it lives.
+/// `load`, `post`, `letter`, the outbox's `claim`, `mark_sent` and `mark_failed`, the schedules' `fire`, and whatever of the house changes something. All others pass uncounted while it lives.
 ///
 /// ```
 /// use hapax_store::{MemoryStore, Store, conformance::Sample, faulty::{Fault, Faulty}};

@@ -14,13 +14,14 @@ use futures::future::BoxFuture;
 use hapax_core::{
     canonical,
     checkpoint::{Draft, IoDigest, outbox_digest},
+    commit::Status,
     frontier::{Barriers, WorkItem},
     id::RunKey,
     key::{Digest, DigestBuilder},
     rng::run_seed,
     state::{self, State, StateShape},
 };
-use hapax_store::{Created, NewRun, RunRecord};
+use hapax_store::{Created, NewRun, RunRecord, StoreError};
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 /// A graph registered with an engine. Cheap to clone.
@@ -257,6 +258,11 @@ impl<S: State, A: Send + Sync + 'static> Flow<S, A> {
         let shared = &self.engine.shared;
         let created = self.engine.create(new).await?;
         let handle = Run::new(self.engine.clone(), key.clone());
+        if let Created::Exists(record) = &created
+            && let Status::Moved { to } = &record.status
+        {
+            return Err(StoreError::Moved { run: key, to: to.clone() }.into());
+        }
         match created {
             Created::New(Some(lease)) => {
                 let mut taken = shared.take(key, lease);

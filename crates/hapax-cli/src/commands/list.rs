@@ -41,7 +41,7 @@ pub(crate) struct List {
 
 /// Where a run can stand.
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum StatusWord {
+pub(super) enum StatusWord {
     Pending,
     Running,
     Waiting,
@@ -51,11 +51,14 @@ enum StatusWord {
     Succeeded,
     Failed,
     Cancelled,
+    Leaving,
+    Arriving,
+    Moved,
 }
 
 impl StatusWord {
     /// As stores know it.
-    fn stored(self) -> &'static str {
+    pub(super) fn stored(self) -> &'static str {
         match self {
             StatusWord::Pending => "pending",
             StatusWord::Running => "running",
@@ -65,6 +68,9 @@ impl StatusWord {
             StatusWord::Succeeded => "succeeded",
             StatusWord::Failed => "failed",
             StatusWord::Cancelled => "cancelled",
+            StatusWord::Leaving => "leaving",
+            StatusWord::Arriving => "arriving",
+            StatusWord::Moved => "moved",
         }
     }
 }

@@ -7,15 +7,18 @@ mod cancel;
 mod canon;
 mod completions;
 pub(crate) mod doctor;
+mod export;
 mod fork;
 mod gc;
 mod graph;
 mod history;
+mod import;
 mod inbox;
 mod key;
 mod ledger;
 mod list;
 mod man;
+pub(crate) mod migrate;
 mod outbox;
 mod receipts;
 mod relay;
@@ -53,6 +56,7 @@ pub(crate) enum Command {
     #[command(flatten)]
     Offline(Offline),
     Requests(requests::Requests),
+    Migrate(migrate::Migrate),
     Agent(agent::Agent),
     Demo(Demo),
 }
@@ -86,6 +90,8 @@ pub(crate) enum Online {
     Gc(gc::Gc),
     #[cfg(feature = "encryption")]
     Rotate(rotate::Rotate),
+    Export(export::Export),
+    Import(import::Import),
     Doctor(doctor::Doctor),
 }
 
@@ -145,6 +151,8 @@ impl Online {
             Online::Gc(command) => command.run(session).await,
             #[cfg(feature = "encryption")]
             Online::Rotate(command) => command.run(session).await,
+            Online::Export(command) => command.run(session).await,
+            Online::Import(command) => command.run(session).await,
             Online::Doctor(command) => command.run(session).await,
         }
     }
@@ -177,6 +185,7 @@ impl Online {
             | Online::Transactions(_)
             | Online::Workers(_)
             | Online::Ledger(_)
+            | Online::Export(_)
             | Online::Doctor(_) => true,
             #[cfg(feature = "top")]
             Online::Top(_) => true,
@@ -193,6 +202,11 @@ impl Online {
             Online::Rotate(command) => command.keyed(),
             _ => Keyed::AsGiven,
         }
+    }
+
+    /// Whether the store may be one that isn't there yet.
+    pub(crate) fn creates(&self) -> bool {
+        matches!(self, Online::Import(command) if command.creates())
     }
 
     pub(crate) fn is_doctor(&self) -> bool {

@@ -6,6 +6,7 @@ mod damage;
 mod demo;
 mod embedded;
 mod history;
+mod house;
 mod keys;
 mod letters;
 mod outbox;

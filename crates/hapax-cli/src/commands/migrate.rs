@@ -1,0 +1,347 @@
+//! `hapax migrate`: moves runs between two stores, in flight too.
+//!
+//! Invariant: what is refused stays where it is and is told; whatever broke off is gone on with by the same call.
+
+use crate::{
+    args::Global,
+    failure::Failure,
+    keys::{self, Keyed},
+    output::{Output, clean},
+    session::{self, ServerKind},
+    signals::EndRequests,
+    view::{counted, parse_age},
+};
+use clap::Args;
+use futures::{StreamExt as _, stream};
+use hapax::core::{
+    error::{Coded as _, code},
+    id::{Namespace, RunId, RunKey},
+};
+use hapax_store::{
+    ListFilter, RunRecord, Store, StoreError,
+    house::{Load, Mover},
+};
+use serde::Serialize;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ffi::{OsStr, OsString},
+    os::unix::ffi::OsStrExt,
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
+
+const AFTER_HELP: &str = "\
+A run moves with its parent and its children. It is shut in its old store, copied, read back and compared; then the old store \
+says where it went, and the new one lets it go on. It is never in both. A crash, or Ctrl-C, leaves it in one of them: the same \
+command goes on from there.
+
+A run that a worker or a relay holds is left where it is and told of; --wait tries it again. Exits with 4 when some were held. \
+Schedules, requests and inboxes stay: pause a schedule first, and add it to the new store. The old store keeps a word of \
+where each run went, for whoever asks for it there; --forget leaves none.
+
+Examples:
+  hapax migrate --from sqlite:orders.db --to postgres://ada@db/orders
+  hapax migrate --from sqlite:old.db --to sqlite:new.db --create
+  hapax migrate --from sqlite:old.db --to sqlite:new.db --run order-42
+  hapax migrate --from sqlite:old.db --to sqlite:new.db --dry-run
+  hapax migrate --from sqlite:old.db --to sqlite:new.db --undo";
+
+/// Families that are on their way at once.
+const AT_ONCE: usize = 8;
+
+/// How long a run that is held is left alone before it is asked for again.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// Move runs to another store, in flight too
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct Migrate {
+    /// The store that they are in
+    #[arg(long, value_name = "URL")]
+    from: OsString,
+    /// The store that they go to
+    #[arg(long, value_name = "URL")]
+    to: OsString,
+    /// Only this run and its family; any of them when given more than once
+    #[arg(long = "run", value_name = "RUN")]
+    runs: Vec<String>,
+    /// Make the new store if it isn't there
+    #[arg(long)]
+    create: bool,
+    /// How long to try again what is held: a number with s, m, h, d or w
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = parse_age)]
+    wait: Duration,
+    /// Keep no word in the old store of where runs went
+    #[arg(long)]
+    forget: bool,
+    /// Only tell what would be moved
+    #[arg(long, conflicts_with = "undo")]
+    dry_run: bool,
+    /// Call back what is on its way, and let it go on where it was
+    #[arg(long, conflicts_with = "forget")]
+    undo: bool,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Answer {
+    dry_run: bool,
+    runs: u64,
+    steps: u64,
+    bytes: u64,
+    seconds: f64,
+    /// Runs that somebody holds.
+    held: Vec<String>,
+    /// Runs that can't be moved, and why.
+    refused: BTreeMap<String, String>,
+    /// Schedules that stay.
+    schedules: usize,
+}
+
+/// Two stores, and what was asked for.
+struct Move<'a> {
+    command: &'a Migrate,
+    out: &'a Output,
+    from: Arc<dyn Store>,
+    mover: Mover,
+    namespace: Namespace,
+}
+
+impl Migrate {
+    pub(crate) async fn run_until(
+        self,
+        global: &Global,
+        out: &Output,
+        requests: &mut EndRequests,
+    ) -> Result<(), Failure> {
+        if global.store.is_some() {
+            return Err(Failure::usage("--from and --to name the stores: leave out --store"));
+        }
+        let interrupted = Failure::coded(code::INTERRUPTED, "interrupted; nothing is lost")
+            .cured_by("call it again: it goes on with what is on its way");
+        tokio::select! {
+            outcome = self.run(global, out) => outcome,
+            () = requests.next() => Err(interrupted),
+        }
+    }
+
+    async fn run(&self, global: &Global, out: &Output) -> Result<(), Failure> {
+        let namespace = session::namespace(global)?;
+        let open = |url: &OsString, must_exist| {
+            let (url, only_reads) = (url.clone(), self.dry_run);
+            async move {
+                let codec = keys::codec(&Keyed::AsGiven)?;
+                let store = session::open_store(&url, must_exist, only_reads, codec).await;
+                store.map_err(|failure| failure.at(&url))
+            }
+        };
+        let from = open(&self.from, true).await?;
+        let to = open(&self.to, !self.create || self.dry_run).await?;
+        let (here, there) = (from.identity().await?, to.identity().await?);
+        if here.is_some() && here == there {
+            return Err(Failure::usage("--from and --to name the same store"));
+        }
+        let mover = Mover::new(from.clone(), to.clone(), &place(&self.to)).forget(self.forget);
+        let moving = Move { command: self, out, from: from.clone(), mover, namespace };
+        let outcome = moving.run().await;
+        from.close().await;
+        to.close().await;
+        outcome
+    }
+}
+
+/// A store's address as others are told of it: without user, password and options, and the same from every folder.
+fn place(url: &OsStr) -> String {
+    if let Some(path) = url.as_bytes().strip_prefix(b"sqlite:") {
+        let path = Path::new(OsStr::from_bytes(path));
+        return format!("sqlite:{}", path.canonicalize().unwrap_or_else(|_| path.to_owned()).display());
+    }
+    let url = url.to_string_lossy();
+    let Some((scheme, rest)) = url.split_once("://").filter(|_| ServerKind::of(&url).is_some()) else {
+        return url.into_owned();
+    };
+    let rest = rest.split('?').next().unwrap_or(rest);
+    let rest = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
+    format!("{scheme}://{rest}")
+}
+
+impl Move<'_> {
+    async fn run(&self) -> Result<(), Failure> {
+        let began = self.from.clock().now_us();
+        let mut answer = Answer { dry_run: self.command.dry_run, ..Answer::default() };
+        answer.schedules = self.from.schedules().list(self.namespace.clone()).await?.len();
+        let mut families = self.families().await?;
+        if self.command.undo {
+            return self.call_back(&families).await;
+        }
+        if self.command.dry_run {
+            self.look(&families, &mut answer);
+        } else {
+            let until =
+                began.saturating_add(i64::try_from(self.command.wait.as_micros()).unwrap_or(i64::MAX));
+            loop {
+                families = self.carry(families, &mut answer).await?;
+                if families.is_empty() || self.from.clock().now_us() >= until {
+                    break;
+                }
+                tokio::time::sleep(PAUSE).await;
+            }
+            answer.held = families.iter().map(|family| family[0].key.run.to_string()).collect();
+        }
+        answer.seconds = (self.from.clock().now_us() - began) as f64 / 1e6;
+        self.out.answer(&answer, || human(&answer))?;
+        self.outcome(&answer)
+    }
+
+    /// The runs that were asked for with their families, each family by itself.
+    async fn families(&self) -> Result<Vec<Vec<RunRecord>>, Failure> {
+        let filter =
+            ListFilter { namespace: self.namespace.clone(), limit: usize::MAX, ..ListFilter::default() };
+        let records = self.from.list(filter).await?;
+        let parents: BTreeMap<RunId, Option<RunId>> =
+            records.iter().map(|record| (record.key.run.clone(), record.parent.clone())).collect();
+        let root = |run: &RunId| {
+            let (mut at, mut seen) = (run.clone(), BTreeSet::new());
+            while let Some(Some(parent)) = parents.get(&at)
+                && parents.contains_key(parent)
+                && seen.insert(at.clone())
+            {
+                at = parent.clone();
+            }
+            at
+        };
+        let named = self.named(&parents)?;
+        let wanted: BTreeSet<RunId> = named.iter().map(&root).collect();
+        let mut families: BTreeMap<RunId, Vec<RunRecord>> = BTreeMap::new();
+        for record in records {
+            let root = root(&record.key.run);
+            if wanted.is_empty() || wanted.contains(&root) {
+                families.entry(root).or_default().push(record);
+            }
+        }
+        Ok(families.into_values().collect())
+    }
+
+    fn named(&self, there: &BTreeMap<RunId, Option<RunId>>) -> Result<Vec<RunId>, Failure> {
+        let read = |run: &String| {
+            let id = RunId::new(run.as_str()).map_err(|error| Failure::from(hapax::Error::from(error)))?;
+            match there.contains_key(&id) {
+                true => Ok(id),
+                false => {
+                    let run = RunKey { namespace: self.namespace.clone(), run: id };
+                    Err(StoreError::NotFound { run }.into())
+                }
+            }
+        };
+        self.command.runs.iter().map(read).collect()
+    }
+
+    fn look(&self, families: &[Vec<RunRecord>], answer: &mut Answer) {
+        for family in families {
+            match family.iter().find(|record| record.owner.is_some()) {
+                Some(held) => answer.held.push(held.key.run.to_string()),
+                None => {
+                    let here = family.iter().filter(|record| record.status.word() != "moved");
+                    for record in here {
+                        answer.runs += 1;
+                        answer.steps += record.step + 1;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Moves families; answers those that are held.
+    async fn carry(
+        &self,
+        families: Vec<Vec<RunRecord>>,
+        answer: &mut Answer,
+    ) -> Result<Vec<Vec<RunRecord>>, Failure> {
+        let progress = self.out.progress(Some(families.len() as u64), "moving");
+        let carry = |family: Vec<RunRecord>| async move {
+            let carried = self.mover.carry(family[0].key.clone()).await;
+            (family, carried)
+        };
+        let mut moving = stream::iter(families).map(carry).buffer_unordered(AT_ONCE);
+        let mut held = vec![];
+        while let Some((family, carried)) = moving.next().await {
+            progress.inc(1);
+            match carried {
+                Ok(Load { runs, steps, bytes }) => {
+                    answer.runs += runs;
+                    answer.steps += steps;
+                    answer.bytes += bytes;
+                }
+                Err(StoreError::Held { .. }) => held.push(family),
+                Err(
+                    error @ (StoreError::Moving { .. }
+                    | StoreError::Moved { .. }
+                    | StoreError::ArrivalTaken { .. }
+                    | StoreError::CopyDiffers { .. }
+                    | StoreError::Fenced { .. }
+                    | StoreError::Corrupt { .. }),
+                ) => {
+                    let why = format!("{}: {error}", error.code());
+                    answer.refused.insert(family[0].key.run.to_string(), why);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        progress.finish_and_clear();
+        Ok(held)
+    }
+
+    async fn call_back(&self, families: &[Vec<RunRecord>]) -> Result<(), Failure> {
+        let on_their_way = families.iter().filter(|family| family[0].status.word() == "leaving");
+        let mut runs = 0;
+        for family in on_their_way {
+            self.mover.call_back(family[0].key.clone()).await?;
+            runs += family.len() as u64;
+        }
+        let told = serde_json::json!({ "called_back": runs });
+        self.out.answer(&told, || format!("called back {}\n", counted(runs, "run")))
+    }
+
+    fn outcome(&self, answer: &Answer) -> Result<(), Failure> {
+        if let Some((run, why)) = answer.refused.first_key_value() {
+            let many = counted(answer.refused.len() as u64, "family").replace("familys", "families");
+            let told = format!("{many} can't be moved, such as that of `{run}`: {why}");
+            return Err(Failure::coded(code::RUN_MOVING, told).cured_by("see each run's own error above"));
+        }
+        match answer.held.first().filter(|_| !self.command.dry_run) {
+            None => Ok(()),
+            Some(run) => {
+                let told = format!("{} held, such as `{run}`", counted(answer.held.len() as u64, "run"));
+                Err(Failure::coded(code::RUN_HELD, told).cured_by(
+                    "call it again when its workers and relays are done with it, or pass --wait 1m",
+                ))
+            }
+        }
+    }
+}
+
+fn human(answer: &Answer) -> String {
+    let verb = if answer.dry_run { "would move" } else { "moved" };
+    let (runs, steps) = (counted(answer.runs, "run"), counted(answer.steps, "step"));
+    let mut text = match answer.dry_run {
+        true => format!("{verb} {runs} with {steps}\n"),
+        false => format!("{verb} {runs} with {steps}: {} bytes in {:.1} s\n", answer.bytes, answer.seconds),
+    };
+    if let Some(run) = answer.held.first() {
+        text.push_str(&format!(
+            "{} held, such as {}\n",
+            counted(answer.held.len() as u64, "run"),
+            clean(run)
+        ));
+    }
+    for (run, why) in &answer.refused {
+        text.push_str(&format!("{} stays: {}\n", clean(run), clean(why)));
+    }
+    if answer.schedules > 0 {
+        text.push_str(&format!(
+            "{} stay: add them to the new store\n",
+            counted(answer.schedules as u64, "schedule")
+        ));
+    }
+    text
+}

@@ -1,0 +1,138 @@
+//! Runs that move: exported, imported, migrated.
+
+use crate::common::{Said, Shop, said, stock};
+use hapax::{Engine, Error, Options, core::error::Coded as _};
+use std::path::Path;
+
+fn at(path: &Path, args: &[&str]) -> Said {
+    let mut command = stock(args);
+    command.env("HAPAX_STORE", crate::common::url(path));
+    said(command)
+}
+
+fn exported(path: &Path) -> String {
+    let said = at(path, &["export"]);
+    assert_eq!(said.code, 0, "{}", said.err);
+    said.out
+}
+
+fn migrate(shop: &Shop, to: &Path, more: &[&str]) -> Said {
+    let (from, to) = (shop.url(), format!("sqlite:{}", to.display()));
+    said(stock(&[&["migrate", "--from", &from, "--to", &to], more].concat()))
+}
+
+#[tokio::test]
+async fn what_is_exported_and_imported_is_exported_as_the_same_bytes() {
+    let shop = Shop::with_history().await;
+    let folder = tempfile::tempdir().unwrap();
+    let (file, copy) = (folder.path().join("runs.ndjson"), folder.path().join("copy.db"));
+    let first = exported(&shop.path());
+    assert!(first.starts_with("{\"hapax_export\":1}\n{\"run\":{"), "{first}");
+    std::fs::write(&file, &first).unwrap();
+    let file = file.to_str().unwrap();
+    assert!(at(&copy, &["import", file]).fails(3).contains("HX0047"), "a store is not made by mistake");
+    let told = at(&copy, &["import", file, "--create"]).ok();
+    assert!(told.starts_with("imported 2 runs, with 8 steps: "), "{told}");
+    assert_eq!(exported(&copy), first);
+    let again = at(&copy, &["import", file]).fails(1);
+    assert!(again.contains("HX0183"), "{again}");
+    let one = at(&copy, &["export", "--run", "order-1"]).out;
+    assert_eq!(one.matches("{\"run\":").count(), 1);
+    assert!(at(&copy, &["export", "--run", "nope"]).fails(1).contains("HX0028"));
+    assert_eq!(at(&copy, &["export", "--status", "failed"]).out.matches("{\"run\":").count(), 1);
+}
+
+#[tokio::test]
+async fn a_damaged_file_is_refused_with_its_line_and_changes_nothing() {
+    let shop = Shop::with_history().await;
+    let folder = tempfile::tempdir().unwrap();
+    let (file, whole) = (folder.path().join("runs.ndjson"), exported(&shop.path()));
+    let name = file.to_str().unwrap();
+    let cut = &whole[..whole.len() / 2];
+    let changed = whole.replace("anvil", "anvils");
+    for (text, says) in [(cut, "it was cut"), (&*changed, "HX0184"), ("{}\n", "line 1: this is no export")] {
+        std::fs::write(&file, text).unwrap();
+        let refused = at(&folder.path().join("new.db"), &["import", name, "--create"]).fails(1);
+        assert!(refused.contains("HX0184") && refused.contains(says), "{refused}");
+        assert!(at(&folder.path().join("new.db"), &["list"]).ok().contains("no runs"));
+    }
+    assert!(at(&shop.path(), &["import", "no-such-file"]).fails(1).contains("HX0061"));
+}
+
+#[tokio::test]
+async fn a_run_that_is_not_over_is_imported_only_when_that_is_asked_for() {
+    let shop = Shop::open().await;
+    let run = shop.in_flight("order-3").await;
+    let folder = tempfile::tempdir().unwrap();
+    let (file, copy) = (folder.path().join("runs.ndjson"), folder.path().join("copy.db"));
+    std::fs::write(&file, exported(&shop.path())).unwrap();
+    let file = file.to_str().unwrap();
+    let refused = at(&copy, &["import", file, "--create"]).fails(2);
+    assert!(refused.contains("--live") && refused.contains("order-3"), "{refused}");
+    assert_eq!(at(&copy, &["import", file, "--dry-run", "--json"]).json()["live"], 1);
+    at(&copy, &["import", file, "--live"]).ok();
+    assert!(at(&copy, &["list", "--status", "running"]).ok().contains("order-3"));
+    shop.world.parcel.notify_one();
+    run.wait().await.unwrap();
+}
+
+#[tokio::test]
+async fn runs_move_to_another_store_which_the_old_one_names() {
+    let shop = Shop::with_history().await;
+    let folder = tempfile::tempdir().unwrap();
+    let new = folder.path().join("new.db");
+    assert!(migrate(&shop, &new, &[]).fails(3).contains("HX0047"), "a store is not made by mistake");
+    at(&new, &["import", "--create", "/dev/null"]).fails(1);
+    let dry = migrate(&shop, &new, &["--dry-run", "--json"]).json();
+    assert_eq!((&dry["runs"], &dry["steps"]), (&2.into(), &8.into()));
+    assert!(at(&new, &["list"]).ok().contains("no runs"));
+
+    let told = migrate(&shop, &new, &["--run", "order-2"]).ok();
+    assert!(told.starts_with("moved 1 run with 3 steps: "), "{told}");
+    let told = migrate(&shop, &new, &["--json"]).json();
+    assert_eq!((&told["runs"], &told["held"]), (&1.into(), &serde_json::json!([])));
+    assert_eq!(migrate(&shop, &new, &["--json"]).json()["runs"], 0, "all are there");
+    let listed = at(&new, &["list"]).ok();
+    assert!(listed.contains("order-1  succeeded") && listed.contains("order-2  failed"), "{listed}");
+    assert_eq!(shop.hapax(&["list", "--status", "moved"]).ok().lines().count(), 3);
+
+    let refused = shop.orders.start("order-1", crate::common::Order::default()).await;
+    let refused = refused.err().map(|error: Error| (error.code(), error.to_string())).unwrap();
+    assert_eq!(refused.0, "HX0181");
+    assert!(refused.1.contains("new.db"), "{refused:?}");
+    let retried = shop.hapax(&["retry", "order-2"]).fails(1);
+    assert!(retried.contains("HX0181"), "{retried}");
+    assert!(migrate(&shop, &shop.path(), &[]).fails(2).contains("the same store"));
+}
+
+#[tokio::test]
+async fn a_run_that_is_held_stays_and_is_told_of() {
+    let shop = Shop::open().await;
+    let run = shop.in_flight("order-3").await;
+    let folder = tempfile::tempdir().unwrap();
+    let new = folder.path().join("new.db");
+    let held = migrate(&shop, &new, &["--create"]);
+    assert_eq!(held.code, 4, "{}", held.err);
+    assert!(held.out.contains("1 run held, such as order-3") && held.err.contains("HX0030"), "{held:?}");
+    shop.world.parcel.notify_one();
+    run.wait().await.unwrap();
+    assert_eq!(migrate(&shop, &new, &["--json", "--wait", "30s"]).json()["runs"], 1);
+}
+
+#[tokio::test]
+async fn what_is_on_its_way_can_be_called_back() {
+    let shop = Shop::with_history().await;
+    let folder = tempfile::tempdir().unwrap();
+    let new = folder.path().join("new.db");
+    migrate(&shop, &new, &["--create", "--run", "order-2"]).ok();
+    let there = format!("sqlite:{}", new.canonicalize().unwrap().display());
+    let key = shop.engine.record("order-1").await.unwrap().key;
+    shop.engine.store().house().leave(key, there.into()).await.unwrap();
+    let signalled = shop.hapax(&["signal", "order-1", "go"]).fails(1);
+    assert!(signalled.contains("HX0180"), "{signalled}");
+    assert_eq!(migrate(&shop, &new, &["--undo"]).ok(), "called back 1 run\n");
+    assert!(shop.hapax(&["list"]).ok().contains("order-1  succeeded"));
+    let options = Options::default().finds_work(false);
+    let new = Engine::builder().options(options).open(&format!("sqlite:{}", new.display())).await.unwrap();
+    assert!(new.record("order-1").await.is_err());
+}
