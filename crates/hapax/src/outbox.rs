@@ -116,11 +116,19 @@ pub trait Sink: Send + Sync + 'static {
     /// Hands a message over, and answers when the other side has it for good. It may be called again for a message that
     /// it has taken already, with the same id. A future that takes too long is dropped.
     fn publish<'a>(&'a self, message: &'a Delivery) -> BoxFuture<'a, Result<(), SinkError>>;
+
+    /// A message was refused too often, last with this error: it is dead, and waits in the outbox for a person. For whoever
+    /// wants to be told; it is in the log anyway.
+    fn died(&self, _message: &Delivery, _error: &SinkError) {}
 }
 
 impl<T: Sink + ?Sized> Sink for Arc<T> {
     fn publish<'a>(&'a self, message: &'a Delivery) -> BoxFuture<'a, Result<(), SinkError>> {
         (**self).publish(message)
+    }
+
+    fn died(&self, message: &Delivery, error: &SinkError) {
+        (**self).died(message, error);
     }
 }
 

@@ -24,7 +24,8 @@ const AFTER_HELP: &str = "\
 Each message is one line of JSON with its id, topic, key, payload, namespace, run and step. It is delivered at least once, \
 always with the same id, and in order for each run and topic. Several relays may share the work. With --json the lines on \
 standard output have a `v` too, and the last one of --drain says how many were sent, refused and given up, and how many \
-of its topics the outbox still holds. The first failure of each kind, and its end, are told on standard error.
+of its topics the outbox still holds. The first failure of each kind, its end, and each \
+message that dies are told on standard error.
 
 To a broker goes the payload, with the rest as headers; to a webhook goes the whole. Brokers that are down are tried again \
 and again. An address with a password is better told by the environment, as $HAPAX_RELAY_TO: others can see flags.
@@ -133,6 +134,10 @@ impl Sink for Watched {
             }
             published
         })
+    }
+
+    fn died(&self, message: &Delivery, error: &SinkError) {
+        self.troubles.dead(message, error);
     }
 }
 

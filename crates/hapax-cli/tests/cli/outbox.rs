@@ -12,9 +12,11 @@ use hapax::{
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     ffi::{OsStr, OsString},
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpListener,
     os::unix::ffi::OsStrExt,
     process::{Child, Command, Stdio},
+    thread,
     time::Duration,
 };
 
@@ -284,6 +286,46 @@ mod to_brokers {
         assert_eq!(stream["verdict"], "note");
     }
 
+    /// A webhook that refuses whatever comes, until its thread ends with the test.
+    fn refusing() -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/hooks", listener.local_addr().unwrap());
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                let mut request = BufReader::new(stream.try_clone().unwrap());
+                let (mut line, mut length) = (String::new(), 0);
+                while request.read_line(&mut line).unwrap() > 2 {
+                    let header = std::mem::take(&mut line).to_lowercase();
+                    if let Some(bytes) = header.strip_prefix("content-length:") {
+                        length = bytes.trim().parse().unwrap();
+                    }
+                }
+                request.read_exact(&mut vec![0; length]).unwrap();
+                stream
+                    .write_all(b"HTTP/1.1 422 No\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+                    .unwrap();
+            }
+        });
+        url
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn each_message_that_dies_is_told() {
+        let (desk, hook) = (sent().await, refusing());
+        let mut relay = stock(&["relay", "--drain", "--max-attempts", "1", "--to", &hook]);
+        relay.env("HAPAX_STORE", url(&desk.path()));
+        let told = said(relay);
+        let dead = told.err.lines().filter(|line| line.contains(" is dead: ")).collect::<Vec<_>>();
+        assert_eq!(dead.len(), 6, "{}", told.err);
+        assert!(dead[0].starts_with("warning: a message of note-1 to `"), "{dead:?}");
+        assert!(told.out.ends_with("left in the outbox: 0 pending, 6 dead\n"), "{}", told.out);
+        assert_eq!(
+            desk.hapax(&["outbox", "--dead", "--json"]).json()["messages"].as_array().unwrap().len(),
+            6
+        );
+    }
+
     #[test]
     fn a_webhook_without_its_secret_sends_nothing() {
         let mut relay =
@@ -348,6 +390,15 @@ async fn messages_go_to_any_path_that_the_system_allows() {
     command.arg(sink).arg("--store").arg(url(&desk.path()));
     assert_eq!(said(command).ok(), "delivered 6 messages\n");
     assert_eq!(std::fs::read_to_string(path).unwrap().lines().count(), 6);
+}
+
+/// What keeps nothing would be told the same again and again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_device_is_no_file() {
+    let desk = sent().await;
+    let told = desk.hapax(&["relay", "--drain", "--to", "file:/dev/null"]);
+    assert!(told.fails(1).contains("/dev/null: it is no regular file"));
+    assert!(desk.hapax(&["outbox", "--json"]).json()["messages"].as_array().unwrap().len() == 6);
 }
 
 /// The reader takes one line and goes; the relay ends quietly, and what wasn't read is delivered to the next one.

@@ -54,6 +54,13 @@ struct Lines {
 impl Lines {
     fn open(path: &Path) -> io::Result<Self> {
         let is_new = !path.exists();
+        if fs::metadata(path).is_ok_and(|there| !there.is_file()) {
+            // A pipe or a device takes bytes and keeps none: no sync of it succeeds.
+            return Err(io::Error::new(
+                ErrorKind::InvalidInput,
+                "it is no regular file, so it keeps nothing",
+            ));
+        }
         let file = File::options().create(true).append(true).read(true).open(path)?;
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         if is_new {

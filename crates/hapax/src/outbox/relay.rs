@@ -376,7 +376,13 @@ impl Held<'_> {
                     self.mark(false).await;
                     return Left::Down(error);
                 }
-                Err(error) => return self.refused(record, &error).await,
+                Err(error) => {
+                    let left = self.refused(record, &error).await;
+                    if matches!(left, Left::Refused(Fate::Dead)) {
+                        sink.died(&delivery, &error);
+                    }
+                    return left;
+                }
             }
         }
         if self.mark(false).await { Left::Done } else { Left::Lost }
@@ -414,11 +420,18 @@ impl Held<'_> {
         }
         let failure = self.carrier.failure(&self.claim.channel, record, error);
         // Why is in the outbox.
-        tracing::warn!(run_id = %record.run, topic = %record.message.topic, "a message was not taken");
+        let (run_id, step_id, topic) = (&record.run, record.place.step, &record.message.topic);
+        let (code, attempt) = (error.code(), record.attempts.saturating_add(u32::from(failure.counts)));
+        tracing::warn!(%run_id, step_id, %topic, attempt, code, "a message was not taken");
         loop {
             let outbox = self.carrier.shared.store.outbox();
             match outbox.mark_failed(self.claim.clone(), record.place, failure.clone()).await {
-                Ok(fate) => return Left::Refused(fate),
+                Ok(fate) => {
+                    if fate == Fate::Dead {
+                        tracing::error!(%run_id, step_id, %topic, attempt, code, "a message is dead");
+                    }
+                    return Left::Refused(fate);
+                }
                 Err(error) => {
                     if !self.bear(&error).await {
                         return Left::Lost;

@@ -1,7 +1,10 @@
 //! What keeps a relay from delivering, told once when it begins and once when it is over.
 
 use crate::output::{clean, json_line};
-use hapax::{Coded, outbox::SinkError};
+use hapax::{
+    Coded,
+    outbox::{Delivery, SinkError},
+};
 use serde::Serialize;
 use std::{
     collections::BTreeSet,
@@ -50,6 +53,7 @@ pub(super) struct Troubles {
 enum Line<'a> {
     Waits { topic: Option<&'a str>, code: &'static str, why: String },
     Delivers { topic: Option<&'a str> },
+    Dead { topic: &'a str, run: &'a str, id: &'a str, code: &'static str, why: String },
 }
 
 impl Troubles {
@@ -78,6 +82,13 @@ impl Troubles {
         }
     }
 
+    /// A message was given up.
+    pub(super) fn dead(&self, message: &Delivery, error: &SinkError) {
+        let Delivery { topic, run, id, .. } = message;
+        let run = run.run.as_str();
+        self.tell(&Line::Dead { topic, run, id, code: error.code(), why: error.to_string() });
+    }
+
     /// What nobody can read is no failure.
     fn tell(&self, line: &Line<'_>) {
         let text = if self.json { json_line(line).unwrap_or_default() } else { line.human() + "\n" };
@@ -92,6 +103,12 @@ impl Line<'_> {
         match self {
             Line::Waits { topic, why, .. } => format!("warning: messages{} wait: {}", to(topic), clean(why)),
             Line::Delivers { topic } => format!("messages{} are delivered again", to(topic)),
+            Line::Dead { topic, run, why, .. } => format!(
+                "warning: a message of {} to `{}` is dead: {}; `hapax outbox --dead` lists it",
+                clean(run),
+                clean(topic),
+                clean(why)
+            ),
         }
     }
 }
