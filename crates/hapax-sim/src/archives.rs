@@ -55,7 +55,8 @@ const READ: Node = Node::new("read");
 async fn read(mut ctx: hapax::Ctx<Scroll>) -> hapax::Result<ScrollDelta> {
     let scroll = ctx.state();
     let (number, at) = (scroll.number, scroll.pages.len() as u32);
-    let text = ctx.effect("page", Read, &(number, at), async |_| hapax::Result::Ok(page(number, at))).await?;
+    let fetch = async |_: hapax::Call| Ok::<_, std::convert::Infallible>(page(number, at));
+    let text = ctx.effect("page", Read, &(number, at), fetch).await?;
     Ok(Scroll::delta().pages(text))
 }
 

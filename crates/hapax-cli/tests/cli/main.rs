@@ -11,6 +11,8 @@ mod letters;
 mod outbox;
 mod replay;
 mod requests;
+#[cfg(feature = "encryption")]
+mod rotate;
 mod runs;
 mod schedules;
 mod tail;
