@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 /// How to call this program.
 pub const USAGE: &str = "\
-Usage: hapax-bench --store URL [--durability strict|pipelined] [--threads N] [--lease MS] [--begin-at NS] [--telemetry] <workload>
+Usage: hapax-bench --store URL [--durability strict|pipelined] [--threads N] [--lease MS] [--begin-at NS] [--telemetry] [--blobs-over BYTES] [--encrypted] <workload>
        hapax-bench suite [--quick] [--long] [--only STORE] [--json FILE] [--svg FILE] [--write ROOT] [--folder FOLDER]
 
 Workloads, each in this process; prints BEGIN, then RESULT {json}:
@@ -44,6 +44,7 @@ Workloads, each in this process; prints BEGIN, then RESULT {json}:
 --threads 1 is one thread for everything but the store's; by default there is one for each core.
 --lease MS is how long a killed process keeps its runs, where no lock of the system tells.
 --telemetry sends traces of w1 and w2 to a collector in another process.
+--blobs-over BYTES stores larger payloads beside their rows; --encrypted encrypts all of them. Not for memory.
 --begin-at NS is when the timed part begins, since 1970, so that several processes begin together.
 
 The suite runs all of them, several times, and prints a table:
@@ -51,11 +52,11 @@ The suite runs all of them, several times, and prints a table:
   --long           also 1,000,000 steps in one run: does memory stay bounded?
   --only STORE     memory, sqlite, postgres or mysql alone; `transfer`: the transactions in users' databases,
                    `requests`: requests that take effect once; `agents`: commands to agents, and snapshots;
-                   `telemetry`: what traces cost
+                   `telemetry`: what traces cost; `payloads`: large ones beside their rows, and encryption
   --json FILE      everything that was measured
   --svg FILE       a plot
   --write ROOT     the plot to ROOT/docs/bench.svg, the tables into ROOT/README.md and the guides to transactions,
-                   requests, agents and observability
+                   requests, agents, observability and large payloads
   --folder FOLDER  where the databases are; it decides which disk is measured";
 
 /// What the caller asked for.
@@ -84,8 +85,19 @@ pub struct Drive {
     pub begin_at_ns: Option<u64>,
     /// Whether it is traced.
     pub telemetry: bool,
+    /// How payloads are stored.
+    pub payloads: Payloads,
     /// What is done.
     pub workload: Workload,
+}
+
+/// How payloads are stored.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Payloads {
+    /// Those of more bytes lie beside their rows.
+    pub blobs_over: Option<usize>,
+    /// All of them are encrypted.
+    pub encrypted: bool,
 }
 
 /// What is done.
@@ -299,7 +311,8 @@ fn parse_suite(args: &[String]) -> Result<SuiteOptions, String> {
 
 fn parse_drive(args: &[String]) -> Result<Drive, String> {
     let (mut store, mut durability, mut threads, mut words) = (None, Durability::default(), None, vec![]);
-    let (mut lease_ms, mut begin_at_ns, mut telemetry) = (None, None, false);
+    let (mut lease_ms, mut begin_at_ns, mut telemetry, mut payloads) =
+        (None, None, false, Payloads::default());
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or(format!("`{arg}` needs a value"));
@@ -308,6 +321,8 @@ fn parse_drive(args: &[String]) -> Result<Drive, String> {
             "--threads" => threads = Some(number(value()?)?.max(1) as usize),
             "--durability" => durability = parse_durability(value()?)?,
             "--telemetry" => telemetry = true,
+            "--encrypted" => payloads.encrypted = true,
+            "--blobs-over" => payloads.blobs_over = Some(number(value()?)? as usize),
             "--lease" => lease_ms = Some(number(value()?)?),
             "--begin-at" => begin_at_ns = Some(number(value()?)?),
             flag if flag.starts_with("--") => return Err(format!("there is no option `{flag}`")),
@@ -316,7 +331,7 @@ fn parse_drive(args: &[String]) -> Result<Drive, String> {
     }
     let store = store.ok_or("`--store URL` is missing")?;
     let workload = parse_workload(&words)?;
-    Ok(Drive { store, durability, threads, lease_ms, begin_at_ns, telemetry, workload })
+    Ok(Drive { store, durability, threads, lease_ms, begin_at_ns, telemetry, payloads, workload })
 }
 
 fn parse_durability(word: &str) -> Result<Durability, String> {
@@ -439,11 +454,14 @@ mod tests {
             lease_ms: None,
             begin_at_ns: None,
             telemetry: false,
+            payloads: Payloads::default(),
             workload: Workload::W2 { runs: 200, steps: 10, in_flight: 32 },
         };
         assert_eq!(drive("--store sqlite:/tmp/a.db w2 200 10 32"), w2);
         let fleet = drive("--store x: --lease 2000 --begin-at 7 w1 1");
         assert_eq!((fleet.lease_ms, fleet.begin_at_ns), (Some(2000), Some(7)));
+        let sealed = drive("--store x: --encrypted --blobs-over 4096 w1 1").payloads;
+        assert_eq!(sealed, Payloads { blobs_over: Some(4096), encrypted: true });
         let strict = drive("--store sqlite:/tmp/a.db --durability strict --threads 1 w1 20_000");
         assert_eq!((strict.durability, strict.threads), (Durability::Strict, Some(1)));
         assert_eq!(strict.workload, Workload::W1 { steps: 20_000 });

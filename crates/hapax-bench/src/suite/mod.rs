@@ -6,6 +6,7 @@ mod cases;
 mod child;
 mod goals;
 mod machine;
+mod payloads;
 mod readme;
 mod requests;
 mod rows;
@@ -60,8 +61,9 @@ pub(crate) fn run(options: &SuiteOptions) -> Result<()> {
 
 fn tell(outcome: &Outcome, options: &SuiteOptions) -> Result<()> {
     let notes = notes(outcome);
-    let tables = [table::text, transfers::text, requests::text, agents::text, telemetry::text]
-        .map(|text| text(&outcome.rows));
+    let tables =
+        [table::text, transfers::text, requests::text, agents::text, telemetry::text, payloads::text]
+            .map(|text| text(&outcome.rows));
     println!("{}\n{}", tables.join("\n"), notes.join("\n"));
     let plot = svg::bars(&outcome.rows);
     if let Some(path) = &options.json {
@@ -97,6 +99,9 @@ fn write(root: &Path, outcome: &Outcome, plot: &str, notes: &[String]) -> Result
     }
     if outcome.rows.iter().any(Row::is_telemetry) {
         rewrite("docs/guide/observability.md", &telemetry::section(&outcome.rows, &notes[0]))?;
+    }
+    if outcome.rows.iter().any(Row::is_payloads) {
+        rewrite("docs/guide/large-payloads.md", &payloads::section(&outcome.rows, &notes[0]))?;
     }
     Ok(())
 }

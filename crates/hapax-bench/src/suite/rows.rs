@@ -61,7 +61,11 @@ impl Row {
     }
 
     pub(crate) fn has_own_table(&self) -> bool {
-        self.is_transfer() || self.is_request() || self.is_agent() || self.is_telemetry()
+        self.is_transfer()
+            || self.is_request()
+            || self.is_agent()
+            || self.is_telemetry()
+            || self.is_payloads()
     }
 
     pub(crate) fn is_transfer(&self) -> bool {
@@ -78,6 +82,10 @@ impl Row {
 
     pub(crate) fn is_telemetry(&self) -> bool {
         self.id.starts_with("telemetry")
+    }
+
+    pub(crate) fn is_payloads(&self) -> bool {
+        self.id.starts_with("payloads")
     }
 }
 

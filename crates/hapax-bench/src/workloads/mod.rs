@@ -6,13 +6,14 @@ mod crash;
 mod fan_out;
 mod journal;
 mod large_state;
+mod payloads;
 mod requests;
 mod telemetry;
 mod transfers;
 
 use crate::{
     Result,
-    args::{Drive, Workload},
+    args::{Drive, Payloads, Workload},
     limits,
 };
 use hapax::{EffectKind, Engine, Options};
@@ -88,7 +89,11 @@ async fn watched(drive: &Drive, engine: &Engine) -> Result<Option<Watched>> {
 }
 
 async fn open(drive: &Drive) -> Result<Engine> {
-    Ok(Engine::builder().options(options(drive)).open(&drive.store).await?)
+    let builder = Engine::builder().options(options(drive));
+    if drive.payloads == Payloads::default() {
+        return Ok(builder.open(&drive.store).await?);
+    }
+    Ok(builder.with_store(payloads::open(&drive.store, drive.payloads).await?))
 }
 
 fn options(drive: &Drive) -> Options {

@@ -12,6 +12,8 @@ mod letters;
 mod outbox;
 mod replay;
 mod requests;
+#[cfg(feature = "encryption")]
+mod rotate;
 mod runs;
 mod schedules;
 mod tail;

@@ -9,7 +9,7 @@ use hapax_core::{
 };
 use hapax_store::{
     Store, StoreError,
-    codec::{Encrypted, PayloadCodec, Place as Where, Stale},
+    codec::{Encrypted, Part, PayloadCodec, Place as Where, Stale},
     conformance::{
         Holder, Picture, Sample,
         sample::{json, key, message, submit},
@@ -219,7 +219,7 @@ pub(crate) async fn a_run_goes_on_while_its_payloads_are_rotated(place: Place) {
     assert_eq!(holder.record().await.epoch, holder.epoch, "nobody has touched its lease");
 }
 
-/// Does something once, between the look at a payload and its replacement.
+/// Does something once, between the look at the state of a first step and its replacement.
 struct Meddling {
     inner: Encrypted,
     deed: Mutex<Option<Box<dyn FnOnce() + Send>>>,
@@ -227,7 +227,9 @@ struct Meddling {
 
 impl PayloadCodec for Meddling {
     fn encode(&self, plain: Vec<u8>, place: &Where<'_>) -> Result<Vec<u8>, Source> {
-        if let Some(deed) = self.deed.lock().expect("one thread").take() {
+        if place.part == (Part::State { step: 1 })
+            && let Some(deed) = self.deed.lock().expect("one thread").take()
+        {
             // A thread of its own, since a store is waited for.
             thread::spawn(deed).join().expect("it is done");
         }

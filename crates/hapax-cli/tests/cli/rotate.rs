@@ -1,0 +1,70 @@
+//! Stores that are encrypted, rotated and decrypted by hand, with keys from the environment.
+
+use crate::common::{Said, Shop, said};
+
+const A: &str = "a:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+const B: &str = "b:HxQTEhEQDw4NDAsKCQgHBgUEAwIBAB8eHRwbGhkYFxY=";
+
+/// The program with these keys. No byte of theirs is ever shown.
+fn hapax(shop: &Shop, keys: &str, args: &[&str]) -> Said {
+    let mut command = shop.command(args);
+    command.env("HAPAX_KEYS", keys);
+    let said = said(command);
+    for secret in keys.split([' ', ',']).filter_map(|key| key.split_once(':')).map(|(_, secret)| secret) {
+        assert!(!said.out.contains(secret) && !said.err.contains(secret), "{} {}", said.out, said.err);
+    }
+    said
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_is_encrypted_rotated_and_decrypted_in_place() {
+    let shop = Shop::open().await;
+    shop.finish("order-1", "anvil").await;
+    let shown = shop.hapax(&["show", "order-1", "--json"]).json();
+    let counted = hapax(&shop, A, &["rotate", "--dry-run", "--json"]).json();
+    assert_eq!((&counted["rewritten"], &counted["plain"]), (&0.into(), &counted["payloads"]));
+    let done = hapax(&shop, A, &["rotate", "--json"]).json();
+    assert_eq!((&done["left"], &done["keys"]["a"]), (&0.into(), &counted["payloads"]), "{done}");
+
+    let locked = shop.hapax(&["show", "order-1"]).fails(3);
+    assert!(locked.contains("HX0190") && locked.contains("`a`") && locked.contains("HAPAX_KEYS"), "{locked}");
+    let missing = hapax(&shop, B, &["show", "order-1"]).fails(3);
+    assert!(missing.contains("HX0190") && missing.contains("`a`"), "{missing}");
+    let other = B.replacen('b', "a", 1);
+    assert!(hapax(&shop, &other, &["show", "order-1"]).fails(3).contains("HX0191"));
+    assert_eq!(hapax(&shop, A, &["show", "order-1", "--json"]).json(), shown);
+
+    let rotated = hapax(&shop, &format!("{B}, {A}"), &["rotate"]).ok();
+    let payloads = &counted["payloads"];
+    let expected =
+        format!("rewrote {payloads} payloads\nkey b: {payloads} payloads\nkey a is not in use any more\n");
+    assert_eq!(rotated, expected);
+    assert_eq!(hapax(&shop, &format!("{B}, {A}"), &["rotate", "--to", "a", "--json"]).json()["left"], 0);
+    assert_eq!(hapax(&shop, A, &["show", "order-1", "--json"]).json(), shown);
+
+    let plain = hapax(&shop, A, &["rotate", "--decrypt", "--json"]).json();
+    assert_eq!((&plain["plain"], &plain["left"]), (payloads, &0.into()), "{plain}");
+    assert_eq!(shop.hapax(&["show", "order-1", "--json"]).json(), shown);
+    assert!(hapax(&shop, A, &["show", "order-1"]).fails(3).contains("HX0192"));
+    assert_eq!(hapax(&shop, &format!("{A} plain"), &["show", "order-1", "--json"]).json(), shown);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_that_cannot_be_used_are_refused_without_being_shown() {
+    let shop = Shop::open().await;
+    for (keys, args, says) in [
+        ("a:s3cretbutnokey", &["list"][..], "entry 1"),
+        (&format!("{A} {A}"), &["list"], "two keys are called `a`"),
+        (A, &["rotate", "--to", "c"], "no key `c`"),
+        ("", &["rotate"], "there is no key"),
+    ] {
+        let refused = hapax(&shop, keys, args).fails(2);
+        assert!(refused.contains("HX0193") && refused.contains(says), "{refused}");
+    }
+    let mut both = shop.command(&["list"]);
+    both.env("HAPAX_KEYS", A).env("HAPAX_KEYS_FILE", "/nowhere");
+    assert!(said(both).fails(2).contains("are both set"));
+    let mut file = shop.command(&["list"]);
+    file.env("HAPAX_KEYS_FILE", "/nowhere");
+    assert!(said(file).fails(2).contains("/nowhere"));
+}
