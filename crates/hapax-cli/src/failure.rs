@@ -425,6 +425,11 @@ fn cure_beside(code: Code) -> &'static str {
         code::WATCHED => "start telemetry once for each engine",
         code::EVENT_SOURCE => "name a URI-reference without spaces, such as `/shop` or `urn:shop`",
         code::GRAPH_DESCRIPTION => "mend the description where the message points",
+        code::BAD_TERMS => {
+            "use up to four keys of 1 to 1000 slots, a priority from 0 to 100, and a debounce alone"
+        }
+        code::SINGLETON_TAKEN => "wait for the end of the run that it names, or cancel it",
+        code::FLOW_NAME_ELSEWHERE => "give each graph names of its own",
         code::KEY_MISSING => "add that key to HAPAX_KEYS, or to the file that HAPAX_KEYS_FILE names",
         code::KEY_WRONG => "give the key that had this name when the store was written",
         code::NOT_ENCRYPTED => {

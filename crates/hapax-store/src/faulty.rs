@@ -3,12 +3,14 @@
 //! Invariant: a dead store stays dead and applies nothing more, as a dead process does. Enumerate the moment from 0
 //! until [`Faulty::fired`] stays false, and every crash point between two calls has been tried.
 
+mod flow;
 mod house;
 mod schedules;
 
 use crate::{
     clock::Clock,
     error::StoreError,
+    flow::Flow,
     outbox::{Backlog, Batch, Claim, ClaimFilter, Failure, Fate, Outbox, OutboxFilter, OutboxRecord},
     recode::{self, PayloadKeys, Recoded},
     schedules::Schedules,
@@ -127,7 +129,7 @@ pub struct Applied {
 /// A store with one fault in it.
 ///
 /// It counts, from 0, the calls that write, decide or load: `create`, `claim`, `claim_ready`, `submit`, `settle`,
-/// `load`, `post`, `letter`, the outbox's `claim`, `mark_sent` and `mark_failed`, the schedules' `fire`, and whatever of the house changes something. All others pass uncounted while it lives.
+/// `load`, `post`, `letter`, the outbox's `claim`, `mark_sent` and `mark_failed`, the schedules' `fire`, and whatever of the house or of flow control changes something. All others pass uncounted while it lives.
 ///
 /// ```
 /// use hapax_store::{MemoryStore, Store, conformance::Sample, faulty::{Fault, Faulty}};
@@ -486,6 +488,10 @@ impl Store for Faulty {
     }
 
     fn schedules(&self) -> &dyn Schedules {
+        self
+    }
+
+    fn flow(&self) -> &dyn Flow {
         self
     }
 

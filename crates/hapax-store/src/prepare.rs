@@ -70,6 +70,7 @@ pub(crate) struct Birth {
 impl Birth {
     /// Encodes a run. Nothing was written when it fails.
     pub(crate) fn of(run: NewRun, codec: &Codec) -> Result<Self, StoreError> {
+        let run = crate::flow::admitted(run);
         let encode = || {
             let (key, checkpoint) = (&run.key, &run.checkpoint);
             let state = codec.snapshot(&checkpoint.state, &Place::state(key, checkpoint.step))?;

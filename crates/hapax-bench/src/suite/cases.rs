@@ -1,6 +1,6 @@
 //! What the suite runs, as data: each case is one call of the driver, what it is held against, and its goals.
 
-use super::{agents, goals::Goal, payloads, requests, telemetry, transfers};
+use super::{agents, goals::Goal, payloads, requests, starts, telemetry, transfers};
 
 /// Where a case's runs live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,6 +91,8 @@ pub(crate) struct Sizes {
     pub(super) telemetry: [u64; 2],
     /// Steps with a large state, and small ones.
     pub(super) payloads: [u64; 2],
+    /// Starts that nobody executes.
+    pub(super) starts: u64,
 }
 
 /// Steps of each older run.
@@ -122,6 +124,7 @@ impl Sizes {
                 agents,
                 telemetry: [w1, w2_runs],
                 payloads: [50, w1],
+                starts: 500,
             };
         }
         let (w1, w2_runs, w3, w4, limit) = (20_000, 2000, 100_000, 1000, 10_000);
@@ -143,6 +146,7 @@ impl Sizes {
             agents,
             telemetry: [w1, w2_runs],
             payloads: [500, w1],
+            starts: 10_000,
         }
     }
 }
@@ -168,6 +172,7 @@ pub(crate) fn all(sizes: &Sizes) -> Vec<Case> {
     cases.extend(agents::cases(sizes));
     cases.extend(telemetry::cases(sizes));
     cases.extend(payloads::cases(sizes));
+    cases.extend(starts::cases(sizes));
     cases.extend(sizes.long.map(long));
     cases
 }

@@ -8,6 +8,7 @@ mod journal;
 mod large_state;
 mod payloads;
 mod requests;
+mod starts;
 mod telemetry;
 mod transfers;
 
@@ -48,6 +49,7 @@ async fn run_on_engine(drive: &Drive, workload: &Workload) -> Result<()> {
         }
         Workload::Turns { steps, pairs } => chain::by_turns(drive, *steps, *pairs).await,
         Workload::Fill { runs, steps } => chain::many_runs(drive, "fill", (*runs, *steps), 64).await,
+        Workload::Starts { start, count, in_flight } => starts::run(drive, *count, *in_flight, *start).await,
         Workload::W3 { items } => fan_out::run(drive, *items).await,
         Workload::W4 { steps, bytes, replaced } => large_state::run(drive, *steps, *bytes, *replaced).await,
         Workload::W5 { steps, file, die_at } => crash::run(drive, *steps, file, *die_at).await,

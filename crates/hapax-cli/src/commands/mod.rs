@@ -8,6 +8,7 @@ mod canon;
 mod completions;
 pub(crate) mod doctor;
 mod export;
+mod flow;
 mod fork;
 mod gc;
 mod graph;
@@ -82,6 +83,7 @@ pub(crate) enum Online {
     Outbox(outbox::Outbox),
     Relay(relay::Relay),
     Schedule(schedule::Schedule),
+    Flow(flow::Flow),
     Worker(worker::Worker),
     Workers(workers::Workers),
     #[cfg(feature = "top")]
@@ -143,6 +145,7 @@ impl Online {
             Online::Outbox(command) => command.run(session).await,
             Online::Relay(command) => command.run(session).await,
             Online::Schedule(command) => command.run(session).await,
+            Online::Flow(command) => command.run(session).await,
             Online::Worker(_) => unreachable!("it hears requests to end by itself"),
             Online::Workers(command) => command.run(session).await,
             #[cfg(feature = "top")]
@@ -183,6 +186,7 @@ impl Online {
             | Online::Replay(_)
             | Online::Inbox(_)
             | Online::Transactions(_)
+            | Online::Flow(_)
             | Online::Workers(_)
             | Online::Ledger(_)
             | Online::Export(_)

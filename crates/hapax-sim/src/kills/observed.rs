@@ -17,6 +17,7 @@ use hapax::{
         Answer, BoxFuture, Census, CensusFilter, Claimant, Created, Fleet, GcPolicy, GcReport, Lease,
         ListFilter, Loaded, NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreError,
         StoreStats, Ticket,
+        flow::Flow,
         house::House,
         outbox::Outbox,
         recode::{self, PayloadKeys, Recoded},
@@ -207,6 +208,10 @@ impl Store for Observed {
 
     fn schedules(&self) -> &dyn Schedules {
         self.inner.schedules()
+    }
+
+    fn flow(&self) -> &dyn Flow {
+        self.inner.flow()
     }
     fn stats(&self) -> StoreStats {
         self.inner.stats()

@@ -9,7 +9,7 @@
 //! | `connection`, `schema`, `locks` | opening a file, its tables, the proof that an owner lives |
 //! | `queue`, `writer` | from a prepared write to the thread, to a transaction shared by many |
 //! | `turn` | who may write to the file next, the user's transactions among them |
-//! | `commit`, `house`, `journal`, `lease`, `mailbox`, `outbox`, `runs`, `schedules` | what is done in that transaction |
+//! | `commit`, `flow`, `house`, `journal`, `lease`, `mailbox`, `outbox`, `runs`, `schedules` | what is done in that transaction |
 //! | `read`, `health` | what is read, checked against its digests; what is really in force |
 //! | `beside`, `requests`, `inbox` | tables of a file beside those of runs |
 
@@ -19,6 +19,7 @@ mod census;
 mod commit;
 pub(crate) mod connection;
 mod error;
+mod flow;
 mod health;
 mod house;
 mod inbox;
@@ -43,6 +44,7 @@ use crate::{
     codec::{Codec, Encoders, PayloadCodec},
     db::{self, Statement},
     error::StoreError,
+    flow::{Flow, NameKind, look_first, looks_first},
     house::House,
     outbox::Outbox,
     prepare::{self, Birth},
@@ -233,6 +235,12 @@ impl SqliteStore {
 
     async fn create_run(&self, run: NewRun) -> Result<Created, StoreError> {
         check_new_run(&run)?;
+        if looks_first(NameKind::Singleton)
+            && run.terms.singleton.is_some()
+            && let Some(there) = look_first(self, &run).await?
+        {
+            return Ok(there);
+        }
         if let Some(by) = &run.claim {
             self.leases.locks.hold(&by.owner)?;
         }
@@ -510,6 +518,10 @@ impl Store for SqliteStore {
     }
 
     fn house(&self) -> &dyn House {
+        self
+    }
+
+    fn flow(&self) -> &dyn Flow {
         self
     }
 

@@ -33,7 +33,7 @@ fn account(kind: Kind, user: &str) -> String {
     kind.pick(user.to_owned(), format!("{user}@'%'"))
 }
 
-const TABLES: [&str; 11] = [
+const TABLES: [&str; 14] = [
     "runs",
     "keys",
     "checkpoints",
@@ -45,6 +45,9 @@ const TABLES: [&str; 11] = [
     "tags",
     "schedules",
     "blobs",
+    "flow_slots",
+    "flow_queue",
+    "flow_names",
 ];
 
 /// All that it takes to use tables which somebody else made.

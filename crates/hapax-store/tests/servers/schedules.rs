@@ -1,6 +1,9 @@
 //! Schedules in a database that was made before there were any.
 
-use crate::both::{Kind, on_both, sql};
+use crate::{
+    both::{Kind, on_both, sql},
+    flow::without_flow,
+};
 use hapax_store::{
     conformance::{
         Sample,
@@ -21,6 +24,7 @@ async fn a_database_of_an_older_program_gets_schedules(kind: Kind) {
     Sample::run("old").create(&store).await;
     store.close().await;
     let before = kind.pick(3, 2);
+    without_flow(kind, &url);
     sql(&url, "DROP TABLE hapax_schedules; DROP TABLE hapax_blobs");
     sql(&url, &format!("UPDATE hapax_schema SET version = {before}"));
     let store = kind.store(&url).await;
