@@ -23,6 +23,7 @@ Workloads, each in this process; prints BEGIN, then RESULT {json}:
   reads STEPS EACH             one run, each step of which makes so many recorded reads
   writes RUNS EACH             runs at the same time, each with so many recorded writes
   timers RUNS SECONDS          parked runs that are due one after the other
+  starts TERMS COUNT IN_FLIGHT starts alone: plain, key, rate, priority or singleton
   replay STEPS                 a run made again from its record
   transfers COUNT IN_FLIGHT HOW [STEP]  transactions between accounts, so many at a time: bare, co-commit, marker,
                                introspection; so many in each step, or one
@@ -87,6 +88,21 @@ pub struct Drive {
     pub workload: Workload,
 }
 
+/// On which terms runs are started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// On none.
+    Plain,
+    /// With a concurrency key, which ten of them share.
+    Key,
+    /// At a rate that none has to wait for.
+    Rate,
+    /// With a priority.
+    Priority,
+    /// Under a singleton's name of its own.
+    Singleton,
+}
+
 /// What is done.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Workload {
@@ -101,6 +117,15 @@ pub enum Workload {
         runs: u64,
         /// Of how many steps each.
         steps: u64,
+        /// How many at a time.
+        in_flight: usize,
+    },
+    /// Starts that nobody executes.
+    Starts {
+        /// On which terms.
+        start: Start,
+        /// How many.
+        count: u64,
         /// How many at a time.
         in_flight: usize,
     },
@@ -342,6 +367,11 @@ fn parse_workload(words: &[&str]) -> Result<Workload, String> {
         ["reads", steps, each] => Workload::Reads { steps: number(steps)?, each: number(each)? },
         ["writes", runs, each] => Workload::Writes { runs: number(runs)?, each: number(each)? },
         ["timers", runs, seconds] => Workload::Timers { runs: number(runs)?, seconds: number(seconds)? },
+        ["starts", start, count, in_flight] => Workload::Starts {
+            start: parse_start(start)?,
+            count: number(count)?,
+            in_flight: number(in_flight)?.max(1) as usize,
+        },
         ["replay", steps] => Workload::Replay { steps: number(steps)? },
         ["transfers", count, in_flight, how, step @ ..] if step.len() < 2 => Workload::Transfers {
             count: number(count)?,
@@ -385,6 +415,19 @@ fn parse_strategy(word: &str) -> Result<Option<Strategy>, String> {
         "co-commit" => Ok(Some(Strategy::CoCommit)),
         other => Err(format!(
             "transfers are `bare`, or by `co-commit`, `marker` or `introspection`, not `{other}`"
+        )),
+    }
+}
+
+fn parse_start(word: &str) -> Result<Start, String> {
+    match word {
+        "plain" => Ok(Start::Plain),
+        "key" => Ok(Start::Key),
+        "rate" => Ok(Start::Rate),
+        "priority" => Ok(Start::Priority),
+        "singleton" => Ok(Start::Singleton),
+        other => Err(format!(
+            "starts are `plain`, or with a `key`, a `rate`, a `priority` or a `singleton`, not `{other}`"
         )),
     }
 }
@@ -448,6 +491,8 @@ mod tests {
         assert_eq!(replay, asked);
         let serve = drive("--store x: serve layer redis://h").workload;
         assert_eq!(serve, Workload::Serve { layered: true, redis: Some("redis://h".into()) });
+        let starts = drive("--store x: starts key 100 8").workload;
+        assert_eq!(starts, Workload::Starts { start: Start::Key, count: 100, in_flight: 8 });
         assert_eq!(w5, Workload::W5 { steps: 200, file: "f.txt".into(), die_at: Some(100) });
     }
 

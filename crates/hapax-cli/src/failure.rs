@@ -411,6 +411,11 @@ fn cure_beside(code: Code) -> &'static str {
         code::WATCHED => "start telemetry once for each engine",
         code::EVENT_SOURCE => "name a URI-reference without spaces, such as `/shop` or `urn:shop`",
         code::GRAPH_DESCRIPTION => "mend the description where the message points",
+        code::BAD_TERMS => {
+            "use up to four keys of 1 to 1000 slots, a priority from 0 to 100, and a debounce alone"
+        }
+        code::SINGLETON_TAKEN => "wait for the end of the run that it names, or cancel it",
+        code::FLOW_NAME_ELSEWHERE => "give each graph names of its own",
         code::TELEMETRY => "correct the address or the ratio that it names, or free the port",
         code::INBOX_NAME => "use 1 to 255 bytes without control characters for consumers and message ids",
         code::INBOX_NOT_DURABLE => {

@@ -309,6 +309,8 @@ pub enum WaitsOn {
     Answer,
     /// A child run.
     Child,
+    /// A slot of a concurrency key.
+    Key,
 }
 
 /// Who paused a run.

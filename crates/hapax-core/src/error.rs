@@ -251,6 +251,12 @@ pub mod code {
         SCHEDULE_INPUT = "HX0165";
         /// A value doesn't describe a graph.
         GRAPH_DESCRIPTION = "HX0166";
+        /// A run can't start on such terms of flow control.
+        BAD_TERMS = "HX0170";
+        /// Another run lives under a singleton's name.
+        SINGLETON_TAKEN = "HX0171";
+        /// The run under a name of flow control is one of another graph.
+        FLOW_NAME_ELSEWHERE = "HX0172";
     }
 }
 

@@ -8,6 +8,7 @@
 //! | [`order`], [`rng`] | path hash and order key; the draws of an item |
 //! | [`checkpoint`], [`journal`], [`commit`], [`outbox`], [`stream`] | the plain data of a step, and of what is written |
 //! | [`schedule`] | runs that start by the clock; when, behind the feature `schedules` |
+//! | [`flow`] | how many runs go at a time, how soon, and which first |
 //! | [`request`] | requests that take effect once: names, hashes, records |
 //! | [`canonical`], [`json`], [`key`] | canonical JSON; step, effect and command keys; digests |
 //! | [`trace`] | the ids of a run's trace |
@@ -23,6 +24,7 @@ pub mod crdt;
 pub mod dynamic;
 pub mod error;
 pub mod failure;
+pub mod flow;
 pub mod frontier;
 pub mod graph;
 pub mod id;

@@ -533,3 +533,44 @@ pub const AGENT_REVIEW_ROUNDS: u32 = 5;
 /// assert!(METRIC_GRAPHS * 30 < 10_000, "a process stays below what a collector minds");
 /// ```
 pub const METRIC_GRAPHS: usize = 256;
+
+/// Concurrency keys of one run: it takes them one after the other, and holds those that it has while it waits for the next.
+///
+/// ```
+/// use hapax_core::limits::MAX_FLOW_KEYS;
+/// assert!(MAX_FLOW_KEYS >= 3, "a tenant, a customer and a machine");
+/// ```
+pub const MAX_FLOW_KEYS: usize = 4;
+
+/// Runs that one concurrency key lets go at a time. A grant reads the slots that are taken, so this bounds what it costs.
+///
+/// ```
+/// use hapax_core::limits::MAX_FLOW_SLOTS;
+/// assert!(MAX_FLOW_SLOTS >= 256, "as many as one engine executes unless it is told otherwise");
+/// ```
+pub const MAX_FLOW_SLOTS: u32 = 1000;
+
+/// The highest priority. A run waits behind later ones of it for this many head starts at the most.
+///
+/// ```
+/// use hapax_core::{flow::HEAD_START, limits::MAX_PRIORITY};
+/// assert_eq!(HEAD_START * u32::from(MAX_PRIORITY), std::time::Duration::from_secs(1000));
+/// ```
+pub const MAX_PRIORITY: u8 = 100;
+
+/// How often an engine that looks for work also looks for slots and names of runs that are over: what a crash between a run's
+/// last commit and their release costs.
+///
+/// ```
+/// use hapax_core::limits::FLOW_SWEEP;
+/// assert!(FLOW_SWEEP.as_secs() < 15, "less than a lease");
+/// ```
+pub const FLOW_SWEEP: Duration = Duration::from_secs(5);
+
+/// Runs of which one sweep frees what they left, and waiting runs that are shown of one key.
+///
+/// ```
+/// use hapax_core::limits::{FLOW_PAGE, MAX_FLOW_SLOTS};
+/// assert!(FLOW_PAGE >= MAX_FLOW_SLOTS as usize, "all holders of one key");
+/// ```
+pub const FLOW_PAGE: usize = 1000;

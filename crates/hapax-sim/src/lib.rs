@@ -12,11 +12,12 @@
 //! | [`life`] | one engine from its start to its end or its death |
 //! | [`boundaries`] | every call to the store as the place where a life ends, for graphs of a proof's own |
 //! | [`verdict`] | what a run left behind, and whether it is what it should be |
-//! | [`kills`], [`orders`], [`journeys`], [`naps`], [`transfers`], [`charges`], [`crafts`], [`mails`], [`ticks`] | real processes that are killed, and the work that they do |
+//! | [`kills`], [`orders`], [`journeys`], [`naps`], [`transfers`], [`charges`], [`crafts`], [`mails`], [`ticks`], [`doors`] | real processes that are killed, and the work that they do |
 
 pub mod boundaries;
 pub mod charges;
 pub mod crafts;
+pub mod doors;
 pub mod generate;
 pub mod journeys;
 pub mod kills;

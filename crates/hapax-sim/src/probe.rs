@@ -15,7 +15,7 @@ use hapax_core::{
 use hapax_store::{
     Answer, BoxFuture, Census, CensusFilter, Claimant, Created, Fleet, GcPolicy, GcReport, Lease, ListFilter,
     Loaded, NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreError, StoreStats, Ticket,
-    outbox::Outbox, schedules::Schedules,
+    flow::Flow, outbox::Outbox, schedules::Schedules,
 };
 use std::{
     collections::VecDeque,
@@ -451,6 +451,10 @@ impl Store for Probed {
 
     fn schedules(&self) -> &dyn Schedules {
         self.0.inner.schedules()
+    }
+
+    fn flow(&self) -> &dyn Flow {
+        self.0.inner.flow()
     }
 
     fn stats(&self) -> StoreStats {

@@ -49,6 +49,7 @@ pub fn check_new_run(run: &NewRun) -> Result<(), StoreError> {
     check_checkpoint(&run.checkpoint)?;
     check_rows(&run.journal)?;
     within("the number of tags", run.tags.len(), MAX_TAGS)?;
+    run.terms.check().map_err(StoreError::Terms)?;
     run.tags.iter().try_for_each(|(key, value)| check_tag(key, value)).map_err(StoreError::Name)
 }
 

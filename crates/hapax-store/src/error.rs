@@ -4,7 +4,8 @@ use crate::outbox::Channel;
 use hapax_core::{
     commit::{Epoch, Status},
     error::{Code, Coded, code},
-    id::{InvalidId, RunKey},
+    flow::BadTerms,
+    id::{InvalidId, RunId, RunKey},
     key::Digest,
     schedule::BadSchedule,
 };
@@ -134,6 +135,17 @@ pub enum StoreError {
     /// A schedule that no store keeps.
     #[error(transparent)]
     Schedule(BadSchedule),
+    /// Terms of flow control that no store keeps.
+    #[error(transparent)]
+    Terms(BadTerms),
+    /// Another run lives under a singleton's name.
+    #[error("run `{holder}` lives under the name `{name}`, and only one may")]
+    NameTaken {
+        /// The name.
+        name: String,
+        /// The run that lives.
+        holder: RunId,
+    },
     /// The store can't be opened.
     #[error("cannot open {what}: {why}")]
     Open {
@@ -164,6 +176,8 @@ impl Coded for StoreError {
             StoreError::TooLarge { .. } => code::LIMIT,
             StoreError::Name(_) => code::INVALID_ID,
             StoreError::Schedule(error) => error.code(),
+            StoreError::Terms(error) => error.code(),
+            StoreError::NameTaken { .. } => code::SINGLETON_TAKEN,
             StoreError::Open { code, .. } => code,
         }
     }

@@ -3,11 +3,13 @@
 //! Invariant: a dead store stays dead and applies nothing more, as a dead process does. Enumerate the moment from 0
 //! until [`Faulty::fired`] stays false, and every crash point between two calls has been tried.
 
+mod flow;
 mod schedules;
 
 use crate::{
     clock::Clock,
     error::StoreError,
+    flow::Flow,
     outbox::{Backlog, Batch, Claim, ClaimFilter, Failure, Fate, Outbox, OutboxFilter, OutboxRecord},
     schedules::Schedules,
     store::{
@@ -125,7 +127,7 @@ pub struct Applied {
 /// A store with one fault in it.
 ///
 /// It counts, from 0, the calls that write, decide or load: `create`, `claim`, `claim_ready`, `submit`, `settle`,
-/// `load`, `post`, `letter`, the outbox's `claim`, `mark_sent` and `mark_failed`, and the schedules' `fire`. All others pass uncounted while it lives.
+/// `load`, `post`, `letter`, the outbox's `claim`, `mark_sent` and `mark_failed`, the schedules' `fire`, and whatever changes flow control. All others pass uncounted while it lives.
 ///
 /// ```
 /// use hapax_store::{MemoryStore, Store, conformance::Sample, faulty::{Fault, Faulty}};
@@ -472,6 +474,10 @@ impl Store for Faulty {
     }
 
     fn schedules(&self) -> &dyn Schedules {
+        self
+    }
+
+    fn flow(&self) -> &dyn Flow {
         self
     }
 

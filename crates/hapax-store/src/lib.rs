@@ -1,7 +1,8 @@
 //! Where Hapax keeps its runs: one transaction per step, fenced, with duplicates refused by the database.
 //!
 //! [`Store`] is the contract, [`MemoryStore`] the reference model,
-//! [`SqliteStore`] the default; [`outbox`] is the part of the contract that relays use, [`schedules`] the one of runs that start by the clock. Every store passes the suite in [`conformance`].
+//! [`SqliteStore`] the default; [`outbox`] is the part of the contract that relays use, [`schedules`] the one of runs that start by the clock, [`flow`] the one that says how many
+//! of them go at a time. Every store passes the suite in [`conformance`].
 //! For fleets of workers there are servers, each behind a feature: `postgres`, and `mysql` for MySQL and MariaDB.
 
 mod census;
@@ -16,6 +17,7 @@ pub mod error;
 #[cfg(feature = "conformance")]
 pub mod faulty;
 mod fleet;
+pub mod flow;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub mod inbox;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]

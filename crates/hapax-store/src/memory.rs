@@ -4,6 +4,7 @@
 //! all of them happen one after the other. What this store answers is what every other store must answer.
 //! "Durable" means as long as the process.
 
+mod flow;
 mod outbox;
 mod run;
 mod schedules;
@@ -12,6 +13,7 @@ use crate::{
     check::{check_letter, check_limits, check_new_run, end_letter},
     clock::{Clock, micros_left},
     error::StoreError,
+    flow::Flow,
     outbox::Outbox,
     schedules::{ScheduleRecord, Schedules},
     store::{
@@ -20,6 +22,7 @@ use crate::{
         Tally, Ticket, Verdict,
     },
 };
+use flow::FlowTables;
 use hapax_core::{
     checkpoint::Checkpoint,
     commit::{Epoch, Status, Write, Written},
@@ -57,6 +60,7 @@ pub struct MemoryStore {
 struct Tables {
     runs: HashMap<RunKey, Run>,
     schedules: BTreeMap<ScheduleKey, ScheduleRecord>,
+    flow: FlowTables,
     /// Runs that aren't over, oldest first: a claim needn't look at the others.
     live: BTreeMap<u64, RunKey>,
     /// How many runs were ever created.
@@ -103,13 +107,18 @@ impl Tables {
         if let Some(run) = self.runs.get(&new.key) {
             return Created::Exists(Box::new(run.record.clone()));
         }
+        let new = crate::flow::admitted(new);
+        if let Some(holder) = self.name_holder(&new) {
+            return Created::Exists(Box::new(holder));
+        }
         let (now, key, claim) = (self.clock.now_us(), new.key.clone(), new.claim.clone());
         self.created += 1;
         let mut run = Run::new(new, self.created, now);
         run.record.cancel_requested = self.is_orphan(&run.record);
         let lease = claim.map(|by| run.claim(&by, now));
         self.live.insert(run.number, key.clone());
-        self.runs.insert(key, run);
+        self.runs.insert(key.clone(), run);
+        self.meet_terms(&key, now);
         self.stats.transactions += 1;
         Created::New(lease)
     }
@@ -133,7 +142,10 @@ impl Tables {
     fn ready(&self, filter: &ReadyFilter) -> Vec<RunKey> {
         let now = self.clock.now_us();
         let ready = self.live().filter(|run| filter.admits(&run.record) && run.check_claim(now).is_ok());
-        ready.take(filter.limit).map(|run| run.record.key.clone()).collect()
+        let mut ready: Vec<&Run> = ready.collect();
+        // Stable: of one rank, the first that was created.
+        ready.sort_by_key(|run| run.record.created_at_us - run.record.terms.head_start_us());
+        ready.into_iter().take(filter.limit).map(|run| run.record.key.clone()).collect()
     }
 
     fn outlook(&self, filter: &ReadyFilter) -> Outlook {
@@ -256,9 +268,12 @@ impl Tables {
         if !matches!(run.record.status, Status::Failed { .. }) {
             return Err(run.wrong_status());
         }
+        let terms = self.terms_again(key)?;
+        let run = self.run_mut(key)?;
         run.retry(now);
         let number = run.number;
         self.live.insert(number, key.clone());
+        self.readmit(key, &terms, now);
         self.stats.transactions += 1;
         Ok(())
     }
@@ -503,6 +518,10 @@ impl Store for MemoryStore {
     }
 
     fn schedules(&self) -> &dyn Schedules {
+        self
+    }
+
+    fn flow(&self) -> &dyn Flow {
         self
     }
 

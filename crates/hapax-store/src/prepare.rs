@@ -62,6 +62,7 @@ pub(crate) struct Birth {
 impl Birth {
     /// Encodes a run. Nothing was written when it fails.
     pub(crate) fn of(run: NewRun, codec: &Codec) -> Result<Self, StoreError> {
+        let run = crate::flow::admitted(run);
         let encode = || {
             let state = codec.snapshot(&run.checkpoint.state)?;
             Ok((checkpoint_parts(&run.checkpoint, state, codec)?, entries(&run.journal, codec)?))

@@ -7,10 +7,13 @@ pub use crate::{
     census::{Census, CensusFilter, Tally},
     fleet::{Fleet, Hint, Holding, Outlook},
 };
-use crate::{clock::Clock, db::Statement, error::StoreError, outbox::Outbox, schedules::Schedules};
+use crate::{
+    clock::Clock, db::Statement, error::StoreError, flow::Flow, outbox::Outbox, schedules::Schedules,
+};
 use hapax_core::{
     checkpoint::Checkpoint,
     commit::{Append, Epoch, Status, Wake, Write, Written},
+    flow::Terms,
     frontier::WorkItem,
     id::{Namespace, RunId, RunKey},
     journal::JournalRow,
@@ -105,6 +108,10 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// An id that is taken answers [`Created::Exists`] and changes nothing. A child whose parent was cancelled is to be
     /// cancelled from its beginning.
+    ///
+    /// Its [`Terms`] are met in the same transaction: its place in a key's queue, or its slot; its time in a bucket; its name.
+    /// A run that these park is claimed by nobody. A singleton's name under which another run lives, and a debounce under
+    /// which one hasn't begun, answer [`Created::Exists`] with that run, and change nothing either.
     fn create(&self, run: NewRun) -> Answer<'_, Created>;
 
     /// Takes over one run: raises its epoch, so that every later write of an earlier holder is refused. Durable
@@ -112,7 +119,8 @@ pub trait Store: Send + Sync + 'static {
     /// [`StoreError::WrongStatus`] when it isn't runnable (a run to be cancelled is, and one whose time has come).
     fn claim(&self, run: RunKey, by: Claimant) -> Answer<'_, Lease>;
 
-    /// Takes over up to `limit` runnable runs that nobody holds, oldest first, as [`Store::claim`] does.
+    /// Takes over up to `limit` runnable runs that nobody holds, oldest first, as [`Store::claim`] does. A run of a
+    /// [priority](Terms::priority) counts as so much older when it is created, woken by a letter or a slot, and retried.
     fn claim_ready(&self, filter: ReadyFilter, by: Claimant) -> Answer<'_, Vec<(RunKey, Lease)>>;
 
     /// Prolongs leases by the store's clock. Answers, for each, whether it is still ours.
@@ -211,8 +219,9 @@ pub trait Store: Send + Sync + 'static {
     /// [`MAX_COUNTED`](hapax_core::limits::MAX_COUNTED) of each status at the most, in an index.
     fn census(&self, filter: CensusFilter) -> Answer<'_, Census>;
 
-    /// Makes a failed run pending again, with fresh attempts and all of its time.
-    /// [`StoreError::WrongStatus`] when it isn't failed.
+    /// Makes a failed run pending again, with fresh attempts and all of its time; one with concurrency keys takes its place
+    /// in their queues again. [`StoreError::WrongStatus`] when it isn't failed; [`StoreError::NameTaken`] when another run
+    /// lives under its singleton's name.
     fn retry(&self, run: RunKey) -> Answer<'_, ()>;
 
     /// Deletes a finished run whole: row, checkpoints, keys, journal, tags. [`StoreError::WrongStatus`] for a live
@@ -227,6 +236,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// Runs that start by the clock, once for each time.
     fn schedules(&self) -> &dyn Schedules;
+
+    /// How many runs go at a time, how soon, and under which names.
+    fn flow(&self) -> &dyn Flow;
 
     /// What this store promises here and now, read from what is really in force, and what each fact means.
     /// A store that can't tell says nothing.
@@ -311,6 +323,8 @@ pub struct NewRun {
     pub parent: Option<RunId>,
     /// What is recorded already of the step that it begins with; numbered from 0.
     pub journal: Vec<JournalRow>,
+    /// On which terms it starts.
+    pub terms: Terms,
 }
 
 /// The answer to a start.
@@ -507,6 +521,8 @@ pub struct RunRecord {
     pub used_us: u64,
     /// For finding it again.
     pub tags: BTreeMap<String, String>,
+    /// On which terms it was started.
+    pub terms: Terms,
     /// When it was created, in microseconds since 1970 by the store's clock.
     pub created_at_us: i64,
     /// When it last changed.

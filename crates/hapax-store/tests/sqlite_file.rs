@@ -14,6 +14,7 @@ use hapax_store::{
     Created, Pace, Store, StoreError,
     codec::PayloadCodec,
     conformance::{
+        flow::{keys, on},
         sample::{Holder, LONG, Sample, claimant, key, message, ready, step, submit},
         schedules::{added, nightly},
     },
@@ -632,6 +633,29 @@ async fn the_messages_of_a_relay_that_is_gone_are_claimed_at_once() {
     assert_eq!(store.outbox().claim(claim_filter(), claimant("b", LONG)).await.unwrap().len(), 1);
 }
 
+/// Makes a file one of a program that knew no flow control.
+const WITHOUT_FLOW: &str = "
+    DROP TABLE hapax_flow_slots; DROP TABLE hapax_flow_queue; DROP TABLE hapax_flow_names;
+    DROP INDEX hapax_runs_ready; CREATE INDEX hapax_runs_ready ON hapax_runs (namespace, status, graph, created_at);
+    ALTER TABLE hapax_runs DROP COLUMN terms; ALTER TABLE hapax_runs DROP COLUMN rank;
+    UPDATE hapax_schema SET version = 5;";
+
+#[tokio::test]
+async fn a_file_of_an_older_program_gets_flow_control() {
+    let (_folder, path) = folder();
+    let store = open(&path).await;
+    Sample::run("old").create(&store).await;
+    store.close().await;
+    Connection::open(&path).unwrap().execute_batch(WITHOUT_FLOW).unwrap();
+    let store = open(&path).await;
+    for run in ["a", "b"] {
+        store.create(on(run, &keys(&[("k", 1)]))).await.unwrap();
+    }
+    let claimed = ready(&store, "a", 10).await;
+    let claimed: Vec<_> = claimed.iter().map(|(run, _)| run.run.as_str()).collect();
+    assert_eq!(claimed, ["old", "a"], "the older first, and one of the key");
+}
+
 #[tokio::test]
 async fn messages_of_an_older_file_are_delivered() {
     let (_folder, path) = folder();
@@ -640,6 +664,7 @@ async fn messages_of_an_older_file_are_delivered() {
     holder.commit(holder.next_with("one", 1, 0, vec![message("m"), message("n")])).await.unwrap();
     store.close().await;
     let outside = Connection::open(&path).unwrap();
+    outside.execute_batch(WITHOUT_FLOW).unwrap();
     outside
         .execute_batch(
             "DROP TABLE hapax_schedules; DROP TABLE hapax_channels; DROP INDEX hapax_outbox_unsent; DROP INDEX hapax_outbox_backlog; \
@@ -660,6 +685,7 @@ async fn a_file_of_an_older_program_gets_schedules() {
     Sample::run("old").create(&store).await;
     store.close().await;
     let outside = Connection::open(&path).unwrap();
+    outside.execute_batch(WITHOUT_FLOW).unwrap();
     outside.execute_batch("DROP TABLE hapax_schedules; UPDATE hapax_schema SET version = 4;").unwrap();
     drop(outside);
     let store = open(&path).await;

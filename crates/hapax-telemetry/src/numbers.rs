@@ -168,6 +168,9 @@ fn engine(page: &mut Page<'_>, metrics: &Metrics) -> fmt::Result {
     let mismatches = metrics.replay_mismatches;
     page.counter("replay_mismatches", "Attempts that did something else than their record says", mismatches)?;
     page.counter("runs_in_doubt", "How often a run was parked in doubt", metrics.in_doubt)?;
+    let calls = metrics.rate_limited_calls;
+    page.counter("rate_limited_calls", "Calls that took a turn in a bucket before they were made", calls)?;
+    page.counter("slots_swept", "Runs whose slots or names were freed by a sweep", metrics.slots_swept)?;
     page.counter("fsyncs", "Commits that waited for the store's disk", metrics.store.syncs)?;
     let (writes, transactions) = (metrics.store.writes as f64, metrics.store.transactions);
     let help = "Writes that shared a transaction of the store";

@@ -230,13 +230,11 @@ impl<S: State, A: Send + Sync + 'static> Ctx<S, A> {
     }
 
     /// The way to the outside; `None` in a replay.
-    #[cfg(feature = "agents")]
     pub(crate) fn live(&self) -> Option<&Live> {
         self.attempt.item.live.as_ref()
     }
 
     /// The run with its namespace.
-    #[cfg(feature = "agents")]
     pub(crate) fn run_key(&self) -> &hapax_core::id::RunKey {
         &self.attempt.item.run
     }

@@ -1,7 +1,7 @@
 //! Opens a store, registers graphs, and looks after their runs until it is shut down.
 
 use crate::{
-    clock,
+    clock, control,
     error::Error,
     flow::{Flow, fits},
     gate::Halt,
@@ -72,7 +72,7 @@ pub struct Engine {
 /// The engine's own tasks. With its last handle they end too, but not before the runs that they look after.
 struct Background {
     shared: Arc<Shared>,
-    tasks: [AbortHandle; 4],
+    tasks: [AbortHandle; 5],
     is_shut: AtomicBool,
 }
 
@@ -84,6 +84,7 @@ impl Background {
             tokio::spawn(lease::renew(shared.clone())).abort_handle(),
             tokio::spawn(lease::hear_cancels(shared.clone())).abort_handle(),
             tokio::spawn(transaction::sweep(shared.clone())).abort_handle(),
+            tokio::spawn(control::sweep(shared.clone())).abort_handle(),
         ];
         Arc::new(Self { shared: shared.clone(), tasks, is_shut: AtomicBool::new(false) })
     }
@@ -277,6 +278,7 @@ impl Engine {
             let Some(lease) = shared.claim_back(key.clone()).await? else { return Ok(()) };
             let mut taken = shared.take(key, lease);
             taken.claim.used = Duration::from_micros(record.used_us);
+            taken.claim.gate.holds(&record.terms);
             shared.admit(code, taken).await;
             Ok(())
         });

@@ -121,6 +121,27 @@ pub enum Error {
     #[cfg(feature = "schedules")]
     #[error(transparent)]
     Schedule(Box<crate::schedule::ScheduleError>),
+    /// A run can't start on such terms of flow control.
+    #[error(transparent)]
+    Terms(hapax_core::flow::BadTerms),
+    /// Another run lives under a singleton's name.
+    #[error("run `{run}` lives under the name `{name}`, and only one may; wait for its end, or attach to it")]
+    SingletonTaken {
+        /// The name.
+        name: String,
+        /// The run that lives.
+        run: RunId,
+    },
+    /// The run under a name of flow control is one of another graph.
+    #[error("the name `{name}` is held by run `{run}` of graph `{graph}`; give each graph names of its own")]
+    NameElsewhere {
+        /// The name.
+        name: String,
+        /// The run.
+        run: RunId,
+        /// Its graph.
+        graph: Arc<str>,
+    },
     /// Nobody has to decide about that call.
     #[error(transparent)]
     NotInDoubt(Box<NotInDoubt>),
@@ -203,6 +224,7 @@ impl From<StoreError> for Error {
             StoreError::WrongStatus { run, status } if status.is_final() => {
                 Error::AlreadyFinished { run, status: status.word() }
             }
+            StoreError::NameTaken { name, holder } => Error::SingletonTaken { name, run: holder },
             error => Error::Store(Arc::new(error)),
         }
     }
@@ -226,6 +248,9 @@ impl Coded for Error {
             Error::AlreadyFinished { .. } => code::ALREADY_FINISHED,
             Error::GraphMismatch { .. } => code::GRAPH_MISMATCH,
             Error::NotRegistered { .. } => code::NOT_REGISTERED,
+            Error::Terms(e) => e.code(),
+            Error::SingletonTaken { .. } => code::SINGLETON_TAKEN,
+            Error::NameElsewhere { .. } => code::FLOW_NAME_ELSEWHERE,
             Error::NotInDoubt(e) => e.code(),
             Error::Answer(e) => e.code(),
             Error::ShutDown => code::SHUT_DOWN,

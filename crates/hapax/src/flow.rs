@@ -14,6 +14,7 @@ use futures::future::BoxFuture;
 use hapax_core::{
     canonical,
     checkpoint::{Draft, IoDigest, outbox_digest},
+    flow::Terms,
     frontier::{Barriers, WorkItem},
     id::RunKey,
     key::{Digest, DigestBuilder},
@@ -103,6 +104,7 @@ impl<S: State, A: Send + Sync + 'static> Drive for Code<S, A> {
             claim: None,
             parent: None,
             journal: vec![],
+            terms: Terms::default(),
             key,
         }
     }
@@ -158,8 +160,11 @@ impl<S: State, A: Send + Sync + 'static> Drive for Code<S, A> {
 #[derive(Debug, Clone, Default)]
 pub struct StartOptions {
     tags: BTreeMap<String, String>,
-    seed: Option<u64>,
+    pub(crate) seed: Option<u64>,
     unheld: bool,
+    pub(crate) terms: Terms,
+    /// A singleton's name that is taken is refused.
+    pub(crate) refuse: bool,
 }
 
 impl StartOptions {
@@ -189,7 +194,6 @@ impl<S: State, A: Send + Sync + 'static> Flow<S, A> {
         Self { engine, code }
     }
 
-    #[cfg(feature = "schedules")]
     pub(crate) fn engine(&self) -> &Engine {
         &self.engine
     }
@@ -245,22 +249,26 @@ impl<S: State, A: Send + Sync + 'static> Flow<S, A> {
     pub async fn start_with(&self, run: &str, state: S, options: StartOptions) -> Result<Run<S>, Error> {
         self.engine.is_open()?;
         let key = self.engine.key(run)?;
-        let new = self.new_run(key.clone(), &state, options)?;
+        let new = self.new_run(key.clone(), &state, &options)?;
         // In a task of its own: a caller that stops listening must not leave the run claimed and forgotten.
         let flow = self.clone();
-        let begun = self.engine.shared.tasks.spawn(async move { flow.begin(key, new).await });
+        let begun = self.engine.shared.tasks.spawn(async move { flow.begin(key, new, options).await });
         begun.await.map_err(|_| Error::ShutDown)?
     }
 
-    async fn begin(&self, key: RunKey, new: NewRun) -> Result<Run<S>, Error> {
-        let (input, first) = (new.input, new.checkpoint.clone());
+    async fn begin(&self, key: RunKey, new: NewRun, options: StartOptions) -> Result<Run<S>, Error> {
         let shared = &self.engine.shared;
-        let created = self.engine.create(new).await?;
+        let created = match self.create_or_join(&new, &options).await? {
+            Ok(created) => created,
+            Err(joined) => return Ok(joined),
+        };
+        let (input, first, terms) = (new.input, new.checkpoint, new.terms);
         let handle = Run::new(self.engine.clone(), key.clone());
         match created {
             Created::New(Some(lease)) => {
                 let mut taken = shared.take(key, lease);
                 taken.claim.fresh = Some(first);
+                taken.claim.gate.holds(&terms);
                 shared.admit(self.code.clone(), taken).await;
                 Ok(handle)
             }
@@ -279,10 +287,16 @@ impl<S: State, A: Send + Sync + 'static> Flow<S, A> {
         }
     }
 
-    fn new_run(&self, key: RunKey, state: &S, options: StartOptions) -> Result<NewRun, Error> {
-        let new = self.code.new_run(key, canonical::to_vec(state)?, S::VERSION, options.seed);
-        let claim = (!options.unheld).then(|| self.engine.shared.claimant());
-        Ok(NewRun { tags: options.tags, claim, ..new })
+    fn new_run(&self, key: RunKey, state: &S, options: &StartOptions) -> Result<NewRun, Error> {
+        let terms = options.terms()?;
+        let new = self.run_of(key, canonical::to_vec(state)?, S::VERSION, options.seed);
+        let claim = (!options.unheld && !terms.parks()).then(|| self.engine.shared.claimant());
+        Ok(NewRun { tags: options.tags.clone(), claim, terms, ..new })
+    }
+
+    /// A run of the graph that isn't there yet.
+    pub(crate) fn run_of(&self, key: RunKey, state: Vec<u8>, version: u32, seed: Option<u64>) -> NewRun {
+        self.code.new_run(key, state, version, seed)
     }
 
     /// Follows a run that is there already.

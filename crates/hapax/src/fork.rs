@@ -211,6 +211,7 @@ impl Engine {
             claim: None,
             parent: None,
             journal,
+            terms: hapax_core::flow::Terms::default(),
         })
     }
 }

@@ -11,6 +11,7 @@ use hapax_core::{
     canary,
     commit::{Epoch, RunFailure, Status, StatusChange, Wake, Write, Written},
     error::{Coded, code},
+    flow::Terms,
     id::RunKey,
     limits::{WINDOW_BYTES, WINDOW_STEPS},
 };
@@ -104,6 +105,8 @@ pub(crate) struct Gate {
     halted: CancellationToken,
     /// Until when the run is ours for sure, in microseconds since the machine started.
     leased_until_us: AtomicU64,
+    /// What the run's slots and names were taken under, if it has any.
+    held_under: OnceLock<String>,
 }
 
 impl Gate {
@@ -135,12 +138,26 @@ impl Gate {
             halt: OnceLock::new(),
             halted: CancellationToken::new(),
             leased_until_us: AtomicU64::new(u64::MAX),
+            held_under: OnceLock::new(),
         })
     }
 
     /// What is told of the run.
     pub(crate) fn trail(&self) -> &Trail {
         &self.trail
+    }
+
+    /// The terms on which the run was started.
+    pub(crate) fn holds(&self, terms: &Terms) {
+        if terms.holds() {
+            // Asked for again, it is the same: a claim reads the terms that its run began with.
+            let _ = self.held_under.set(terms.token.clone());
+        }
+    }
+
+    /// What the run's slots and names were taken under; `None`: it has none.
+    pub(crate) fn held_under(&self) -> Option<&str> {
+        self.held_under.get().map(String::as_str)
     }
 
     /// Where the journal goes on, as loaded.

@@ -93,6 +93,7 @@ mod tests {
             claim: Some(Claimant { owner: "test".into(), ttl: Duration::from_secs(600) }),
             parent: None,
             journal: vec![],
+            terms: hapax_core::flow::Terms::default(),
             key,
         }
     }

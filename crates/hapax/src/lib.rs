@@ -8,6 +8,7 @@
 //! | [`Ctx`] | what a node sees: state, resources, effects |
 //! | [`Engine`], [`Flow`], [`Run`] | opens a store, registers graphs, starts and follows runs |
 //! | [`Worker`] | a process's part in a fleet: works until it is told to stop |
+//! | [`control`] | how many runs go at a time, how soon, and which first |
 //! | [`Tail`], [`StreamEvent`] | follows what a run streams |
 //! | [`Replay`], [`Fork`] | a run again from its record; a new run from a step of another |
 //! | [`GraphOutline`] | a registered graph for people and drawings |
@@ -27,6 +28,7 @@ pub mod agent;
 mod child;
 mod clock;
 mod context;
+pub mod control;
 mod drive;
 pub mod dynamic;
 mod effects;

@@ -73,6 +73,10 @@ pub struct Metrics {
     pub replay_mismatches: u64,
     /// How often a run was parked because only a person can tell whether a call took effect.
     pub in_doubt: u64,
+    /// Calls that took a turn in a bucket before they were made.
+    pub rate_limited_calls: u64,
+    /// Runs of which this engine found slots or names that nobody had given back.
+    pub slots_swept: u64,
     /// What the store has written.
     pub store: StoreStats,
     /// By graph, in the order of their names.

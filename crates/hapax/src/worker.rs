@@ -441,6 +441,7 @@ impl Shared {
             async move {
                 let Taken { claim, end: sender } = taken;
                 let (key, gate) = (claim.key.clone(), claim.gate.clone());
+                shared.give_back_early(&key, gate.held_under()).await;
                 let end = flow.drive(shared.clone(), claim).await;
                 let parked = matches!(end, End::Parked(_));
                 let status = match &end {
@@ -448,7 +449,8 @@ impl Shared {
                     End::Over(status) | End::Parked(status) => status.clone(),
                     End::Elsewhere | End::Stopped(_) => Status::Running,
                 };
-                shared.told(gate.trail(), &key, &status).await;
+                shared.told(&gate, &key, &status).await;
+                shared.give_back(&key, gate.held_under(), &status).await;
                 shared.let_go(&key, &sender, end);
                 shared.observer.emit(|| Event::RunEnded { run: key, status });
                 drop(room);
@@ -488,17 +490,20 @@ impl Shared {
         if gate.conclude(status.clone(), *used, Wake::default()).await.is_err() {
             return self.forget(&taken);
         }
-        self.told(gate.trail(), key, &status).await;
+        self.told(gate, key, &status).await;
+        self.give_back(key, gate.held_under(), &status).await;
         self.let_go(key, &taken.end, end);
         self.observer.emit(|| Event::RunEnded { run: key.clone(), status });
     }
 
     /// Counts and tells of a run that leaves. One that ends without having been executed here is looked up first.
-    async fn told(&self, trail: &Trail, key: &RunKey, status: &Status) {
+    async fn told(&self, gate: &Gate, key: &RunKey, status: &Status) {
+        let trail = gate.trail();
         if status.is_final()
             && !trail.is_known()
             && let Ok(Some(record)) = self.store.run(key.clone()).await
         {
+            gate.holds(&record.terms);
             trail.is_of(&record);
         }
         trail.left(status);
@@ -631,6 +636,7 @@ async fn take_what_fits(shared: &Arc<Shared>) -> bool {
             continue;
         };
         taken.claim.used = Duration::from_micros(record.used_us);
+        taken.claim.gate.holds(&record.terms);
         match (shared.flow(&record.graph, record.fingerprint), shared.slots.clone().try_acquire_owned()) {
             (Some(flow), Ok(room)) => shared.run(flow, taken, room),
             _ => shared.park(taken).await,

@@ -1,6 +1,6 @@
 //! What the suite runs, as data: each case is one call of the driver, what it is held against, and its goals.
 
-use super::{agents, goals::Goal, requests, telemetry, transfers};
+use super::{agents, goals::Goal, requests, starts, telemetry, transfers};
 
 /// Where a case's runs live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,6 +89,8 @@ pub(crate) struct Sizes {
     pub(super) agents: [u64; 2],
     /// Steps of one run, and runs of ten steps.
     pub(super) telemetry: [u64; 2],
+    /// Starts that nobody executes.
+    pub(super) starts: u64,
 }
 
 /// Steps of each older run.
@@ -119,6 +121,7 @@ impl Sizes {
                 requests,
                 agents,
                 telemetry: [w1, w2_runs],
+                starts: 500,
             };
         }
         let (w1, w2_runs, w3, w4, limit) = (20_000, 2000, 100_000, 1000, 10_000);
@@ -139,6 +142,7 @@ impl Sizes {
             requests,
             agents,
             telemetry: [w1, w2_runs],
+            starts: 10_000,
         }
     }
 }
@@ -163,6 +167,7 @@ pub(crate) fn all(sizes: &Sizes) -> Vec<Case> {
     cases.extend(requests::cases(sizes));
     cases.extend(agents::cases(sizes));
     cases.extend(telemetry::cases(sizes));
+    cases.extend(starts::cases(sizes));
     cases.extend(sizes.long.map(long));
     cases
 }

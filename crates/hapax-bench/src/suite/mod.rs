@@ -10,6 +10,7 @@ mod readme;
 mod requests;
 mod rows;
 mod servers;
+mod starts;
 mod svg;
 mod table;
 mod telemetry;

@@ -7,6 +7,7 @@ mod fan_out;
 mod journal;
 mod large_state;
 mod requests;
+mod starts;
 mod telemetry;
 mod transfers;
 
@@ -46,6 +47,7 @@ async fn run_on_engine(drive: &Drive, workload: &Workload) -> Result<()> {
             chain::many_runs(drive, "w2", (*runs, *steps), *in_flight).await
         }
         Workload::Fill { runs, steps } => chain::many_runs(drive, "fill", (*runs, *steps), 64).await,
+        Workload::Starts { start, count, in_flight } => starts::run(drive, *count, *in_flight, *start).await,
         Workload::W3 { items } => fan_out::run(drive, *items).await,
         Workload::W4 { steps, bytes, replaced } => large_state::run(drive, *steps, *bytes, *replaced).await,
         Workload::W5 { steps, file, die_at } => crash::run(drive, *steps, file, *die_at).await,

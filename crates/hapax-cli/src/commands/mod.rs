@@ -7,6 +7,7 @@ mod cancel;
 mod canon;
 mod completions;
 pub(crate) mod doctor;
+mod flow;
 mod fork;
 mod gc;
 mod graph;
@@ -74,6 +75,7 @@ pub(crate) enum Online {
     Outbox(outbox::Outbox),
     Relay(relay::Relay),
     Schedule(schedule::Schedule),
+    Flow(flow::Flow),
     Worker(worker::Worker),
     Workers(workers::Workers),
     #[cfg(feature = "top")]
@@ -131,6 +133,7 @@ impl Online {
             Online::Outbox(command) => command.run(session).await,
             Online::Relay(command) => command.run(session).await,
             Online::Schedule(command) => command.run(session).await,
+            Online::Flow(command) => command.run(session).await,
             Online::Worker(_) => unreachable!("it hears requests to end by itself"),
             Online::Workers(command) => command.run(session).await,
             #[cfg(feature = "top")]
@@ -167,6 +170,7 @@ impl Online {
             | Online::Replay(_)
             | Online::Inbox(_)
             | Online::Transactions(_)
+            | Online::Flow(_)
             | Online::Workers(_)
             | Online::Ledger(_)
             | Online::Doctor(_) => true,

@@ -15,7 +15,9 @@ use crate::{
 use clap::Args;
 use hapax_core::{
     checkpoint::Checkpoint,
+    commit::{Status, WaitsOn},
     error::code,
+    flow::Terms,
     journal::{Entry, JournalRow},
     key::{Digest, StepKey},
     order::{OrderKey, PathHash},
@@ -60,6 +62,12 @@ struct Answer<'a> {
     checkpoint: CheckpointView,
     changes: Vec<Change>,
     journal: Vec<RowView>,
+    /// On which terms it was started, if on any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    terms: Option<&'a Terms>,
+    /// The concurrency key that it waits for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waits_for: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -106,11 +114,14 @@ impl Show {
             None => vec![],
         };
         let journal = self.journal(session, &record).await?;
+        let waits_for = awaited(session, &record).await?;
         let answer = Answer {
             run: RunView::of(&record),
             checkpoint: checkpoint_view(&checkpoint, &state),
             changes: changed,
             journal: journal.into_iter().map(|row| row_view(row, fields)).collect(),
+            terms: Some(&record.terms).filter(|terms| !terms.is_plain()),
+            waits_for,
         };
         session.out.answer(&answer, || Page { session, record: &record, answer: &answer }.text(&state))
     }
@@ -133,6 +144,20 @@ impl Show {
         rows.drain(..surplus);
         Ok(rows)
     }
+}
+
+/// The concurrency key that a run waits for: it holds those before it.
+async fn awaited<'r>(session: &Session<'_>, record: &'r RunRecord) -> Result<Option<&'r str>, Failure> {
+    if record.status != (Status::Waiting { on: WaitsOn::Key }) {
+        return Ok(None);
+    }
+    for key in &record.terms.keys {
+        let view = session.engine.flow_key(&key.name).await?;
+        if !view.held.iter().any(|held| held.run == record.key.run) {
+            return Ok(Some(&key.name));
+        }
+    }
+    Ok(None)
 }
 
 async fn load(session: &Session<'_>, record: &RunRecord, step: u64) -> Result<Checkpoint, Failure> {
@@ -204,6 +229,9 @@ impl Page<'_> {
             let attempt = failure.node.as_ref().map(|node| format!(" (attempt {})", node.attempt));
             let message = out.paint(BAD, &clean(&failure.message));
             lines.push(("error", format!("{message}{}", attempt.unwrap_or_default())));
+        }
+        if let Some(key) = self.answer.waits_for {
+            lines.push(("waits", format!("for a slot of {}", clean(key))));
         }
         let graph = format!("{} {}", clean(&record.graph), out.paint(FAINT, &short(&record.fingerprint)));
         lines.push(("graph", graph));

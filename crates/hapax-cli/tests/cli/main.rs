@@ -5,6 +5,7 @@ mod common;
 mod damage;
 mod demo;
 mod embedded;
+mod flow;
 mod history;
 mod keys;
 mod letters;

@@ -16,7 +16,7 @@ use hapax::{
     store::{
         Answer, BoxFuture, Census, CensusFilter, Claimant, Created, Fleet, GcPolicy, GcReport, Lease,
         ListFilter, Loaded, NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreError,
-        StoreStats, Ticket, outbox::Outbox, schedules::Schedules,
+        StoreStats, Ticket, flow::Flow, outbox::Outbox, schedules::Schedules,
     },
 };
 use std::{
@@ -193,6 +193,10 @@ impl Store for Observed {
     }
     fn schedules(&self) -> &dyn Schedules {
         self.inner.schedules()
+    }
+
+    fn flow(&self) -> &dyn Flow {
+        self.inner.flow()
     }
     fn stats(&self) -> StoreStats {
         self.inner.stats()

@@ -19,6 +19,7 @@ pub mod corruption;
 pub mod divergence;
 pub mod duplicates;
 pub mod fencing;
+pub mod flow;
 pub mod frontier;
 pub mod leases;
 pub mod lifecycle;
@@ -290,6 +291,24 @@ macro_rules! store_conformance {
                 a_run_that_is_there_already_is_not_started_again,
                 only_what_is_due_is_told,
                 a_failure_at_any_statement_of_a_firing_leaves_nothing,
+            }
+            flow {
+                a_key_lets_only_so_many_runs_go_at_a_time,
+                a_slot_that_is_given_back_goes_to_the_next,
+                however_many_come_at_once_no_key_lets_one_too_many_go,
+                a_run_waits_for_all_of_its_keys,
+                runs_that_share_keys_never_wait_for_each_other,
+                a_retried_run_takes_its_place_again,
+                what_a_dead_engine_did_not_give_back_is_swept,
+                a_run_that_waits_for_a_key_can_be_cancelled,
+                a_run_of_higher_priority_goes_first,
+                a_bucket_is_one_for_all_who_share_it,
+                a_rate_parks_a_start_until_its_time,
+                one_run_lives_under_a_singletons_name,
+                debounced_starts_become_one_run,
+                a_run_that_was_claimed_is_not_replaced,
+                terms_over_their_limits_are_refused,
+                a_failure_at_any_statement_of_a_release_leaves_nothing,
             }
             round_trip {
                 what_is_committed_is_read_back,

@@ -9,6 +9,7 @@ use crate::{
 use hapax_core::{
     checkpoint::{Checkpoint, Draft, IoDigest, outbox_digest},
     commit::{Append, Epoch, RunFailure, Status, StatusChange, StepCommit, Wake, Write, Written},
+    flow::Terms,
     frontier::{Barriers, WorkItem},
     id::{Namespace, NodeId, RunId, RunKey},
     journal::{EffectKind, Entry, Intent, JournalRow},
@@ -135,6 +136,7 @@ impl Sample {
             claim: self.claim,
             parent: self.parent,
             journal: vec![],
+            terms: Terms::default(),
         }
     }
 

@@ -75,6 +75,7 @@ impl Run {
             parent: new.parent,
             used_us: 0,
             tags: new.tags,
+            terms: new.terms,
             created_at_us: now_us,
             updated_at_us: now_us,
         };

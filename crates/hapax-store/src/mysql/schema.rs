@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 /// Each entry brings a database from the version that is its index to the next one. Entries are never changed, only
 /// added; each may run again where it has run before. What one adds to a table stands where the table is made as well: who
 /// makes the tables anew needs no right to alter them.
-const MIGRATIONS: &[&str] = &[V1, V2, V3];
+const MIGRATIONS: &[&str] = &[V1, V2, V3, V4];
 
 /// Names are bytes, so that no collation takes two for one. What may be longer than a key is a blob. A step's update of its
 /// run touches no indexed column. What is claimed in an order has an index in that order: a server locks all that it sorts.
@@ -37,6 +37,7 @@ CREATE TABLE IF NOT EXISTS hapax_runs (
     cancel_requested BIGINT NOT NULL, used_us BIGINT NOT NULL,
     created_at BIGINT NOT NULL, updated_at BIGINT NOT NULL,
     wake_at BIGINT, wake_letters LONGBLOB, parent VARBINARY(255),
+    terms LONGBLOB, head_start BIGINT NOT NULL DEFAULT 0,
     PRIMARY KEY (namespace, run_id),
     KEY hapax_runs_ready (namespace, ready_at, created_at, run_id, graph, fingerprint),
     KEY hapax_runs_newest (namespace, created_at),
@@ -124,6 +125,32 @@ CREATE TABLE IF NOT EXISTS hapax_schedules (
     missed BIGINT NOT NULL, created_at BIGINT NOT NULL,
     PRIMARY KEY (namespace, name),
     KEY hapax_schedules_due (namespace, next_at)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4;
+";
+
+/// Flow control: who holds which slot of a concurrency key, who waits for one, and what is known of a name. A run's head start
+/// is how much earlier than it did it counts as having come.
+const V4: &str = r"
+ALTER TABLE hapax_runs ADD COLUMN terms LONGBLOB;
+ALTER TABLE hapax_runs ADD COLUMN head_start BIGINT NOT NULL DEFAULT 0;
+CREATE TABLE IF NOT EXISTS hapax_flow_slots (
+    namespace VARBINARY(255) NOT NULL, flow_key VARBINARY(255) NOT NULL, slot BIGINT NOT NULL,
+    run_id VARBINARY(255) NOT NULL, token VARBINARY(64) NOT NULL, most BIGINT NOT NULL, since BIGINT NOT NULL,
+    PRIMARY KEY (namespace, flow_key, slot),
+    KEY hapax_flow_slots_run (namespace, run_id)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4;
+CREATE TABLE IF NOT EXISTS hapax_flow_queue (
+    namespace VARBINARY(255) NOT NULL, flow_key VARBINARY(255) NOT NULL, run_id VARBINARY(255) NOT NULL,
+    position BIGINT NOT NULL, most BIGINT NOT NULL, token VARBINARY(64) NOT NULL, rest LONGBLOB NOT NULL,
+    PRIMARY KEY (namespace, flow_key, run_id),
+    KEY hapax_flow_queue_next (namespace, flow_key, position, run_id),
+    KEY hapax_flow_queue_run (namespace, run_id)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4;
+CREATE TABLE IF NOT EXISTS hapax_flow_names (
+    namespace VARBINARY(255) NOT NULL, kind VARBINARY(32) NOT NULL, name VARBINARY(255) NOT NULL,
+    run_id VARBINARY(255), token VARBINARY(64), at_us BIGINT NOT NULL,
+    PRIMARY KEY (namespace, kind, name),
+    KEY hapax_flow_names_run (namespace, run_id)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4;
 ";
 
@@ -215,7 +242,7 @@ async fn apply(session: &mut MySession, from: i64) -> Result<(), Fault> {
     session.text(SCHEMA, TextEnd::Idle).await?;
     for migration in MIGRATIONS.iter().skip(usize::try_from(from).unwrap_or(0)) {
         for statement in migration.split(';').map(str::trim).filter(|statement| !statement.is_empty()) {
-            if !has_index(session, statement).await? {
+            if !has_index(session, statement).await? && !has_column(session, statement).await? {
                 session.text(statement, TextEnd::Idle).await?;
             }
         }
@@ -237,6 +264,16 @@ async fn has_index(session: &mut MySession, statement: &str) -> Result<bool, Fau
     let Some(name) = name.map(|name| session.table(name)) else { return Ok(false) };
     let sql = "SELECT 1 FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = DATABASE() AND INDEX_NAME = ? LIMIT 1";
     Ok(one(session, sql, values![name.as_str()]).await?.is_some())
+}
+
+/// Whether it adds a column that is there already.
+async fn has_column(session: &mut MySession, statement: &str) -> Result<bool, Fault> {
+    let added = statement.strip_prefix("ALTER TABLE ").and_then(|rest| rest.split_once(" ADD COLUMN "));
+    let Some((table, column)) = added else { return Ok(false) };
+    let (table, column) = (session.table(table), column.split(' ').next().unwrap_or_default());
+    let sql = "SELECT 1 FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = ? \
+               AND COLUMN_NAME = ? LIMIT 1";
+    Ok(one(session, sql, values![table.as_str(), column]).await?.is_some())
 }
 
 /// Refuses a database that has lost tables, and tables that forget nothing when a transaction is undone.
@@ -346,10 +383,10 @@ async fn may_not_create(session: &mut MySession, what: &str, fault: Fault) -> St
     if let Err(error) = demand_those_seen(session, what).await {
         return error;
     }
-    // Tables that are there lack an index, or one of them lacks all.
+    // Tables that are there lack a column or an index, or one of them lacks all.
     let table = session.table("hapax_runs");
     let rights = match is_there(session, &table).await {
-        Ok(true) => format!("CREATE, INDEX, {}", RIGHTS.join(", ")),
+        Ok(true) => format!("CREATE, ALTER, INDEX, {}", RIGHTS.join(", ")),
         _ => format!("CREATE, {}", RIGHTS.join(", ")),
     };
     match grant(session, &rights, "*").await {

@@ -18,7 +18,7 @@ use hapax_core::{canary, error::code, id::Namespace};
 
 /// Each entry brings a database from the version that is its index to the next one. Entries are never changed, only
 /// added.
-const MIGRATIONS: &[&str] = &[V1, V2, V3, V4];
+const MIGRATIONS: &[&str] = &[V1, V2, V3, V4, V5];
 
 /// Identifiers are compared byte by byte. A step's update of its run touches no indexed column, so that it is written
 /// in place.
@@ -127,6 +127,33 @@ CREATE TABLE hapax_schedules (
     PRIMARY KEY (namespace, name)
 );
 CREATE INDEX hapax_schedules_due ON hapax_schedules (namespace, next_at) WHERE next_at > 0;
+"#;
+
+/// Flow control: who holds which slot of a concurrency key, who waits for one, and what is known of a name. A run's head start
+/// is how much earlier than it did it counts as having come. Only who asks by run says that `most` is above 0: others would take
+/// these indexes for as good as the key's.
+const V5: &str = r#"
+ALTER TABLE hapax_runs ADD COLUMN terms TEXT;
+ALTER TABLE hapax_runs ADD COLUMN head_start BIGINT NOT NULL DEFAULT 0;
+CREATE TABLE hapax_flow_slots (
+    namespace TEXT COLLATE "C" NOT NULL, flow_key TEXT COLLATE "C" NOT NULL, slot BIGINT NOT NULL,
+    run_id TEXT COLLATE "C" NOT NULL, token TEXT COLLATE "C" NOT NULL, most BIGINT NOT NULL, since BIGINT NOT NULL,
+    PRIMARY KEY (namespace, flow_key, slot)
+);
+CREATE INDEX hapax_flow_slots_run ON hapax_flow_slots (namespace, run_id) WHERE most > 0;
+CREATE TABLE hapax_flow_queue (
+    namespace TEXT COLLATE "C" NOT NULL, flow_key TEXT COLLATE "C" NOT NULL, run_id TEXT COLLATE "C" NOT NULL,
+    position BIGINT NOT NULL, most BIGINT NOT NULL, token TEXT COLLATE "C" NOT NULL, rest TEXT NOT NULL,
+    PRIMARY KEY (namespace, flow_key, run_id)
+);
+CREATE INDEX hapax_flow_queue_next ON hapax_flow_queue (namespace, flow_key, position, run_id);
+CREATE INDEX hapax_flow_queue_run ON hapax_flow_queue (namespace, run_id) WHERE most > 0;
+CREATE TABLE hapax_flow_names (
+    namespace TEXT COLLATE "C" NOT NULL, kind TEXT COLLATE "C" NOT NULL, name TEXT COLLATE "C" NOT NULL,
+    run_id TEXT COLLATE "C", token TEXT COLLATE "C", at_us BIGINT NOT NULL,
+    PRIMARY KEY (namespace, kind, name)
+);
+CREATE INDEX hapax_flow_names_run ON hapax_flow_names (namespace, run_id) WHERE run_id IS NOT NULL;
 "#;
 
 /// Whoever migrates holds this lock: the first bytes of "hapax" as a number.

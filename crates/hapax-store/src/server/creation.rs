@@ -27,8 +27,12 @@ const TOGETHER: usize = 64;
 
 /// Whether a run is a row in each of three tables and no more.
 fn is_plain(birth: &Birth) -> bool {
-    let NewRun { tags, parent, journal, .. } = &*birth.run;
-    tags.is_empty() && parent.is_none() && journal.is_empty() && birth.parts.frontier.len() == 1
+    let NewRun { tags, parent, journal, terms, .. } = &*birth.run;
+    tags.is_empty()
+        && terms.is_plain()
+        && parent.is_none()
+        && journal.is_empty()
+        && birth.parts.frontier.len() == 1
 }
 
 /// The lease of whoever creates a run and claims it.

@@ -312,8 +312,9 @@ pub(super) async fn fleet(session: &mut dyn Session, namespace: &Namespace) -> R
             epoch: row.count(3)?,
         });
     }
-    let sql =
-        "SELECT count(*), {now} - min(ready_at) FROM hapax_runs WHERE namespace = ? AND ready_at <= {now}";
+    // A head start is no wait.
+    let sql = "SELECT count(*), {now} - min(CASE WHEN ready_at < updated_at THEN updated_at ELSE ready_at END) \
+               FROM hapax_runs WHERE namespace = ? AND ready_at <= {now}";
     if let Some(row) = one(session, sql, values![namespace.as_str()]).await? {
         fleet.waiting = row.count(0)?;
         fleet.lag = micros_left(row.maybe_int(1)?.unwrap_or(0), 0);

@@ -115,7 +115,7 @@ async fn tell_children(tx: &mut Tx<'_>, run: &RunKey) -> Result<(), Fault> {
 /// A parked run is pending again.
 async fn wake(tx: &mut Tx<'_>, run: &RunKey) -> Result<(), Fault> {
     tx.execute(
-        "UPDATE hapax_runs SET ready_at = CASE WHEN owner IS NULL THEN {now} ELSE lease_until END, \
+        "UPDATE hapax_runs SET ready_at = CASE WHEN owner IS NULL THEN {now} - head_start ELSE lease_until END, \
          status = 'pending', status_json = ?, wake_at = NULL, wake_letters = NULL, updated_at = {now} \
          WHERE namespace = ? AND run_id = ? AND status IN ('waiting', 'in_doubt')",
         values![Status::Pending.to_json().as_str(), run.namespace.as_str(), run.run.as_str()],

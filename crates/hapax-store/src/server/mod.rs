@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `sql`, `pool`, `address`, `tls`, `options` | what is known of a server: sessions, values, rows, faults; its address; encryption |
 //! | `chain`, `writer` | writes that follow each other, and the lanes on which those of many runs share a transaction |
-//! | `commit`, `journal`, `lease`, `mailbox`, `outbox`, `runs`, `schedules` | what is done in a transaction |
+//! | `commit`, `flow`, `journal`, `lease`, `mailbox`, `outbox`, `runs`, `schedules` | what is done in a transaction |
 //! | `within` | an append as statements for another's transaction |
 //! | `read` | what is read, checked against its digests |
 
@@ -17,6 +17,7 @@ pub(crate) mod chain;
 pub(crate) mod commit;
 mod creation;
 pub(crate) mod error;
+mod flow;
 pub(crate) mod journal;
 mod lease;
 mod limit;
@@ -38,6 +39,7 @@ use crate::{
     codec::{Codec, Encoders},
     db::Statement,
     error::StoreError,
+    flow::{Flow, NameKind, look_first, looks_first},
     outbox::Outbox,
     prepare::{self, Birth},
     schedules::Schedules,
@@ -68,7 +70,7 @@ use writer::{Lanes, Shared};
 const LANES: usize = 2;
 
 /// The tables of the runs. Beside them `hapax_schema` says which program made them.
-pub(crate) const TABLES: [&str; 10] = [
+pub(crate) const TABLES: [&str; 13] = [
     "hapax_runs",
     "hapax_keys",
     "hapax_checkpoints",
@@ -79,6 +81,9 @@ pub(crate) const TABLES: [&str; 10] = [
     "hapax_letters",
     "hapax_tags",
     "hapax_schedules",
+    "hapax_flow_slots",
+    "hapax_flow_queue",
+    "hapax_flow_names",
 ];
 
 /// What is done with each of them; whoever only looks needs the first.
@@ -319,7 +324,15 @@ pub(crate) trait OnServer: Send + Sync + 'static {
 
 impl<T: OnServer> Store for T {
     fn create(&self, run: NewRun) -> Answer<'_, Created> {
-        Box::pin(self.server().create_run(run))
+        Box::pin(async move {
+            if looks_first(NameKind::Singleton)
+                && run.terms.singleton.is_some()
+                && let Some(there) = look_first(self, &run).await?
+            {
+                return Ok(there);
+            }
+            self.server().create_run(run).await
+        })
     }
 
     fn claim(&self, run: RunKey, by: Claimant) -> Answer<'_, Lease> {
@@ -507,6 +520,10 @@ impl<T: OnServer> Store for T {
     }
 
     fn schedules(&self) -> &dyn Schedules {
+        self.server()
+    }
+
+    fn flow(&self) -> &dyn Flow {
         self.server()
     }
 

@@ -10,6 +10,7 @@ use super::{
 use crate::{
     codec::{Codec, StateKind},
     error::StoreError,
+    flow::read_terms,
     inspection::Inspection,
     store::{Loaded, RunRecord},
 };
@@ -25,7 +26,7 @@ use std::collections::{BTreeMap, HashMap};
 
 /// The columns that [`record`] reads, in its order.
 pub(super) const RECORD: &str = "run_id, graph, fingerprint, input, status_json, step_id, digest, epoch, nonce, owner, \
-     next_seq, cancel_requested, used_us, created_at, updated_at, wake_at, wake_letters, parent, status";
+     next_seq, cancel_requested, used_us, created_at, updated_at, wake_at, wake_letters, parent, status, terms";
 
 /// Runs whose tags are asked for at once.
 const TAGGED: usize = 500;
@@ -52,6 +53,7 @@ pub(super) fn record(row: &Row, namespace: &Namespace) -> Result<RunRecord, Faul
         cancel_requested: row.flag(11)?,
         used_us: row.count(12)?,
         tags: BTreeMap::new(),
+        terms: read_terms(row.maybe_text(19)?).map_err(Fault::damage)?,
         created_at_us: row.int(13)?,
         updated_at_us: row.int(14)?,
         wake: Wake { at_us: row.maybe_int(15)?, letters: mailbox::subjects(row, 16)? },

@@ -5,7 +5,7 @@
 use super::{
     commit::{NewCheckpoint, insert_checkpoint},
     error::{Halt, Outcome, undone},
-    journal,
+    flow, journal,
     read::{self, RECORD},
     sql::{Fault, Session, Value, places, values},
     writer::Tx,
@@ -60,6 +60,9 @@ pub(super) async fn create(tx: &mut Tx<'_>, birth: &Birth, lease: Option<Lease>)
     }
     if lease.is_none() {
         tx.hints.push(Hint::Ready(new.key.namespace.clone()));
+    }
+    if !new.terms.is_plain() {
+        flow::meet_terms(tx, new).await?;
     }
     Ok(Created::New(lease))
 }
@@ -209,7 +212,7 @@ pub(super) async fn retry(tx: &mut Tx<'_>, key: &RunKey) -> Outcome<()> {
     }
     tx.execute(
         "UPDATE hapax_runs SET status = 'pending', status_json = ?, next_seq = next_seq + 1, used_us = 0, \
-         ready_at = {now}, updated_at = {now} WHERE namespace = ? AND run_id = ?",
+         ready_at = {now} - head_start, updated_at = {now} WHERE namespace = ? AND run_id = ?",
         values![Status::Pending.to_json().as_str(), key.namespace.as_str(), key.run.as_str()],
     )
     .await?;
@@ -217,7 +220,8 @@ pub(super) async fn retry(tx: &mut Tx<'_>, key: &RunKey) -> Outcome<()> {
     let row = JournalRow { seq, base, step, path_hash: PathHash::ROOT, entry: Entry::Retried };
     let entry = pack(&row.entry, tx.codec).map_err(StoreError::Retry)?;
     tx.hints.push(Hint::Ready(key.namespace.clone()));
-    Ok(journal::insert(tx, key, seq, &[row], &[entry]).await?)
+    journal::insert(tx, key, seq, &[row], &[entry]).await?;
+    flow::readmit(tx, &record).await
 }
 
 /// Deletes a finished run whole.

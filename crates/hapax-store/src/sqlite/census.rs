@@ -44,7 +44,7 @@ fn runs(connection: &Connection, filter: &CensusFilter) -> rusqlite::Result<Vec<
     }
     let some = format!(
         "SELECT {RECORD} FROM hapax_runs INDEXED BY hapax_runs_ready WHERE namespace = ?1 AND status = ?2 \
-         ORDER BY graph, created_at LIMIT ?3"
+         ORDER BY graph, rank LIMIT ?3"
     );
     let limit = i64::try_from(filter.limit).unwrap_or(i64::MAX);
     let told = if canary::on("only_running_told") { 1 } else { LIVE };

@@ -160,7 +160,7 @@ const READY: [(&str, &str, &str); 5] = [
     ("in_doubt", " INDEXED BY hapax_runs_cancel", " AND cancel_requested = 1"),
 ];
 
-/// Up to `limit` claimable runs of each graph and status, with their age and whether a lease must be broken.
+/// Up to `limit` claimable runs of each graph and status, with their rank and whether a lease must be broken.
 fn ready(
     connection: &Connection,
     leases: &Leases,
@@ -171,8 +171,8 @@ fn ready(
     for (graph, fingerprint) in &filter.graphs {
         for (status, by_index, also) in READY {
             let sql = format!(
-                "SELECT created_at, run_id, owner, lease_until, lease_ttl FROM hapax_runs{by_index} \
-                 WHERE namespace = ?1 AND status = ?2 AND graph = ?3 AND fingerprint = ?4{also} ORDER BY created_at"
+                "SELECT rank, run_id, owner, lease_until, lease_ttl FROM hapax_runs{by_index} \
+                 WHERE namespace = ?1 AND status = ?2 AND graph = ?3 AND fingerprint = ?4{also} ORDER BY rank"
             );
             let mut statement = connection.prepare_cached(&sql)?;
             let mut rows =
@@ -182,12 +182,12 @@ fn ready(
                 && let Some(row) = rows.next()?
             {
                 // One damaged row must not keep all other runs from going on; `list` and `doctor` report it.
-                let Ok((created, key, held)) = candidate(row, &filter.namespace) else {
+                let Ok((rank, key, held)) = candidate(row, &filter.namespace) else {
                     tracing::warn!(namespace = %filter.namespace, %graph, "a damaged row is not claimed");
                     continue;
                 };
                 if leases.left(&key, &held, now).is_none() {
-                    ready.push((created, key, held.owner.is_some()));
+                    ready.push((rank, key, held.owner.is_some()));
                     found += 1;
                 }
             }
@@ -277,7 +277,7 @@ pub(super) fn fleet(
     Ok(fleet)
 }
 
-/// A row of [`ready`]: when its run was created, which it is, and who holds it.
+/// A row of [`ready`]: its run's rank, which it is, and who holds it.
 fn candidate(row: &Row<'_>, namespace: &Namespace) -> rusqlite::Result<(i64, RunKey, Held)> {
     let run = RunId::new(row.get_ref(1)?.as_str()?).map_err(|error| damaged(error.to_string()))?;
     let held = Held { owner: row.get(2)?, until: row.get(3)?, ttl: row.get(4)? };

@@ -9,7 +9,7 @@
 //! | `connection`, `schema`, `locks` | opening a file, its tables, the proof that an owner lives |
 //! | `queue`, `writer` | from a prepared write to the thread, to a transaction shared by many |
 //! | `turn` | who may write to the file next, the user's transactions among them |
-//! | `commit`, `journal`, `lease`, `mailbox`, `outbox`, `runs`, `schedules` | what is done in that transaction |
+//! | `commit`, `flow`, `journal`, `lease`, `mailbox`, `outbox`, `runs`, `schedules` | what is done in that transaction |
 //! | `read`, `health` | what is read, checked against its digests; what is really in force |
 //! | `beside`, `requests`, `inbox` | tables of a file beside those of runs |
 
@@ -18,6 +18,7 @@ mod census;
 mod commit;
 pub(crate) mod connection;
 mod error;
+mod flow;
 mod health;
 mod inbox;
 mod journal;
@@ -40,6 +41,7 @@ use crate::{
     codec::{Codec, Encoders, PayloadCodec},
     db::{self, Statement},
     error::StoreError,
+    flow::{Flow, NameKind, look_first, looks_first},
     outbox::Outbox,
     prepare::{self, Birth},
     schedules::Schedules,
@@ -219,6 +221,12 @@ impl SqliteStore {
 
     async fn create_run(&self, run: NewRun) -> Result<Created, StoreError> {
         check_new_run(&run)?;
+        if looks_first(NameKind::Singleton)
+            && run.terms.singleton.is_some()
+            && let Some(there) = look_first(self, &run).await?
+        {
+            return Ok(there);
+        }
         if let Some(by) = &run.claim {
             self.leases.locks.hold(&by.owner)?;
         }
@@ -483,6 +491,10 @@ impl Store for SqliteStore {
     }
 
     fn schedules(&self) -> &dyn Schedules {
+        self
+    }
+
+    fn flow(&self) -> &dyn Flow {
         self
     }
 

@@ -9,6 +9,7 @@ use super::{
 use crate::{
     codec::{Codec, StateKind},
     error::StoreError,
+    flow::read_terms,
     inspection::Inspection,
     store::{Loaded, RunRecord},
 };
@@ -25,7 +26,7 @@ use std::collections::BTreeMap;
 
 /// The columns that [`record`] reads, in its order.
 pub(super) const RECORD: &str = "run_id, graph, fingerprint, input, status_json, step_id, digest, epoch, nonce, owner, \
-     next_seq, cancel_requested, used_us, created_at, updated_at, wake_at, wake_letters, parent, status";
+     next_seq, cancel_requested, used_us, created_at, updated_at, wake_at, wake_letters, parent, status, terms";
 
 /// Reads a run's row, without its tags.
 pub(super) fn record(row: &Row<'_>, namespace: &hapax_core::id::Namespace) -> rusqlite::Result<RunRecord> {
@@ -50,6 +51,7 @@ pub(super) fn record(row: &Row<'_>, namespace: &hapax_core::id::Namespace) -> ru
         cancel_requested: row.get(11)?,
         used_us: count(row, 12)?,
         tags: BTreeMap::new(),
+        terms: read_terms(row.get_ref(19)?.as_str_or_null()?).map_err(damaged)?,
         created_at_us: row.get(13)?,
         updated_at_us: row.get(14)?,
         wake: Wake { at_us: row.get(15)?, letters: mailbox::subjects(row, 16)? },

@@ -5,7 +5,7 @@
 use super::{
     commit::insert_checkpoint,
     error::unreadable,
-    journal,
+    flow, journal,
     lease::{first_term, new_nonce},
     read::{self, RECORD},
     writer::{Outcome, Tx},
@@ -44,6 +44,7 @@ pub(super) fn create(tx: &Tx<'_>, birth: &Birth) -> Outcome<Created> {
             params![new.key.namespace.as_str(), key, value, new.key.run.as_str()],
         )?;
     }
+    flow::meet_terms(tx, new)?;
     Ok(Created::New(lease))
 }
 
@@ -60,9 +61,9 @@ fn insert_run(tx: &Tx<'_>, new: &NewRun, lease: Option<&Lease>) -> rusqlite::Res
     let created_at = newest.flatten().map_or(tx.now, |newest| tx.now.max(newest.saturating_add(1)));
     let inserted = tx.execute(
         "INSERT INTO hapax_runs (namespace, run_id, graph, fingerprint, input, status, status_json, step_id, digest, \
-         next_seq, epoch, nonce, owner, lease_until, lease_ttl, cancel_requested, used_us, created_at, updated_at, parent) \
+         next_seq, epoch, nonce, owner, lease_until, lease_ttl, cancel_requested, used_us, created_at, updated_at, parent, rank) \
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?17, ?10, ?11, ?12, ?13, ?14, EXISTS \
-         (SELECT 1 FROM hapax_runs WHERE namespace = ?1 AND run_id = ?16 AND status = 'cancelled'), 0, ?15, ?15, ?16) \
+         (SELECT 1 FROM hapax_runs WHERE namespace = ?1 AND run_id = ?16 AND status = 'cancelled'), 0, ?15, ?15, ?16, ?15) \
          ON CONFLICT DO NOTHING",
         params![
             new.key.namespace.as_str(),
@@ -198,7 +199,8 @@ pub(super) fn retry(tx: &Tx<'_>, key: &RunKey) -> Outcome<()> {
     let (seq, base, step) = (record.next_seq, record.digest, record.step);
     let row = JournalRow { seq, base, step, path_hash: PathHash::ROOT, entry: Entry::Retried };
     let entry = pack(&row.entry, tx.codec).map_err(StoreError::Retry)?;
-    Ok(journal::insert(tx, key, seq, &[row], &[entry])?)
+    journal::insert(tx, key, seq, &[row], &[entry])?;
+    flow::readmit(tx, &record)
 }
 
 /// Deletes a finished run whole.

@@ -10,7 +10,7 @@ use std::collections::HashSet;
 
 /// Each entry brings a file from the version that is its index to the next one. Entries are never changed, only
 /// added.
-const MIGRATIONS: &[&str] = &[V1, V2, V3, V4, V5];
+const MIGRATIONS: &[&str] = &[V1, V2, V3, V4, V5, V6];
 
 /// Which version the tables have.
 const SCHEMA: &str =
@@ -128,6 +128,37 @@ CREATE TABLE hapax_schedules (
     PRIMARY KEY (namespace, name)
 ) WITHOUT ROWID;
 CREATE INDEX hapax_schedules_due ON hapax_schedules (namespace, next_at) WHERE paused = 0;
+";
+
+/// Flow control: who holds which slot of a concurrency key, who waits for one, and what is known of a name. A run's rank is
+/// its age as its priority makes it.
+const V6: &str = "
+ALTER TABLE hapax_runs ADD COLUMN terms TEXT;
+ALTER TABLE hapax_runs ADD COLUMN rank INTEGER NOT NULL DEFAULT 0;
+UPDATE hapax_runs SET rank = created_at;
+DROP INDEX hapax_runs_ready;
+CREATE INDEX hapax_runs_ready ON hapax_runs (namespace, status, graph, rank);
+
+CREATE TABLE hapax_flow_slots (
+    namespace TEXT NOT NULL, flow_key TEXT NOT NULL, slot INTEGER NOT NULL,
+    run_id TEXT NOT NULL, token TEXT NOT NULL, most INTEGER NOT NULL, since INTEGER NOT NULL,
+    PRIMARY KEY (namespace, flow_key, slot)
+) WITHOUT ROWID;
+CREATE INDEX hapax_flow_slots_run ON hapax_flow_slots (namespace, run_id);
+
+CREATE TABLE hapax_flow_queue (
+    namespace TEXT NOT NULL, flow_key TEXT NOT NULL, run_id TEXT NOT NULL,
+    position INTEGER NOT NULL, most INTEGER NOT NULL, token TEXT NOT NULL, rest TEXT NOT NULL,
+    PRIMARY KEY (namespace, flow_key, run_id)
+) WITHOUT ROWID;
+CREATE INDEX hapax_flow_queue_next ON hapax_flow_queue (namespace, flow_key, position, run_id);
+CREATE INDEX hapax_flow_queue_run ON hapax_flow_queue (namespace, run_id);
+
+CREATE TABLE hapax_flow_names (
+    namespace TEXT NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL, run_id TEXT, token TEXT, at_us INTEGER NOT NULL,
+    PRIMARY KEY (namespace, kind, name)
+) WITHOUT ROWID;
+CREATE INDEX hapax_flow_names_run ON hapax_flow_names (namespace, run_id) WHERE run_id IS NOT NULL;
 ";
 
 /// Brings the file to our version. A file that has it is only read: whoever looks at runs waits for no writer.

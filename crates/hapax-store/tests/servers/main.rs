@@ -5,6 +5,7 @@ mod both;
 mod creation;
 mod faults;
 mod fence;
+mod flow;
 mod full_disk;
 mod operations;
 mod raw;

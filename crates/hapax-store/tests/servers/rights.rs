@@ -33,7 +33,7 @@ fn account(kind: Kind, user: &str) -> String {
     kind.pick(user.to_owned(), format!("{user}@'%'"))
 }
 
-const TABLES: [&str; 10] = [
+const TABLES: [&str; 13] = [
     "runs",
     "keys",
     "checkpoints",
@@ -44,6 +44,9 @@ const TABLES: [&str; 10] = [
     "letters",
     "tags",
     "schedules",
+    "flow_slots",
+    "flow_queue",
+    "flow_names",
 ];
 
 /// All that it takes to use tables which somebody else made.

@@ -22,6 +22,10 @@ impl Count {
         self.0.fetch_add(1, Relaxed);
     }
 
+    pub(crate) fn add(&self, count: u64) {
+        self.0.fetch_add(count, Relaxed);
+    }
+
     fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
@@ -70,6 +74,8 @@ pub(crate) struct Counters {
     pub(crate) takeovers: Count,
     pub(crate) replay_mismatches: Count,
     in_doubt: Count,
+    pub(crate) rate_waits: Count,
+    pub(crate) swept: Count,
     graphs: Mutex<BTreeMap<Arc<str>, Arc<OfGraph>>>,
 }
 
@@ -152,6 +158,8 @@ impl Counters {
             takeovers: self.takeovers.get(),
             replay_mismatches: self.replay_mismatches.get(),
             in_doubt: self.in_doubt.get(),
+            rate_limited_calls: self.rate_waits.get(),
+            slots_swept: self.swept.get(),
             store,
             graphs,
         }

@@ -518,6 +518,7 @@ async fn tampered_with() -> Code {
         tags,
         claim,
         parent: None,
+        terms: hapax::control::Terms::default(),
         journal: vec![],
     };
     assert!(matches!(store.create(new).await, Ok(Created::New(_))));

@@ -13,7 +13,7 @@ use hapax::{
     store::{
         Answer, BoxFuture, Census, CensusFilter, Claimant, Clock, Created, Fleet, GcPolicy, GcReport, Lease,
         ListFilter, Loaded, NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreError,
-        StoreStats, Ticket, db::Statement, outbox::Outbox, schedules::Schedules,
+        StoreStats, Ticket, db::Statement, flow::Flow, outbox::Outbox, schedules::Schedules,
     },
 };
 use std::{sync::Arc, time::Duration};
@@ -229,6 +229,10 @@ impl Store for Mortal {
 
     fn schedules(&self) -> &dyn Schedules {
         self.inner.schedules()
+    }
+
+    fn flow(&self) -> &dyn Flow {
+        self.inner.flow()
     }
 
     fn clock(&self) -> Clock {

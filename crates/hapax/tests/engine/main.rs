@@ -15,6 +15,7 @@ mod decisions;
 mod dynamic;
 mod effects;
 mod exactly_once;
+mod flow_control;
 mod forks;
 mod lifecycle;
 mod merge_order;

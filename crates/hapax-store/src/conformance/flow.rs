@@ -1,0 +1,421 @@
+//! No more runs go at a time, and no sooner, than their terms allow; and what a dead engine held is freed.
+
+use super::{
+    Fixture,
+    sample::{Holder, LONG, Sample, claimant, failed, key, ready},
+};
+use crate::{
+    error::StoreError,
+    flow::{NameKind, Replaced},
+    store::{Created, NewRun, RunRecord, Store},
+};
+use futures::future::join_all;
+use hapax_core::{
+    commit::{Status, WaitsOn, Write},
+    flow::{Debounce, Key, Rate, Terms},
+    id::{Namespace, RunKey},
+};
+use std::{sync::Arc, time::Duration};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// A run that starts on these terms.
+///
+/// ```
+/// use hapax_core::flow::{Key, Terms};
+/// use hapax_store::conformance::flow::on;
+/// let terms = Terms { keys: vec![Key::new("customer-42", 2)], ..Terms::default() };
+/// assert_eq!(on("order-1", &terms).terms.keys[0].most, 2);
+/// ```
+pub fn on(run: &str, terms: &Terms) -> NewRun {
+    NewRun { terms: terms.clone(), ..Sample::run(run).build() }
+}
+
+/// Terms with these keys.
+///
+/// ```
+/// use hapax_store::conformance::flow::keys;
+/// assert!(keys(&[("customer-42", 2)]).parks());
+/// ```
+pub fn keys(keys: &[(&str, u32)]) -> Terms {
+    Terms { keys: keys.iter().map(|(name, most)| Key::new(*name, *most)).collect(), ..Terms::default() }
+}
+
+async fn create(store: &dyn Store, run: &str, terms: &Terms) {
+    let created = store.create(on(run, terms)).await.expect("it is within every limit");
+    assert!(
+        matches!(created, Created::New(None)),
+        "nobody claims a run that its terms may park: {created:?}"
+    );
+}
+
+async fn read(store: &dyn Store, run: &str) -> RunRecord {
+    store.run(key(run)).await.expect("a read").expect("it is there")
+}
+
+async fn is_let_go(store: &dyn Store, run: &str) -> bool {
+    match read(store, run).await.status {
+        Status::Pending => true,
+        status => {
+            assert_eq!(status, Status::Waiting { on: WaitsOn::Key });
+            false
+        }
+    }
+}
+
+async fn let_go(store: &dyn Store, runs: &[String]) -> Vec<String> {
+    let mut free = vec![];
+    for run in runs {
+        if is_let_go(store, run).await {
+            free.push(run.clone());
+        }
+    }
+    free
+}
+
+/// Gives back what a run holds.
+async fn release(store: &dyn Store, run: &str) -> Vec<RunKey> {
+    let token = read(store, run).await.terms.token;
+    store.flow().release(key(run), token).await.expect("an answer")
+}
+
+/// Claims a run and ends it, without giving back what it holds: as an engine that dies right then.
+async fn end_and_die(store: &Arc<dyn Store>, run: &str) {
+    let holder = Holder::claim(store, &key(run), "a").await.expect("it is pending");
+    holder.finish().await;
+}
+
+async fn fail_and_die(store: &Arc<dyn Store>, run: &str) {
+    let mut holder = Holder::claim(store, &key(run), "a").await.expect("it is pending");
+    let change = holder.status(failed(), true);
+    holder.write(Write::Status(change)).await.expect("it is ours");
+}
+
+/// The first ones go; the others are parked, and no claim finds them.
+pub async fn a_key_lets_only_so_many_runs_go_at_a_time(fixture: Fixture) {
+    let store = &*fixture.store;
+    for run in ["a", "b", "c", "d"] {
+        create(store, run, &keys(&[("k", 2)])).await;
+    }
+    create(store, "other", &keys(&[("another", 1)])).await;
+    let claimed = ready(&fixture.store, "a", 10).await;
+    let claimed: Vec<_> = claimed.iter().map(|(run, _)| run.run.as_str()).collect();
+    assert_eq!(claimed, ["a", "b", "other"]);
+    assert!(matches!(store.claim(key("c"), claimant("b", LONG)).await, Err(StoreError::WrongStatus { .. })));
+    let [first, second] = &store.flow().keys(Namespace::default()).await.unwrap()[..] else {
+        panic!("two keys")
+    };
+    assert_eq!((&*first.name, first.held, first.waiting), ("another", 1, 0));
+    assert_eq!((&*second.name, second.held, second.most, second.waiting), ("k", 2, 2, 2));
+    let view = store.flow().key(Namespace::default(), "k".into()).await.unwrap();
+    let held: Vec<_> = view.held.iter().map(|held| (held.slot, held.run.as_str())).collect();
+    assert_eq!(held, [(0, "a"), (1, "b")]);
+    assert_eq!(view.waiting, [key("c").run, key("d").run]);
+}
+
+/// In the order in which they came, and each slot once however often it is given back.
+pub async fn a_slot_that_is_given_back_goes_to_the_next(fixture: Fixture) {
+    let store = &*fixture.store;
+    for run in ["a", "b", "c"] {
+        create(store, run, &keys(&[("k", 1)])).await;
+    }
+    assert_eq!(release(store, "a").await, [key("b")]);
+    assert_eq!(release(store, "a").await, [], "it had one slot");
+    assert!(is_let_go(store, "b").await && !is_let_go(store, "c").await);
+    let again = read(store, "b").await.terms;
+    assert_eq!(store.flow().enrol(key("b"), again).await.unwrap(), [], "it holds the slot that it asks for");
+    assert_eq!(release(store, "b").await, [key("c")]);
+    assert_eq!(release(store, "c").await, []);
+    assert!(store.flow().keys(Namespace::default()).await.unwrap().is_empty(), "nothing is left of the key");
+}
+
+/// From two handles at once, as from two processes.
+pub async fn however_many_come_at_once_no_key_lets_one_too_many_go(fixture: Fixture) {
+    let (store, other) = (fixture.store.clone(), fixture.other_handle());
+    let runs: Vec<String> = (0..16).map(|n| format!("run-{n:02}")).collect();
+    let starts = runs.iter().enumerate().map(|(n, run)| {
+        let store = if n % 2 == 0 { store.clone() } else { other.clone() };
+        async move { create(&*store, run, &keys(&[("k", 3)])).await }
+    });
+    join_all(starts).await;
+    let mut left = runs.clone();
+    while !left.is_empty() {
+        let free = let_go(&*store, &left).await;
+        assert_eq!(free.len(), left.len().min(3), "neither too many nor too few");
+        let ends = free.iter().enumerate().map(|(n, run)| {
+            let store = if n % 2 == 0 { store.clone() } else { other.clone() };
+            async move { release(&*store, run).await }
+        });
+        join_all(ends).await;
+        left.retain(|run| !free.contains(run));
+    }
+    assert!(store.flow().keys(Namespace::default()).await.unwrap().is_empty());
+}
+
+/// It goes when it has a slot of each; all runs take them in one order.
+pub async fn a_run_waits_for_all_of_its_keys(fixture: Fixture) {
+    let store = &*fixture.store;
+    create(store, "first", &keys(&[("b", 1)])).await;
+    create(store, "both", &keys(&[("b", 1), ("a", 1)])).await;
+    create(store, "last", &keys(&[("a", 1)])).await;
+    assert!(!is_let_go(store, "both").await && !is_let_go(store, "last").await);
+    let held = store.flow().key(Namespace::default(), "a".into()).await.unwrap();
+    assert_eq!(held.held[0].run.as_str(), "both", "it has the first of its keys, and waits for the second");
+    assert_eq!(release(store, "first").await, [key("both")]);
+    assert_eq!(release(store, "both").await, [key("last")]);
+}
+
+/// Two runs that want two keys in different orders don't wait for each other for ever.
+pub async fn runs_that_share_keys_never_wait_for_each_other(fixture: Fixture) {
+    let (store, other) = (fixture.store.clone(), fixture.other_handle());
+    let runs: Vec<String> = (0..8).map(|n| format!("run-{n}")).collect();
+    let starts = runs.iter().enumerate().map(|(n, run)| {
+        let (store, terms) = if n % 2 == 0 {
+            (store.clone(), keys(&[("a", 1), ("b", 1)]))
+        } else {
+            (other.clone(), keys(&[("b", 1), ("a", 1)]))
+        };
+        async move { create(&*store, run, &terms).await }
+    });
+    join_all(starts).await;
+    let mut left = runs.clone();
+    while !left.is_empty() {
+        let free = let_go(&*store, &left).await;
+        assert_eq!(free.len(), 1, "one at a time, and always one");
+        release(&*store, &free[0]).await;
+        left.retain(|run| *run != free[0]);
+    }
+}
+
+/// A word on its end that comes late, after a retry, frees nothing.
+pub async fn a_retried_run_takes_its_place_again(fixture: Fixture) {
+    let store = &*fixture.store;
+    for run in ["a", "b", "c"] {
+        create(store, run, &keys(&[("k", 1)])).await;
+    }
+    fail_and_die(&fixture.store, "a").await;
+    let late = read(store, "a").await.terms.token;
+    assert_eq!(release(store, "a").await, [key("b")]);
+    store.retry(key("a")).await.unwrap();
+    assert!(!is_let_go(store, "a").await, "it waits behind those who came meanwhile");
+    assert_eq!(release(store, "b").await, [key("c")]);
+    assert_eq!(release(store, "c").await, [key("a")]);
+    create(store, "d", &keys(&[("k", 1)])).await;
+    assert_eq!(store.flow().release(key("a"), late).await.unwrap(), [], "that was its slot before");
+    assert!(is_let_go(store, "a").await && !is_let_go(store, "d").await);
+}
+
+/// Only of runs that are over.
+pub async fn what_a_dead_engine_did_not_give_back_is_swept(fixture: Fixture) {
+    let store = &*fixture.store;
+    let named = Terms { singleton: Some("s".into()), ..Terms::default() };
+    assert!(matches!(store.create(on("named", &named)).await.unwrap(), Created::New(_)));
+    for run in ["a", "b", "c"] {
+        create(store, run, &keys(&[("k", 2)])).await;
+    }
+    assert_eq!(store.flow().sweep(Namespace::default()).await.unwrap(), 0, "all of them live");
+    end_and_die(&fixture.store, "a").await;
+    end_and_die(&fixture.store, "named").await;
+    assert!(!is_let_go(store, "c").await);
+    assert_eq!(store.flow().sweep(Namespace::new("other").unwrap()).await.unwrap(), 0);
+    assert_eq!(fixture.other_handle().flow().sweep(Namespace::default()).await.unwrap(), 2);
+    assert!(is_let_go(store, "c").await);
+    assert!(store.flow().names(Namespace::default()).await.unwrap().is_empty());
+    end_and_die(&fixture.store, "b").await;
+    store.delete(key("b")).await.unwrap();
+    assert_eq!(store.flow().sweep(Namespace::default()).await.unwrap(), 1, "of a run that is gone as well");
+    assert_eq!(store.flow().sweep(Namespace::default()).await.unwrap(), 0);
+}
+
+/// It is found by a claim, and leaves the queue with its end.
+pub async fn a_run_that_waits_for_a_key_can_be_cancelled(fixture: Fixture) {
+    let store = &*fixture.store;
+    for run in ["a", "b", "c"] {
+        create(store, run, &keys(&[("k", 1)])).await;
+    }
+    store.request_cancel(key("b")).await.unwrap();
+    let claimed = ready(&fixture.store, "a", 10).await;
+    assert_eq!(claimed.len(), 2, "the one that has the slot, and the one to be cancelled");
+    let (_, lease) = claimed.into_iter().find(|(run, _)| *run == key("b")).expect("it is to be cancelled");
+    let mut holder = Holder::load(&fixture.store, &key("b"), lease).await.unwrap();
+    let change = holder.status(Status::Cancelled, true);
+    holder.write(Write::Status(change)).await.unwrap();
+    assert_eq!(release(store, "b").await, []);
+    assert_eq!(release(store, "a").await, [key("c")], "nobody is before it any more");
+}
+
+/// In a claim and in a key's queue.
+pub async fn a_run_of_higher_priority_goes_first(fixture: Fixture) {
+    let store = &*fixture.store;
+    let urgent = |terms: Terms| Terms { priority: 2, ..terms };
+    store.create(Sample::run("plain").build()).await.unwrap();
+    store.create(on("urgent", &urgent(Terms::default()))).await.unwrap();
+    create(store, "holds", &keys(&[("k", 1)])).await;
+    create(store, "waits", &keys(&[("k", 1)])).await;
+    create(store, "hurries", &urgent(keys(&[("k", 1)]))).await;
+    let claimed = ready(&fixture.store, "a", 1).await;
+    assert_eq!(claimed[0].0, key("urgent"));
+    assert_eq!(read(store, "urgent").await.terms.priority, 2);
+    assert_eq!(release(store, "holds").await, [key("hurries")]);
+    let claimed = ready(&fixture.store, "a", 1).await;
+    assert_eq!(claimed[0].0, key("hurries"), "also when it was woken");
+    assert!(store.fleet(Namespace::default()).await.unwrap().lag < MINUTE / 3, "a head start is no delay");
+}
+
+/// Whoever asks.
+pub async fn a_bucket_is_one_for_all_who_share_it(fixture: Fixture) {
+    let (store, other) = (fixture.store.clone(), fixture.other_handle());
+    let rate = Rate::new("mail", 1, MINUTE).burst(2);
+    let asks = (0..6).map(|n| {
+        let (store, rate) = (if n % 2 == 0 { store.clone() } else { other.clone() }, rate.clone());
+        async move { store.flow().reserve(Namespace::default(), rate).await.unwrap() }
+    });
+    let mut times: Vec<i64> = join_all(asks).await.iter().map(|reserved| reserved.at_us).collect();
+    times.sort_unstable();
+    let minute = MINUTE.as_micros() as i64;
+    for (n, time) in times.iter().enumerate().skip(2) {
+        let least = (n as i64 - 1) * minute;
+        assert!(time - times[0] >= least - minute / 10, "{times:?}");
+    }
+    assert!(times[1] - times[0] < minute / 2, "two at once: {times:?}");
+    let names = store.flow().names(Namespace::default()).await.unwrap();
+    assert_eq!(
+        names.iter().map(|name| (name.kind, &*name.name)).collect::<Vec<_>>(),
+        [(NameKind::Rate, "mail")]
+    );
+    let none = store.flow().reserve(Namespace::default(), Rate::new("mail", 0, MINUTE)).await;
+    assert!(matches!(none, Err(StoreError::Terms(_))));
+}
+
+/// The first goes at once, the second is parked until its time; a start that is repeated reserves nothing.
+pub async fn a_rate_parks_a_start_until_its_time(fixture: Fixture) {
+    let store = &*fixture.store;
+    let terms = Terms { rate: Some(Rate::new("imports", 1, MINUTE)), ..Terms::default() };
+    create(store, "a", &terms).await;
+    create(store, "b", &terms).await;
+    assert_eq!(read(store, "a").await.status, Status::Pending);
+    let b = read(store, "b").await;
+    assert_eq!(b.status, Status::Waiting { on: WaitsOn::Timer });
+    assert_eq!(b.wake.at_us, b.terms.not_before_us);
+    assert!(matches!(store.create(on("b", &terms)).await.unwrap(), Created::Exists(_)));
+    create(store, "c", &terms).await;
+    let apart = read(store, "c").await.wake.at_us.unwrap() - b.wake.at_us.unwrap();
+    assert_eq!(apart, MINUTE.as_micros() as i64, "the one that was there reserved nothing again");
+    let both = Terms { keys: vec![Key::new("k", 1)], ..terms };
+    create(store, "d", &both).await;
+    assert_eq!(read(store, "d").await.status, Status::Waiting { on: WaitsOn::Timer }, "it has its slot");
+    let claimed = ready(&fixture.store, "a", 10).await;
+    assert_eq!(claimed.len(), 1);
+}
+
+/// However many start it at once.
+pub async fn one_run_lives_under_a_singletons_name(fixture: Fixture) {
+    let (store, other) = (fixture.store.clone(), fixture.other_handle());
+    let terms = Terms { singleton: Some("nightly".into()), ..Terms::default() };
+    let starts = (0..8).map(|n| {
+        let (store, run) =
+            (if n % 2 == 0 { store.clone() } else { other.clone() }, on(&format!("run-{n}"), &terms));
+        async move { store.create(run).await.unwrap() }
+    });
+    let mut holders: Vec<RunKey> = vec![];
+    let mut new = 0;
+    for (n, created) in join_all(starts).await.into_iter().enumerate() {
+        match created {
+            Created::New(_) => {
+                new += 1;
+                holders.push(key(&format!("run-{n}")));
+            }
+            Created::Exists(record) => holders.push(record.key),
+        }
+    }
+    holders.dedup();
+    assert_eq!((new, holders.len()), (1, 1), "one is new, and all are told of it");
+    let left = store.list(crate::store::ListFilter::default()).await.unwrap();
+    assert_eq!(left.len(), 1, "nothing is left of the others");
+    fail_and_die(&store, holders[0].run.as_str()).await;
+    assert!(matches!(store.create(on("next", &terms)).await.unwrap(), Created::New(_)), "it is free again");
+    let refused = store.retry(holders[0].clone()).await;
+    assert!(matches!(refused, Err(StoreError::NameTaken { .. })), "{refused:?}");
+}
+
+/// With the latest input, as long as nobody has claimed it.
+pub async fn debounced_starts_become_one_run(fixture: Fixture) {
+    let store = &*fixture.store;
+    let terms = Terms { debounce: Some(Debounce::new("index", MINUTE)), ..Terms::default() };
+    create(store, "first", &terms).await;
+    let first = read(store, "first").await;
+    assert_eq!(first.status, Status::Waiting { on: WaitsOn::Timer });
+    let Created::Exists(holder) = store.create(on("second", &terms)).await.unwrap() else {
+        panic!("one is there")
+    };
+    assert_eq!(holder.key, key("first"));
+    assert!(store.run(key("second")).await.unwrap().is_none());
+    let other = NewRun { terms: terms.clone(), ..Sample::run("first").items(3).build() };
+    assert_eq!(store.flow().replace(other.clone()).await.unwrap(), Replaced::Done);
+    let again = store.load(key("first")).await.unwrap();
+    assert_eq!(again.checkpoint.digest, other.checkpoint.digest, "it begins with the latest");
+    assert!(again.record.wake.at_us > first.wake.at_us, "and waits anew");
+    let elsewhere = on("second", &terms);
+    assert_eq!(
+        store.flow().replace(elsewhere).await.unwrap(),
+        Replaced::TooLate,
+        "it isn't the one of that name"
+    );
+    store.request_cancel(key("first")).await.unwrap();
+    assert_eq!(store.flow().replace(other).await.unwrap(), Replaced::TooLate);
+    create(store, "third", &terms).await;
+    assert_eq!(read(store, "third").await.status, Status::Waiting { on: WaitsOn::Timer });
+}
+
+/// A run that was claimed keeps its input.
+pub async fn a_run_that_was_claimed_is_not_replaced(fixture: Fixture) {
+    let store = &*fixture.store;
+    let terms =
+        Terms { debounce: Some(Debounce::new("index", Duration::from_micros(1))), ..Terms::default() };
+    create(store, "first", &terms).await;
+    let read = store.run(key("first")).await.unwrap().unwrap();
+    while ready(&fixture.store, "a", 1).await.is_empty() {
+        assert!(store.clock().now_us() >= read.created_at_us, "its time comes by the store's clock");
+    }
+    let other = NewRun { terms: terms.clone(), ..Sample::run("first").items(3).build() };
+    assert_eq!(store.flow().replace(other).await.unwrap(), Replaced::TooLate);
+    create(store, "second", &terms).await;
+}
+
+/// With an error that says what is wrong, before anything is written.
+pub async fn terms_over_their_limits_are_refused(fixture: Fixture) {
+    let store = &*fixture.store;
+    let bad = [
+        keys(&[("a", 1), ("b", 1), ("c", 1), ("d", 1), ("e", 1)]),
+        keys(&[("a", 0)]),
+        keys(&[("", 1)]),
+        Terms { priority: 101, ..Terms::default() },
+    ];
+    for terms in bad {
+        let refused = store.create(on("run", &terms)).await;
+        assert!(matches!(refused, Err(StoreError::Terms(_))), "{refused:?}");
+    }
+    assert!(store.run(key("run")).await.unwrap().is_none());
+}
+
+/// As if it had never been tried.
+pub async fn a_failure_at_any_statement_of_a_release_leaves_nothing(fixture: Fixture) {
+    let Some(fail_at) = &fixture.fail_at else { return };
+    let store = &*fixture.store;
+    for run in ["a", "b"] {
+        create(store, run, &keys(&[("k", 1)])).await;
+    }
+    for statement in 0.. {
+        let disarm = fail_at(statement);
+        let token = read(store, "a").await.terms.token;
+        let answer = store.flow().release(key("a"), token).await;
+        if !disarm() {
+            assert_eq!(answer.unwrap(), [key("b")], "after {statement} failures it takes effect");
+            assert!(is_let_go(store, "b").await);
+            return;
+        }
+        assert!(answer.is_err() && !is_let_go(store, "b").await, "at {statement}");
+        let held = store.flow().key(Namespace::default(), "k".into()).await.unwrap().held;
+        assert_eq!(held.len(), 1, "at {statement}");
+    }
+}

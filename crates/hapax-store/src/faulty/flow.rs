@@ -1,0 +1,45 @@
+//! The flow control of a store that fails: what changes it counts as a call, all others pass while it lives.
+
+use super::Faulty;
+use crate::{
+    flow::{Flow, KeyRecord, KeyView, NameRecord, Replaced},
+    store::{Answer, NewRun},
+};
+use hapax_core::{
+    flow::{Rate, Reservation, Terms},
+    id::{Namespace, RunKey},
+};
+
+impl Flow for Faulty {
+    fn enrol(&self, run: RunKey, terms: Terms) -> Answer<'_, Vec<RunKey>> {
+        Box::pin(self.counted(async move { self.inner.flow().enrol(run, terms).await }))
+    }
+
+    fn release(&self, run: RunKey, token: String) -> Answer<'_, Vec<RunKey>> {
+        Box::pin(self.counted(async move { self.inner.flow().release(run, token).await }))
+    }
+
+    fn reserve(&self, namespace: Namespace, rate: Rate) -> Answer<'_, Reservation> {
+        Box::pin(self.counted(async move { self.inner.flow().reserve(namespace, rate).await }))
+    }
+
+    fn replace(&self, run: NewRun) -> Answer<'_, Replaced> {
+        Box::pin(self.counted(async move { self.inner.flow().replace(run).await }))
+    }
+
+    fn sweep(&self, namespace: Namespace) -> Answer<'_, u64> {
+        Box::pin(self.uncounted(async move { self.inner.flow().sweep(namespace).await }))
+    }
+
+    fn keys(&self, namespace: Namespace) -> Answer<'_, Vec<KeyRecord>> {
+        Box::pin(self.uncounted(async move { self.inner.flow().keys(namespace).await }))
+    }
+
+    fn key(&self, namespace: Namespace, name: String) -> Answer<'_, KeyView> {
+        Box::pin(self.uncounted(async move { self.inner.flow().key(namespace, name).await }))
+    }
+
+    fn names(&self, namespace: Namespace) -> Answer<'_, Vec<NameRecord>> {
+        Box::pin(self.uncounted(async move { self.inner.flow().names(namespace).await }))
+    }
+}

@@ -1,0 +1,361 @@
+//! Flow control in memory: slots, queues and names in ordered maps.
+
+use super::{MemoryStore, Run, Tables};
+use crate::{
+    check::check_new_run,
+    error::StoreError,
+    flow::{
+        Flow, Holder, KeyRecord, KeyView, NameKind, NameRecord, RESTED_US, Replaced, bucket, keeps_name,
+        let_go, may_be_replaced, names_of, new_token, waits_for_key,
+    },
+    store::{Answer, NewRun, RunRecord},
+};
+use hapax_core::{
+    flow::{Debounce, Key, Rate, Reservation, Terms},
+    id::{Namespace, RunId, RunKey},
+    limits::FLOW_PAGE,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What is kept of flow control.
+#[derive(Debug, Default)]
+pub(super) struct FlowTables {
+    /// By key and number.
+    slots: BTreeMap<(Namespace, String, u32), Slot>,
+    /// By key, in the order in which they are let go.
+    queue: BTreeMap<(Namespace, String, i64, RunId), Place>,
+    names: BTreeMap<(Namespace, NameKind, String), Name>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    run: RunId,
+    token: String,
+    most: u32,
+    since_us: i64,
+}
+
+#[derive(Debug)]
+struct Place {
+    token: String,
+    most: u32,
+    /// The keys that the run takes after this one.
+    rest: Vec<Key>,
+}
+
+#[derive(Debug, Default)]
+struct Name {
+    run: Option<RunId>,
+    token: String,
+    at_us: i64,
+}
+
+impl Tables {
+    /// The run that lives under a name that a new one asks for.
+    pub(super) fn name_holder(&self, new: &NewRun) -> Option<RunRecord> {
+        let holder = |(kind, name): (NameKind, &str)| {
+            let name = self.flow.names.get(&(new.key.namespace.clone(), kind, name.to_owned()))?;
+            let run = RunKey { namespace: new.key.namespace.clone(), run: name.run.clone()? };
+            self.runs.get(&run).map(|run| &run.record).filter(|record| keeps_name(kind, record))
+        };
+        names_of(&new.terms).find_map(holder).cloned()
+    }
+
+    /// Meets the terms of a run that was just created.
+    pub(super) fn meet_terms(&mut self, run: &RunKey, now_us: i64) {
+        let mut terms = self.runs[run].record.terms.clone();
+        if let Some(rate) = &terms.rate {
+            let reserved = self.reserve(&run.namespace, rate, now_us);
+            terms.not_before_us = Some(reserved.at_us);
+        }
+        if let Some(calm) = &terms.debounce {
+            terms.not_before_us = Some(calm.due_us(now_us, now_us));
+        }
+        self.take_names(run, &terms, now_us);
+        self.admit(run, &terms, now_us);
+    }
+
+    fn take_names(&mut self, run: &RunKey, terms: &Terms, now_us: i64) {
+        for (kind, name) in names_of(terms) {
+            let name = (run.namespace.clone(), kind, name.to_owned());
+            let taken = Name { run: Some(run.run.clone()), token: terms.token.clone(), at_us: now_us };
+            self.flow.names.insert(name, taken);
+        }
+    }
+
+    /// Parks a run until it has its slots and its time, or lets it go.
+    fn admit(&mut self, run: &RunKey, terms: &Terms, now_us: i64) {
+        let waits = !terms.keys.is_empty();
+        let (status, wake_at) = if waits { (waits_for_key(), None) } else { let_go(terms, now_us) };
+        let stored = self.runs.get_mut(run).expect("it was created or retried just now");
+        if terms.parks() {
+            (stored.record.status, stored.record.wake.at_us) = (status, wake_at);
+        }
+        stored.record.terms = terms.clone();
+        self.enrol(run, terms, now_us);
+    }
+
+    /// The terms on which a failed run goes on; an error when its name is another's now.
+    pub(super) fn terms_again(&self, run: &RunKey) -> Result<Terms, StoreError> {
+        let terms = self.runs[run].record.terms.clone();
+        let beside = |run: RunId, namespace: &Namespace| RunKey { namespace: namespace.clone(), run };
+        if let Some(name) = &terms.singleton
+            && let Some(kept) =
+                self.flow.names.get(&(run.namespace.clone(), NameKind::Singleton, name.clone()))
+            && let Some(holder) = kept.run.clone().filter(|holder| *holder != run.run)
+            && let Some(there) = self.runs.get(&beside(holder.clone(), &run.namespace))
+            && !there.record.status.is_final()
+        {
+            return Err(StoreError::NameTaken { name: name.clone(), holder });
+        }
+        Ok(terms.again(new_token()))
+    }
+
+    /// A failed run that goes on takes what it held again.
+    pub(super) fn readmit(&mut self, run: &RunKey, terms: &Terms, now_us: i64) {
+        if terms.holds() {
+            self.take_names(run, terms, now_us);
+            self.admit(run, terms, now_us);
+        }
+    }
+
+    fn enrol(&mut self, run: &RunKey, terms: &Terms, now_us: i64) -> Vec<RunKey> {
+        let Some((first, rest)) = terms.keys.split_first() else { return vec![] };
+        let holds = self.flow.slots.iter().any(|((namespace, key, _), slot)| {
+            *namespace == run.namespace
+                && *key == first.name
+                && slot.run == run.run
+                && slot.token == terms.token
+        });
+        let waits = self.flow.queue.iter().any(|((namespace, key, _, waiting), place)| {
+            *namespace == run.namespace
+                && *key == first.name
+                && *waiting == run.run
+                && place.token == terms.token
+        });
+        if holds || waits {
+            return vec![];
+        }
+        let rank = now_us - terms.head_start_us();
+        self.queue(run, rank, &terms.token, first, rest);
+        self.hand_out(&run.namespace, [first.name.clone()].into(), now_us)
+    }
+
+    fn queue(&mut self, run: &RunKey, rank: i64, token: &str, key: &Key, rest: &[Key]) {
+        let place = Place { token: token.to_owned(), most: key.most, rest: rest.to_vec() };
+        self.flow.queue.insert((run.namespace.clone(), key.name.clone(), rank, run.run.clone()), place);
+    }
+
+    /// Gives what is free of these keys to those who wait longest.
+    fn hand_out(&mut self, namespace: &Namespace, mut keys: BTreeSet<String>, now_us: i64) -> Vec<RunKey> {
+        let mut free = vec![];
+        while let Some(key) = keys.pop_first() {
+            while let Some((run, rank, place)) = self.next_of(namespace, &key, now_us) {
+                match place.rest.split_first() {
+                    Some((next, rest)) => {
+                        self.queue(&run, rank, &place.token, next, rest);
+                        keys.insert(next.name.clone());
+                    }
+                    None => {
+                        self.wake(&run, now_us);
+                        free.push(run);
+                    }
+                }
+            }
+        }
+        free
+    }
+
+    /// Gives a slot to the first who waits, if one is free for it.
+    fn next_of(&mut self, namespace: &Namespace, key: &str, now_us: i64) -> Option<(RunKey, i64, Place)> {
+        let first = self.flow.queue.keys().find(|(of, name, ..)| of == namespace && name == key)?.clone();
+        let taken = self.flow.slots.keys().filter(|(of, name, _)| of == namespace && name == key);
+        let taken: Vec<u32> = taken.map(|(.., slot)| *slot).collect();
+        let most = self.flow.queue[&first].most;
+        let slot = Key::new(key, most).free_slot(&taken)?;
+        let place = self.flow.queue.remove(&first)?;
+        let (_, _, rank, run) = first;
+        let held = Slot { run: run.clone(), token: place.token.clone(), most, since_us: now_us };
+        self.flow.slots.insert((namespace.clone(), key.to_owned(), slot), held);
+        Some((RunKey { namespace: namespace.clone(), run }, rank, place))
+    }
+
+    /// A run that has all of its slots goes on.
+    fn wake(&mut self, run: &RunKey, now_us: i64) {
+        let Some(Run { record, .. }) = self.runs.get_mut(run) else { return };
+        if record.status == waits_for_key() {
+            (record.status, record.wake.at_us) = let_go(&record.terms, now_us);
+            record.updated_at_us = now_us;
+        }
+    }
+
+    fn release(&mut self, run: &RunKey, token: &str, now_us: i64) -> Vec<RunKey> {
+        let (mut keys, FlowTables { slots, queue, names }) = (BTreeSet::new(), &mut self.flow);
+        slots.retain(|(namespace, key, _), slot| {
+            let ours = *namespace == run.namespace && slot.run == run.run && slot.token == token;
+            if ours {
+                keys.insert(key.clone());
+            }
+            !ours
+        });
+        queue.retain(|(namespace, _, _, waiting), place| {
+            !(*namespace == run.namespace && *waiting == run.run && place.token == token)
+        });
+        names.retain(|(namespace, ..), name| {
+            !(*namespace == run.namespace && name.run.as_ref() == Some(&run.run) && name.token == token)
+        });
+        self.stats.transactions += 1;
+        self.hand_out(&run.namespace, keys, now_us)
+    }
+
+    fn reserve(&mut self, namespace: &Namespace, rate: &Rate, now_us: i64) -> Reservation {
+        let entry = self.flow.names.entry((namespace.clone(), NameKind::Rate, bucket(rate)));
+        let name = entry.or_insert_with(|| Name { at_us: now_us, ..Name::default() });
+        let reserved = rate.reserve(Some(name.at_us), now_us);
+        name.at_us = reserved.arrival_us;
+        self.stats.transactions += 1;
+        reserved
+    }
+
+    fn replace(&mut self, new: NewRun, calm: &Debounce) -> Replaced {
+        let now = self.clock.now_us();
+        let name = self.flow.names.get(&(new.key.namespace.clone(), NameKind::Debounce, calm.name.clone()));
+        let Some(first) = name.filter(|name| name.run.as_ref() == Some(&new.key.run)).map(|name| name.at_us)
+        else {
+            return Replaced::TooLate;
+        };
+        let Some(run) = self.runs.get_mut(&new.key) else { return Replaced::TooLate };
+        if !may_be_replaced(&run.record) || run.record.graph != new.graph {
+            return Replaced::TooLate;
+        }
+        let mut record = run.record.clone();
+        let due = calm.due_us(first, now);
+        record.terms.not_before_us = Some(due);
+        record.wake.at_us = Some(due);
+        (record.input, record.fingerprint, record.updated_at_us) = (new.input, new.fingerprint, now);
+        let mut replaced = Run::new(new, run.number, now);
+        record.digest = replaced.record.digest;
+        replaced.record = record;
+        *run = replaced;
+        self.stats.transactions += 1;
+        Replaced::Done
+    }
+
+    fn sweep(&mut self, namespace: &Namespace) -> u64 {
+        let now = self.clock.now_us();
+        let slots = self.flow.slots.iter().map(|((of, ..), slot)| (of, Some(&slot.run), &slot.token));
+        let names = self.flow.names.iter().map(|((of, ..), name)| (of, name.run.as_ref(), &name.token));
+        let held = slots.chain(names).filter(|(of, ..)| *of == namespace);
+        let held: BTreeSet<(RunKey, String)> = held
+            .filter_map(|(of, run, token)| {
+                Some((RunKey { namespace: of.clone(), run: run?.clone() }, token.clone()))
+            })
+            .collect();
+        let over = |key: &RunKey| self.runs.get(key).is_none_or(|run| run.record.status.is_final());
+        let over: Vec<_> = held.into_iter().filter(|(key, _)| over(key)).take(FLOW_PAGE).collect();
+        for (run, token) in &over {
+            self.release(run, token, now);
+        }
+        self.flow.names.retain(|(of, kind, _), name| {
+            of != namespace || *kind != NameKind::Rate || name.at_us >= now - RESTED_US
+        });
+        over.len() as u64
+    }
+
+    fn flow_keys(&self, namespace: &Namespace) -> Vec<KeyRecord> {
+        let mut keys = BTreeMap::<&str, KeyRecord>::new();
+        let slots = self.flow.slots.iter().map(|((of, key, _), slot)| (of, key, slot.most, true));
+        let queue = self.flow.queue.iter().map(|((of, key, ..), place)| (of, key, place.most, false));
+        for (_, key, most, held) in slots.chain(queue).filter(|(of, ..)| *of == namespace) {
+            let record = keys.entry(key).or_insert_with(|| KeyRecord {
+                name: key.clone(),
+                held: 0,
+                most: 0,
+                waiting: 0,
+            });
+            record.held += u64::from(held);
+            record.waiting += u64::from(!held);
+            record.most = record.most.max(most);
+        }
+        keys.into_values().collect()
+    }
+
+    fn flow_key(&self, namespace: &Namespace, name: &str) -> KeyView {
+        let slots = self.flow.slots.iter().filter(|((of, key, _), _)| of == namespace && key == name);
+        let waiting = self.flow.queue.keys().filter(|(of, key, ..)| of == namespace && key == name);
+        KeyView {
+            held: slots
+                .map(|((.., slot), held)| Holder {
+                    slot: *slot,
+                    run: held.run.clone(),
+                    since_us: held.since_us,
+                })
+                .collect(),
+            waiting: waiting.take(FLOW_PAGE).map(|(.., run)| run.clone()).collect(),
+        }
+    }
+
+    fn flow_names(&self, namespace: &Namespace) -> Vec<NameRecord> {
+        let ours = self.flow.names.iter().filter(|((of, ..), _)| of == namespace);
+        ours.map(|((_, kind, name), kept)| NameRecord {
+            kind: *kind,
+            name: name.clone(),
+            run: kept.run.clone(),
+            at_us: kept.at_us,
+        })
+        .collect()
+    }
+}
+
+impl Flow for MemoryStore {
+    fn enrol(&self, run: RunKey, terms: Terms) -> Answer<'_, Vec<RunKey>> {
+        Box::pin(async move {
+            let terms = terms.in_order();
+            terms.check().map_err(StoreError::Terms)?;
+            let mut tables = self.tables();
+            let now = tables.clock.now_us();
+            Ok(tables.enrol(&run, &terms, now))
+        })
+    }
+
+    fn release(&self, run: RunKey, token: String) -> Answer<'_, Vec<RunKey>> {
+        Box::pin(async move {
+            let mut tables = self.tables();
+            let now = tables.clock.now_us();
+            Ok(tables.release(&run, &token, now))
+        })
+    }
+
+    fn reserve(&self, namespace: Namespace, rate: Rate) -> Answer<'_, Reservation> {
+        Box::pin(async move {
+            rate.check().map_err(StoreError::Terms)?;
+            let mut tables = self.tables();
+            let now = tables.clock.now_us();
+            Ok(tables.reserve(&namespace, &rate, now))
+        })
+    }
+
+    fn replace(&self, run: NewRun) -> Answer<'_, Replaced> {
+        Box::pin(async move {
+            check_new_run(&run)?;
+            let Some(calm) = run.terms.debounce.clone() else { return Ok(Replaced::TooLate) };
+            Ok(self.tables().replace(run, &calm))
+        })
+    }
+
+    fn sweep(&self, namespace: Namespace) -> Answer<'_, u64> {
+        Box::pin(async move { Ok(self.tables().sweep(&namespace)) })
+    }
+
+    fn keys(&self, namespace: Namespace) -> Answer<'_, Vec<KeyRecord>> {
+        Box::pin(async move { Ok(self.tables().flow_keys(&namespace)) })
+    }
+
+    fn key(&self, namespace: Namespace, name: String) -> Answer<'_, KeyView> {
+        Box::pin(async move { Ok(self.tables().flow_key(&namespace, &name)) })
+    }
+
+    fn names(&self, namespace: Namespace) -> Answer<'_, Vec<NameRecord>> {
+        Box::pin(async move { Ok(self.tables().flow_names(&namespace)) })
+    }
+}

@@ -1,0 +1,526 @@
+//! Flow control: slots, queues and names, and the transaction that hands them on.
+//!
+//! Invariant: a slot's primary key is its concurrency key and its number. Whoever changes a key's slots or its queue holds the
+//! key's own row, so that a run that comes and a slot that goes never miss each other; a key's row is locked before any run's.
+
+use super::{
+    ServerStore, ask, call,
+    commit::{NewCheckpoint, insert_checkpoint},
+    error::{Halt, Outcome, all_runs},
+    look, read, runs,
+    sql::{Fault, Row, Session, one, values},
+    writer::Tx,
+};
+use crate::{
+    check::check_new_run,
+    error::StoreError,
+    flow::{
+        Flow, Holder, KeyRecord, KeyView, NameKind, NameRecord, RESTED_US, Replaced, bucket, keeps_name,
+        let_go, may_be_replaced, names_of, new_token, read_terms, stored_terms, waits_for_key,
+    },
+    prepare::Birth,
+    store::{Answer, Created, Hint, NewRun, RunRecord},
+};
+use hapax_core::{
+    commit::Status,
+    flow::{Key, Rate, Reservation, Terms},
+    id::{Namespace, RunId, RunKey},
+    limits::FLOW_PAGE,
+};
+use std::collections::BTreeSet;
+
+/// The kind of a row that stands for a concurrency key: whoever holds it may change the key's slots and its queue.
+const KEY: &str = "key";
+
+/// A name's row, locked.
+struct Named {
+    run: Option<RunId>,
+    at_us: i64,
+    now_us: i64,
+}
+
+/// Locks a name's row, and makes it where there is none.
+async fn lock_name(tx: &mut Tx<'_>, namespace: &Namespace, kind: &str, name: &str) -> Result<Named, Fault> {
+    let sql = "SELECT run_id, at_us, {now} FROM hapax_flow_names WHERE namespace = ? AND kind = ? AND name = ? FOR UPDATE";
+    let which = values![namespace.as_str(), kind, name];
+    let row = match tx.one(sql, which).await? {
+        Some(row) => row,
+        None => {
+            let insert = "INSERT INTO hapax_flow_names (namespace, kind, name, at_us) VALUES (?, ?, ?, 0)";
+            // Another was faster, whom a transaction that began before doesn't see.
+            tx.execute(insert, which).await.map_err(Fault::taken_is_again)?;
+            tx.one(sql, which).await?.ok_or_else(|| Fault::Again("a name was there and is gone".into()))?
+        }
+    };
+    let run = row.maybe_text(0)?.map(RunId::new).transpose()?;
+    Ok(Named { run, at_us: row.int(1)?, now_us: row.int(2)? })
+}
+
+/// Meets the terms of a run that was just inserted.
+pub(super) async fn meet_terms(tx: &mut Tx<'_>, new: &NewRun) -> Outcome<Created> {
+    let mut terms = new.terms.clone();
+    if let Some(holder) = take_names(tx, &new.key, &terms).await? {
+        return Err(Halt::Settle(Ok(Created::Exists(Box::new(holder)))));
+    }
+    if let Some(rate) = &terms.rate {
+        terms.not_before_us = Some(reserve(tx, &new.key.namespace, rate).await?.at_us);
+    }
+    if let Some(calm) = &terms.debounce {
+        let now = now(tx).await?;
+        terms.not_before_us = Some(calm.due_us(now, now));
+    }
+    admit(tx, &new.key, &terms).await?;
+    Ok(Created::New(None))
+}
+
+async fn now(tx: &mut Tx<'_>) -> Result<i64, Fault> {
+    tx.one("SELECT {now}", values![])
+        .await?
+        .map_or(Err(Fault::damage("a server without a clock")), |row| row.int(0))
+}
+
+/// Takes the names that a run asks for; answers the run that lives under one of them.
+async fn take_names(tx: &mut Tx<'_>, run: &RunKey, terms: &Terms) -> Result<Option<RunRecord>, Fault> {
+    for (kind, name) in names_of(terms) {
+        let named = lock_name(tx, &run.namespace, kind.word(), name).await?;
+        if let Some(id) = named.run.filter(|id| *id != run.run)
+            && let Some(record) =
+                read::run(tx.session, &RunKey { namespace: run.namespace.clone(), run: id }).await?
+            && keeps_name(kind, &record)
+        {
+            return Ok(Some(record));
+        }
+        tx.execute(
+            "UPDATE hapax_flow_names SET run_id = ?, token = ?, at_us = {now} WHERE namespace = ? AND kind = ? AND name = ?",
+            values![run.run.as_str(), terms.token.as_str(), run.namespace.as_str(), kind.word(), name],
+        )
+        .await?;
+    }
+    Ok(None)
+}
+
+/// Parks a run until it has its slots and its time, or lets it go; and writes its terms down.
+async fn admit(tx: &mut Tx<'_>, run: &RunKey, terms: &Terms) -> Result<(), Fault> {
+    let (json, head_start) = (stored_terms(terms), terms.head_start_us());
+    tx.execute(
+        "UPDATE hapax_runs SET terms = ?, head_start = ?, ready_at = CASE WHEN owner IS NULL THEN {now} - ? ELSE ready_at END \
+         WHERE namespace = ? AND run_id = ?",
+        values![json.as_deref(), head_start, head_start, run.namespace.as_str(), run.run.as_str()],
+    )
+    .await?;
+    if !terms.keys.is_empty() {
+        stands(tx, run, &waits_for_key(), None).await?;
+        take_place(tx, run, terms).await?;
+    } else if terms.parks() {
+        let (status, wake_at) = let_go(terms, now(tx).await?);
+        stands(tx, run, &status, wake_at).await?;
+    }
+    Ok(())
+}
+
+/// Where a run stands that nobody holds, and when it may be taken up.
+async fn stands(tx: &mut Tx<'_>, run: &RunKey, status: &Status, wake_at: Option<i64>) -> Result<(), Fault> {
+    let json = status.to_json();
+    tx.execute(
+        "UPDATE hapax_runs SET status = ?, status_json = ?, wake_at = ?, updated_at = {now}, \
+         ready_at = CASE WHEN cancel_requested = 1 THEN {now} WHEN ? = 1 THEN {now} - head_start ELSE ? END \
+         WHERE namespace = ? AND run_id = ?",
+        values![
+            status.word(),
+            json.as_str(),
+            wake_at,
+            *status == Status::Pending,
+            wake_at,
+            run.namespace.as_str(),
+            run.run.as_str()
+        ],
+    )
+    .await?;
+    tx.hints.push(Hint::Ready(run.namespace.clone()));
+    Ok(())
+}
+
+/// A failed run that goes on takes what it held again; an error when its name is another's now.
+pub(super) async fn readmit(tx: &mut Tx<'_>, record: &RunRecord) -> Outcome<()> {
+    if !record.terms.holds() {
+        return Ok(());
+    }
+    let terms = record.terms.clone().again(new_token());
+    if let Some(holder) = take_names(tx, &record.key, &terms).await? {
+        let name = terms.singleton.unwrap_or_default();
+        return Err(StoreError::NameTaken { name, holder: holder.key.run }.into());
+    }
+    Ok(admit(tx, &record.key, &terms).await?)
+}
+
+/// Takes a run's place in the queue of its first key, unless it has it.
+async fn enrol(tx: &mut Tx<'_>, run: &RunKey, terms: &Terms) -> Outcome<Vec<RunKey>> {
+    let Some(first) = terms.keys.first() else { return Ok(vec![]) };
+    lock_name(tx, &run.namespace, KEY, &first.name).await?;
+    let held = tx
+        .one(
+            "SELECT 1 FROM hapax_flow_slots WHERE namespace = ? AND run_id = ? AND flow_key = ? AND token = ? AND most > 0",
+            values![run.namespace.as_str(), run.run.as_str(), first.name.as_str(), terms.token.as_str()],
+        )
+        .await?;
+    Ok(if held.is_some() { vec![] } else { take_place(tx, run, terms).await? })
+}
+
+/// Takes the place of a run that has none.
+async fn take_place(tx: &mut Tx<'_>, run: &RunKey, terms: &Terms) -> Result<Vec<RunKey>, Fault> {
+    let Some((first, rest)) = terms.keys.split_first() else { return Ok(vec![]) };
+    let Named { now_us, .. } = lock_name(tx, &run.namespace, KEY, &first.name).await?;
+    let rank = now_us.saturating_sub(terms.head_start_us());
+    queue(tx, run, rank, &terms.token, first, rest).await?;
+    hand_out(tx, &run.namespace, [first.name.clone()].into()).await
+}
+
+async fn queue(
+    tx: &mut Tx<'_>,
+    run: &RunKey,
+    rank: i64,
+    token: &str,
+    key: &Key,
+    rest: &[Key],
+) -> Result<(), Fault> {
+    let sql = format!(
+        "INSERT INTO hapax_flow_queue (namespace, flow_key, run_id, position, most, token, rest) \
+         VALUES (?, ?, ?, ?, ?, ?, ?){}",
+        tx.session.unless_there()
+    );
+    let rest = serde_json::to_string(rest).map_err(|error| Fault::damage(error.to_string()))?;
+    let of = run.namespace.as_str();
+    let row =
+        values![of, key.name.as_str(), run.run.as_str(), rank, u64::from(key.most), token, rest.as_str()];
+    tx.execute(&sql, row).await.map(drop)
+}
+
+/// Gives what is free of these keys, whose rows are locked, to those who wait longest. Keys are taken in one order, so the
+/// work ends.
+async fn hand_out(
+    tx: &mut Tx<'_>,
+    namespace: &Namespace,
+    mut keys: BTreeSet<String>,
+) -> Result<Vec<RunKey>, Fault> {
+    let mut free = vec![];
+    while let Some(key) = keys.pop_first() {
+        while let Some(place) = next_of(tx, namespace, &key).await? {
+            match place.rest.split_first() {
+                Some((next, rest)) => {
+                    lock_name(tx, namespace, KEY, &next.name).await?;
+                    queue(tx, &place.run, place.rank, &place.token, next, rest).await?;
+                    keys.insert(next.name.clone());
+                }
+                None => {
+                    wake(tx, &place.run).await?;
+                    free.push(place.run);
+                }
+            }
+        }
+    }
+    Ok(free)
+}
+
+/// Whose turn it is.
+struct Place {
+    run: RunKey,
+    rank: i64,
+    most: u64,
+    token: String,
+    rest: Vec<Key>,
+}
+
+impl Place {
+    fn read(row: &Row, namespace: &Namespace) -> Result<Self, Fault> {
+        let rest = serde_json::from_str(row.text(4)?);
+        Ok(Self {
+            run: RunKey { namespace: namespace.clone(), run: RunId::new(row.text(0)?)? },
+            rank: row.int(1)?,
+            most: row.count(2)?,
+            token: row.text(3)?.to_owned(),
+            rest: rest
+                .map_err(|error| Fault::damage(format!("the keys of a run cannot be read: {error}")))?,
+        })
+    }
+}
+
+/// Gives a slot to the first who waits, if one is free for it. A key that nobody holds or waits for is forgotten.
+async fn next_of(tx: &mut Tx<'_>, namespace: &Namespace, key: &str) -> Result<Option<Place>, Fault> {
+    let of = namespace.as_str();
+    let first = tx
+        .one(
+            "SELECT run_id, position, most, token, rest FROM hapax_flow_queue WHERE namespace = ? AND flow_key = ? \
+             ORDER BY position, run_id LIMIT 1",
+            values![of, key],
+        )
+        .await?;
+    let sql = "SELECT slot FROM hapax_flow_slots WHERE namespace = ? AND flow_key = ? ORDER BY slot";
+    let rows = tx.rows(sql, values![of, key]).await?;
+    let small = |value: i64| u32::try_from(value).map_err(|_| Fault::damage(format!("slot {value}")));
+    let taken = rows.iter().map(|row| small(row.int(0)?)).collect::<Result<Vec<_>, _>>()?;
+    let Some(first) = first.map(|row| Place::read(&row, namespace)).transpose()? else {
+        if taken.is_empty() {
+            let sql = "DELETE FROM hapax_flow_names WHERE namespace = ? AND kind = ? AND name = ?";
+            tx.execute(sql, values![of, KEY, key]).await?;
+        }
+        return Ok(None);
+    };
+    let most = u32::try_from(first.most).unwrap_or(u32::MAX);
+    let Some(slot) = Key::new(key, most).free_slot(&taken) else { return Ok(None) };
+    let id = first.run.run.as_str();
+    tx.execute(
+        "INSERT INTO hapax_flow_slots (namespace, flow_key, slot, run_id, token, most, since) \
+         VALUES (?, ?, ?, ?, ?, ?, {now})",
+        values![of, key, u64::from(slot), id, first.token.as_str(), first.most],
+    )
+    .await
+    .map_err(Fault::taken_is_again)?;
+    let sql = "DELETE FROM hapax_flow_queue WHERE namespace = ? AND flow_key = ? AND run_id = ?";
+    tx.execute(sql, values![of, key, id]).await?;
+    Ok(Some(first))
+}
+
+/// A run that has all of its slots goes on.
+async fn wake(tx: &mut Tx<'_>, run: &RunKey) -> Result<(), Fault> {
+    let waits = waits_for_key().to_json();
+    let row = tx
+        .one(
+            "SELECT terms, {now} FROM hapax_runs WHERE namespace = ? AND run_id = ? AND status = 'waiting' \
+             AND status_json = ? FOR UPDATE",
+            values![run.namespace.as_str(), run.run.as_str(), waits.as_str()],
+        )
+        .await?;
+    let Some(row) = row else { return Ok(()) };
+    let terms = read_terms(row.maybe_text(0)?).map_err(Fault::damage)?;
+    let (status, wake_at) = let_go(&terms, row.int(1)?);
+    stands(tx, run, &status, wake_at).await
+}
+
+/// Frees what a run has taken under a token, and hands it on.
+async fn release(tx: &mut Tx<'_>, run: &RunKey, token: &str) -> Outcome<Vec<RunKey>> {
+    let ours = values![run.namespace.as_str(), run.run.as_str(), token];
+    let sql = "SELECT flow_key FROM hapax_flow_slots WHERE namespace = ? AND run_id = ? AND token = ? AND most > 0 \
+               UNION SELECT flow_key FROM hapax_flow_queue WHERE namespace = ? AND run_id = ? AND token = ? AND most > 0";
+    let rows = tx.rows(sql, &[*ours, *ours].concat()).await?;
+    let keys = rows.iter().map(|row| Ok(row.text(0)?.to_owned())).collect::<Result<BTreeSet<_>, Fault>>()?;
+    for key in &keys {
+        lock_name(tx, &run.namespace, KEY, key).await?;
+    }
+    for sql in [
+        "DELETE FROM hapax_flow_slots WHERE namespace = ? AND run_id = ? AND token = ? AND most > 0",
+        "DELETE FROM hapax_flow_queue WHERE namespace = ? AND run_id = ? AND token = ? AND most > 0",
+        "DELETE FROM hapax_flow_names WHERE namespace = ? AND run_id = ? AND token = ?",
+    ] {
+        tx.execute(sql, ours).await?;
+    }
+    Ok(hand_out(tx, &run.namespace, keys).await?)
+}
+
+async fn reserve(tx: &mut Tx<'_>, namespace: &Namespace, rate: &Rate) -> Result<Reservation, Fault> {
+    let (kind, name) = (NameKind::Rate.word(), bucket(rate));
+    let Named { at_us, now_us, .. } = lock_name(tx, namespace, kind, &name).await?;
+    let reserved = rate.reserve(Some(at_us), now_us);
+    tx.execute(
+        "UPDATE hapax_flow_names SET at_us = ? WHERE namespace = ? AND kind = ? AND name = ?",
+        values![reserved.arrival_us, namespace.as_str(), kind, name.as_str()],
+    )
+    .await?;
+    Ok(reserved)
+}
+
+async fn replace(tx: &mut Tx<'_>, birth: &Birth) -> Outcome<Replaced> {
+    let (new, key) = (&birth.run, &birth.run.key);
+    let Some(calm) = &new.terms.debounce else { return Ok(Replaced::TooLate) };
+    let named = lock_name(tx, &key.namespace, NameKind::Debounce.word(), &calm.name).await?;
+    if named.run.as_ref() != Some(&key.run) {
+        return Err(Halt::Settle(Ok(Replaced::TooLate)));
+    }
+    let record = runs::found_locked(tx, key).await?;
+    if !may_be_replaced(&record) || record.graph != new.graph {
+        return Err(Halt::Settle(Ok(Replaced::TooLate)));
+    }
+    let due = calm.due_us(named.at_us, named.now_us);
+    let terms = stored_terms(&Terms { not_before_us: Some(due), ..record.terms });
+    let (namespace, id) = (key.namespace.as_str(), key.run.as_str());
+    for sql in [
+        "DELETE FROM hapax_frontier WHERE namespace = ? AND run_id = ?",
+        "DELETE FROM hapax_checkpoints WHERE namespace = ? AND run_id = ?",
+        "DELETE FROM hapax_keys WHERE namespace = ? AND run_id = ?",
+    ] {
+        tx.execute(sql, values![namespace, id]).await?;
+    }
+    let checkpoint = &new.checkpoint;
+    insert_checkpoint(tx.session, NewCheckpoint { run: key, checkpoint, parts: &birth.parts, next_seq: 0 })
+        .await?;
+    tx.execute(
+        "UPDATE hapax_runs SET fingerprint = ?, input = ?, digest = ?, wake_at = ?, ready_at = ?, terms = ?, \
+         updated_at = {now} WHERE namespace = ? AND run_id = ?",
+        values![
+            &new.fingerprint.0,
+            &new.input.0,
+            &checkpoint.digest.0,
+            due,
+            due,
+            terms.as_deref(),
+            namespace,
+            id
+        ],
+    )
+    .await?;
+    Ok(Replaced::Done)
+}
+
+/// Runs that are over or gone, and what they hold.
+async fn left_behind(
+    session: &mut dyn Session,
+    namespace: &Namespace,
+) -> Result<Vec<(RunKey, String)>, Fault> {
+    let rows = session
+        .rows(
+            "SELECT h.run_id, h.token FROM (SELECT run_id, token FROM hapax_flow_slots WHERE namespace = ? \
+             UNION SELECT run_id, token FROM hapax_flow_names WHERE namespace = ? AND run_id IS NOT NULL) h \
+             LEFT JOIN hapax_runs r ON r.namespace = ? AND r.run_id = h.run_id \
+             WHERE r.run_id IS NULL OR r.status IN ('succeeded', 'failed', 'cancelled') LIMIT ?",
+            values![namespace.as_str(), namespace.as_str(), namespace.as_str(), FLOW_PAGE],
+        )
+        .await?;
+    let held = |row: &Row| {
+        let run = RunKey { namespace: namespace.clone(), run: RunId::new(row.text(0)?)? };
+        Ok((run, row.text(1)?.to_owned()))
+    };
+    rows.iter().map(held).collect()
+}
+
+/// Whether a bucket has been full for long.
+async fn rested(session: &mut dyn Session, namespace: &Namespace) -> Result<bool, Fault> {
+    let sql = "SELECT 1 FROM hapax_flow_names WHERE namespace = ? AND kind = ? AND at_us < {now} - ? LIMIT 1";
+    let which = values![namespace.as_str(), NameKind::Rate.word(), RESTED_US];
+    Ok(one(session, sql, which).await?.is_some())
+}
+
+/// Forgets buckets that have been full for long.
+async fn forget_rested(tx: &mut Tx<'_>, namespace: &Namespace) -> Outcome<()> {
+    let sql = "DELETE FROM hapax_flow_names WHERE namespace = ? AND kind = ? AND at_us < {now} - ?";
+    tx.execute(sql, values![namespace.as_str(), NameKind::Rate.word(), RESTED_US]).await?;
+    Ok(())
+}
+
+async fn keys(session: &mut dyn Session, namespace: &Namespace) -> Result<Vec<KeyRecord>, Fault> {
+    let counts = |table: &str| {
+        format!("SELECT flow_key, count(*), max(most) FROM {table} WHERE namespace = ? GROUP BY flow_key")
+    };
+    let mut keys = std::collections::BTreeMap::<String, KeyRecord>::new();
+    for (table, held) in [("hapax_flow_slots", true), ("hapax_flow_queue", false)] {
+        for row in session.rows(&counts(table), values![namespace.as_str()]).await? {
+            let name = row.text(0)?.to_owned();
+            let none = KeyRecord { name: name.clone(), held: 0, most: 0, waiting: 0 };
+            let record = keys.entry(name).or_insert(none);
+            let count = if held { &mut record.held } else { &mut record.waiting };
+            *count = row.count(1)?;
+            record.most = record.most.max(u32::try_from(row.count(2)?).unwrap_or(u32::MAX));
+        }
+    }
+    Ok(keys.into_values().collect())
+}
+
+async fn key(session: &mut dyn Session, namespace: &Namespace, name: &str) -> Result<KeyView, Fault> {
+    let mut view = KeyView::default();
+    let sql =
+        "SELECT slot, run_id, since FROM hapax_flow_slots WHERE namespace = ? AND flow_key = ? ORDER BY slot";
+    for row in session.rows(sql, values![namespace.as_str(), name]).await? {
+        let slot = u32::try_from(row.count(0)?).unwrap_or(u32::MAX);
+        view.held.push(Holder { slot, run: RunId::new(row.text(1)?)?, since_us: row.int(2)? });
+    }
+    let sql = "SELECT run_id FROM hapax_flow_queue WHERE namespace = ? AND flow_key = ? ORDER BY position, run_id LIMIT ?";
+    for row in session.rows(sql, values![namespace.as_str(), name, FLOW_PAGE]).await? {
+        view.waiting.push(RunId::new(row.text(0)?)?);
+    }
+    Ok(view)
+}
+
+async fn names(session: &mut dyn Session, namespace: &Namespace) -> Result<Vec<NameRecord>, Fault> {
+    let sql = "SELECT kind, name, run_id, at_us FROM hapax_flow_names WHERE namespace = ? AND kind <> ? ORDER BY kind, name";
+    let rows = session.rows(sql, values![namespace.as_str(), KEY]).await?;
+    let name = |row: &Row| {
+        let word = row.text(0)?;
+        let kind = NameKind::from_word(word).ok_or_else(|| Fault::damage(format!("a name is a `{word}`")))?;
+        let run = row.maybe_text(2)?.map(RunId::new).transpose()?;
+        Ok(NameRecord { kind, name: row.text(1)?.to_owned(), run, at_us: row.int(3)? })
+    };
+    rows.iter().map(name).collect()
+}
+
+impl ServerStore {
+    async fn sweep_flow(&self, namespace: Namespace) -> Result<u64, StoreError> {
+        let about = all_runs(&namespace);
+        let over = ask!(self, &about, |session| left_behind(session, &namespace))?;
+        for (run, token) in &over {
+            call!(self, run, |tx| release(tx, run, token))?;
+        }
+        if ask!(self, &about, |session| rested(session, &namespace))? {
+            call!(self, &about, |tx| forget_rested(tx, &namespace))?;
+        }
+        Ok(over.len() as u64)
+    }
+}
+
+impl Flow for ServerStore {
+    fn enrol(&self, run: RunKey, terms: Terms) -> Answer<'_, Vec<RunKey>> {
+        Box::pin(async move {
+            let terms = terms.in_order();
+            terms.check().map_err(StoreError::Terms)?;
+            call!(self, &run, |tx| enrol(tx, &run, &terms))
+        })
+    }
+
+    fn release(&self, run: RunKey, token: String) -> Answer<'_, Vec<RunKey>> {
+        Box::pin(async move { call!(self, &run, |tx| release(tx, &run, &token)) })
+    }
+
+    fn reserve(&self, namespace: Namespace, rate: Rate) -> Answer<'_, Reservation> {
+        Box::pin(async move {
+            rate.check().map_err(StoreError::Terms)?;
+            let about = all_runs(&namespace);
+            call!(self, &about, |tx| async { Ok(reserve(tx, &namespace, &rate).await?) })
+        })
+    }
+
+    fn replace(&self, run: NewRun) -> Answer<'_, Replaced> {
+        Box::pin(async move {
+            check_new_run(&run)?;
+            let birth = Birth::of(run, &self.codec)?;
+            let replaced = call!(self, &birth.run.key, |tx| replace(tx, &birth));
+            match replaced {
+                Err(StoreError::NotFound { .. }) => Ok(Replaced::TooLate),
+                replaced => replaced,
+            }
+        })
+    }
+
+    fn sweep(&self, namespace: Namespace) -> Answer<'_, u64> {
+        Box::pin(self.sweep_flow(namespace))
+    }
+
+    fn keys(&self, namespace: Namespace) -> Answer<'_, Vec<KeyRecord>> {
+        Box::pin(async move {
+            let about = all_runs(&namespace);
+            let read = look!(self, &about, |session| keys(session, &namespace));
+            read.map_err(|fault| super::undone(fault, &about))
+        })
+    }
+
+    fn key(&self, namespace: Namespace, name: String) -> Answer<'_, KeyView> {
+        Box::pin(async move {
+            let about = all_runs(&namespace);
+            let read = look!(self, &about, |session| key(session, &namespace, &name));
+            read.map_err(|fault| super::undone(fault, &about))
+        })
+    }
+
+    fn names(&self, namespace: Namespace) -> Answer<'_, Vec<NameRecord>> {
+        Box::pin(async move {
+            let about = all_runs(&namespace);
+            ask!(self, &about, |session| names(session, &namespace))
+        })
+    }
+}

@@ -1,0 +1,469 @@
+//! Flow control: slots, queues and names, and the transaction that hands them on.
+//!
+//! Invariant: a slot's primary key is its concurrency key and its number. The writer is alone in its transaction, so what it
+//! reads of a queue is so until it commits.
+
+use super::{
+    SqliteStore,
+    commit::insert_checkpoint,
+    error::{all_runs, damaged, unreadable},
+    read,
+    writer::{Halt, Outcome, Tx},
+};
+use crate::{
+    check::check_new_run,
+    error::StoreError,
+    flow::{
+        Flow, Holder, KeyRecord, KeyView, NameKind, NameRecord, RESTED_US, Replaced, bucket, keeps_name,
+        let_go, may_be_replaced, names_of, new_token, read_terms, stored_terms, waits_for_key,
+    },
+    prepare::Birth,
+    store::{Answer, Created, NewRun, RunRecord},
+};
+use hapax_core::{
+    commit::Status,
+    flow::{Key, Rate, Reservation, Terms},
+    id::{Namespace, RunId, RunKey},
+    limits::FLOW_PAGE,
+};
+use rusqlite::{Connection, params};
+use std::collections::BTreeSet;
+
+/// What can be settled where it is asked: the run under a name.
+pub(super) type Met = Result<(), Halt<Created>>;
+
+/// Meets the terms of a run that was just inserted.
+pub(super) fn meet_terms(tx: &Tx<'_>, new: &NewRun) -> Met {
+    if new.terms.is_plain() {
+        return Ok(());
+    }
+    let mut terms = new.terms.clone();
+    if let Some(holder) = name_holder(tx, &new.key, &terms)? {
+        return Err(Halt::Settle(Ok(Created::Exists(Box::new(holder)))));
+    }
+    if let Some(rate) = &terms.rate {
+        terms.not_before_us = Some(reserve(tx, &new.key.namespace, rate)?.at_us);
+    }
+    if let Some(calm) = &terms.debounce {
+        terms.not_before_us = Some(calm.due_us(tx.now, tx.now));
+    }
+    take_names(tx, &new.key, &terms)?;
+    Ok(admit(tx, &new.key, &terms)?)
+}
+
+/// The run that lives under a name that a run asks for.
+fn name_holder(tx: &Tx<'_>, run: &RunKey, terms: &Terms) -> rusqlite::Result<Option<RunRecord>> {
+    for (kind, name) in names_of(terms) {
+        let holder = tx.one(
+            "SELECT run_id FROM hapax_flow_names WHERE namespace = ?1 AND kind = ?2 AND name = ?3 AND run_id <> ?4",
+            params![run.namespace.as_str(), kind.word(), name, run.run.as_str()],
+            |row| row.get::<_, String>(0),
+        )?;
+        let Some(holder) = holder else { continue };
+        let record = read::run(tx.connection, &beside(run, &holder)?)?;
+        if let Some(record) = record.filter(|record| keeps_name(kind, record)) {
+            return Ok(Some(record));
+        }
+    }
+    Ok(None)
+}
+
+fn beside(run: &RunKey, id: &str) -> rusqlite::Result<RunKey> {
+    let run_id = RunId::new(id).map_err(|error| damaged(error.to_string()))?;
+    Ok(RunKey { namespace: run.namespace.clone(), run: run_id })
+}
+
+fn take_names(tx: &Tx<'_>, run: &RunKey, terms: &Terms) -> rusqlite::Result<()> {
+    for (kind, name) in names_of(terms) {
+        tx.execute(
+            "INSERT INTO hapax_flow_names (namespace, kind, name, run_id, token, at_us) VALUES (?1, ?2, ?3, ?4, ?5, ?6) \
+             ON CONFLICT (namespace, kind, name) DO UPDATE SET run_id = ?4, token = ?5, at_us = ?6",
+            params![run.namespace.as_str(), kind.word(), name, run.run.as_str(), terms.token, tx.now],
+        )?;
+    }
+    Ok(())
+}
+
+/// Parks a run until it has its slots and its time, or lets it go; and writes its terms down.
+fn admit(tx: &Tx<'_>, run: &RunKey, terms: &Terms) -> rusqlite::Result<()> {
+    let (namespace, id) = (run.namespace.as_str(), run.run.as_str());
+    tx.execute(
+        "UPDATE hapax_runs SET terms = ?3, rank = created_at - ?4 WHERE namespace = ?1 AND run_id = ?2",
+        params![namespace, id, stored_terms(terms), terms.head_start_us()],
+    )?;
+    let waits = !terms.keys.is_empty();
+    let (status, wake_at) = if waits { (waits_for_key(), None) } else { let_go(terms, tx.now) };
+    if terms.parks() {
+        stands(tx, run, &status, wake_at)?;
+    }
+    enrol(tx, run, terms).map(drop)
+}
+
+fn stands(tx: &Tx<'_>, run: &RunKey, status: &Status, wake_at: Option<i64>) -> rusqlite::Result<()> {
+    tx.execute(
+        "UPDATE hapax_runs SET status = ?3, status_json = ?4, wake_at = ?5, updated_at = ?6 \
+         WHERE namespace = ?1 AND run_id = ?2",
+        params![
+            run.namespace.as_str(),
+            run.run.as_str(),
+            status.word(),
+            status.to_json().as_str(),
+            wake_at,
+            tx.now
+        ],
+    )?;
+    Ok(())
+}
+
+/// A failed run that goes on takes what it held again; an error when its name is another's now.
+pub(super) fn readmit(tx: &Tx<'_>, record: &RunRecord) -> Outcome<()> {
+    if !record.terms.holds() {
+        return Ok(());
+    }
+    let terms = record.terms.clone().again(new_token());
+    if let Some(holder) = name_holder(tx, &record.key, &terms)? {
+        let name = terms.singleton.unwrap_or_default();
+        return Err(StoreError::NameTaken { name, holder: holder.key.run }.into());
+    }
+    take_names(tx, &record.key, &terms)?;
+    Ok(admit(tx, &record.key, &terms)?)
+}
+
+/// Takes a run's place in the queue of its first key, unless it has it.
+fn enrol(tx: &Tx<'_>, run: &RunKey, terms: &Terms) -> rusqlite::Result<Vec<RunKey>> {
+    let Some((first, rest)) = terms.keys.split_first() else { return Ok(vec![]) };
+    let held = tx.one(
+        "SELECT 1 FROM hapax_flow_slots WHERE namespace = ?1 AND run_id = ?2 AND flow_key = ?3 AND token = ?4",
+        params![run.namespace.as_str(), run.run.as_str(), first.name, terms.token],
+        |_| Ok(()),
+    )?;
+    if held.is_some() {
+        return Ok(vec![]);
+    }
+    let rank = tx.now.saturating_sub(terms.head_start_us());
+    queue(tx, run, rank, &terms.token, first, rest)?;
+    hand_out(tx, &run.namespace, [first.name.clone()].into())
+}
+
+fn queue(tx: &Tx<'_>, run: &RunKey, rank: i64, token: &str, key: &Key, rest: &[Key]) -> rusqlite::Result<()> {
+    tx.execute(
+        "INSERT INTO hapax_flow_queue (namespace, flow_key, run_id, position, most, token, rest) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT DO NOTHING",
+        params![
+            run.namespace.as_str(),
+            key.name,
+            run.run.as_str(),
+            rank,
+            key.most,
+            token,
+            serde_json::to_string(rest).map_err(|error| damaged(error.to_string()))?,
+        ],
+    )?;
+    Ok(())
+}
+
+/// Gives what is free of these keys to those who wait longest. Keys are taken in one order, so the work ends.
+fn hand_out(tx: &Tx<'_>, namespace: &Namespace, mut keys: BTreeSet<String>) -> rusqlite::Result<Vec<RunKey>> {
+    let mut free = vec![];
+    while let Some(key) = keys.pop_first() {
+        while let Some(place) = next_of(tx, namespace, &key)? {
+            match place.rest.split_first() {
+                Some((next, rest)) => {
+                    queue(tx, &place.run, place.rank, &place.token, next, rest)?;
+                    keys.insert(next.name.clone());
+                }
+                None => {
+                    wake(tx, &place.run)?;
+                    free.push(place.run);
+                }
+            }
+        }
+    }
+    Ok(free)
+}
+
+/// Whose turn it is.
+struct Place {
+    run: RunKey,
+    rank: i64,
+    most: u32,
+    token: String,
+    rest: Vec<Key>,
+}
+
+/// Gives a slot to the first who waits, if one is free for it.
+fn next_of(tx: &Tx<'_>, namespace: &Namespace, key: &str) -> rusqlite::Result<Option<Place>> {
+    let first = tx.one(
+        "SELECT run_id, position, most, token, rest FROM hapax_flow_queue WHERE namespace = ?1 AND flow_key = ?2 \
+         ORDER BY position, run_id LIMIT 1",
+        params![namespace.as_str(), key],
+        |row| {
+            let run = RunId::new(row.get_ref(0)?.as_str()?).map_err(|error| damaged(error.to_string()))?;
+            let rest = serde_json::from_str(row.get_ref(4)?.as_str()?);
+            Ok(Place {
+                run: RunKey { namespace: namespace.clone(), run },
+                rank: row.get(1)?,
+                most: row.get(2)?,
+                token: row.get(3)?,
+                rest: rest.map_err(|error| damaged(format!("the keys of a run cannot be read: {error}")))?,
+            })
+        },
+    )?;
+    let Some(first) = first else { return Ok(None) };
+    let mut statement = tx.connection.prepare_cached(
+        "SELECT slot FROM hapax_flow_slots WHERE namespace = ?1 AND flow_key = ?2 ORDER BY slot",
+    )?;
+    let taken = statement.query_map(params![namespace.as_str(), key], |row| row.get(0))?;
+    let taken = taken.collect::<rusqlite::Result<Vec<u32>>>()?;
+    let Some(slot) = Key::new(key, first.most).free_slot(&taken) else { return Ok(None) };
+    let (id, of) = (first.run.run.as_str(), namespace.as_str());
+    tx.execute(
+        "INSERT INTO hapax_flow_slots (namespace, flow_key, slot, run_id, token, most, since) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+        params![of, key, slot, id, first.token, first.most, tx.now],
+    )?;
+    tx.execute(
+        "DELETE FROM hapax_flow_queue WHERE namespace = ?1 AND flow_key = ?2 AND run_id = ?3",
+        params![of, key, id],
+    )?;
+    Ok(Some(first))
+}
+
+/// A run that has all of its slots goes on.
+fn wake(tx: &Tx<'_>, run: &RunKey) -> rusqlite::Result<()> {
+    let json = tx.one(
+        "SELECT terms FROM hapax_runs WHERE namespace = ?1 AND run_id = ?2 AND status_json = ?3",
+        params![run.namespace.as_str(), run.run.as_str(), waits_for_key().to_json().as_str()],
+        |row| row.get::<_, Option<String>>(0),
+    )?;
+    let Some(json) = json else { return Ok(()) };
+    let (status, wake_at) = let_go(&read_terms(json.as_deref()).map_err(damaged)?, tx.now);
+    stands(tx, run, &status, wake_at)
+}
+
+/// Frees what a run has taken under a token, and hands it on.
+fn release(tx: &Tx<'_>, run: &RunKey, token: &str) -> rusqlite::Result<Vec<RunKey>> {
+    let ours = params![run.namespace.as_str(), run.run.as_str(), token];
+    let mut statement = tx.connection.prepare_cached(
+        "SELECT flow_key FROM hapax_flow_slots WHERE namespace = ?1 AND run_id = ?2 AND token = ?3",
+    )?;
+    let keys =
+        statement.query_map(ours, |row| row.get(0))?.collect::<rusqlite::Result<BTreeSet<String>>>()?;
+    for sql in [
+        "DELETE FROM hapax_flow_slots WHERE namespace = ?1 AND run_id = ?2 AND token = ?3",
+        "DELETE FROM hapax_flow_queue WHERE namespace = ?1 AND run_id = ?2 AND token = ?3",
+        "DELETE FROM hapax_flow_names WHERE namespace = ?1 AND run_id = ?2 AND token = ?3",
+    ] {
+        tx.execute(sql, ours)?;
+    }
+    hand_out(tx, &run.namespace, keys)
+}
+
+fn reserve(tx: &Tx<'_>, namespace: &Namespace, rate: &Rate) -> rusqlite::Result<Reservation> {
+    let (of, kind, name) = (namespace.as_str(), NameKind::Rate.word(), bucket(rate));
+    let arrival = tx.one(
+        "SELECT at_us FROM hapax_flow_names WHERE namespace = ?1 AND kind = ?2 AND name = ?3",
+        params![of, kind, name],
+        |row| row.get(0),
+    )?;
+    let reserved = rate.reserve(arrival, tx.now);
+    tx.execute(
+        "INSERT INTO hapax_flow_names (namespace, kind, name, at_us) VALUES (?1, ?2, ?3, ?4) \
+         ON CONFLICT (namespace, kind, name) DO UPDATE SET at_us = ?4",
+        params![of, kind, name, reserved.arrival_us],
+    )?;
+    Ok(reserved)
+}
+
+fn replace(tx: &Tx<'_>, birth: &Birth) -> Outcome<Replaced> {
+    let (new, key) = (&birth.run, &birth.run.key);
+    let Some(calm) = &new.terms.debounce else { return Ok(Replaced::TooLate) };
+    let first = tx.one(
+        "SELECT at_us FROM hapax_flow_names WHERE namespace = ?1 AND kind = ?2 AND name = ?3 AND run_id = ?4",
+        params![key.namespace.as_str(), NameKind::Debounce.word(), calm.name, key.run.as_str()],
+        |row| row.get::<_, i64>(0),
+    )?;
+    let (Some(first), Some(record)) = (first, read::run(tx.connection, key)?) else {
+        return Ok(Replaced::TooLate);
+    };
+    if !may_be_replaced(&record) || record.graph != new.graph {
+        return Ok(Replaced::TooLate);
+    }
+    let due = calm.due_us(first, tx.now);
+    let terms = Terms { not_before_us: Some(due), ..record.terms };
+    for sql in [
+        "DELETE FROM hapax_frontier WHERE namespace = ?1 AND run_id = ?2",
+        "DELETE FROM hapax_checkpoints WHERE namespace = ?1 AND run_id = ?2",
+        "DELETE FROM hapax_keys WHERE namespace = ?1 AND run_id = ?2",
+    ] {
+        tx.execute(sql, params![key.namespace.as_str(), key.run.as_str()])?;
+    }
+    insert_checkpoint(tx, key, &new.checkpoint, &birth.parts, 0)?;
+    tx.execute(
+        "UPDATE hapax_runs SET fingerprint = ?3, input = ?4, digest = ?5, wake_at = ?6, terms = ?7, updated_at = ?8 \
+         WHERE namespace = ?1 AND run_id = ?2",
+        params![
+            key.namespace.as_str(),
+            key.run.as_str(),
+            new.fingerprint.0,
+            new.input.0,
+            new.checkpoint.digest.0,
+            due,
+            stored_terms(&terms),
+            tx.now
+        ],
+    )?;
+    Ok(Replaced::Done)
+}
+
+/// Runs that are over or gone, and what they hold.
+fn left_behind(connection: &Connection, namespace: &Namespace) -> rusqlite::Result<Vec<(RunKey, String)>> {
+    let mut statement = connection.prepare_cached(
+        "SELECT h.run_id, h.token FROM (SELECT run_id, token FROM hapax_flow_slots WHERE namespace = ?1 \
+         UNION SELECT run_id, token FROM hapax_flow_names WHERE namespace = ?1 AND run_id IS NOT NULL) AS h \
+         LEFT JOIN hapax_runs AS r ON r.namespace = ?1 AND r.run_id = h.run_id \
+         WHERE r.run_id IS NULL OR r.status IN ('succeeded', 'failed', 'cancelled') LIMIT ?2",
+    )?;
+    let rows = statement.query_map(params![namespace.as_str(), FLOW_PAGE as i64], |row| {
+        let run = RunId::new(row.get_ref(0)?.as_str()?).map_err(|error| damaged(error.to_string()))?;
+        Ok((RunKey { namespace: namespace.clone(), run }, row.get(1)?))
+    })?;
+    rows.collect()
+}
+
+/// Whether a bucket has been full for long.
+fn has_rested(connection: &Connection, namespace: &Namespace, now: i64) -> rusqlite::Result<bool> {
+    let sql = "SELECT 1 FROM hapax_flow_names WHERE namespace = ?1 AND kind = ?2 AND at_us < ?3 LIMIT 1";
+    let before = now - RESTED_US;
+    connection.prepare_cached(sql)?.exists(params![namespace.as_str(), NameKind::Rate.word(), before])
+}
+
+/// Forgets buckets that have been full for long.
+fn forget_rested(tx: &Tx<'_>, namespace: &Namespace) -> Outcome<()> {
+    tx.execute(
+        "DELETE FROM hapax_flow_names WHERE namespace = ?1 AND kind = ?2 AND at_us < ?3",
+        params![namespace.as_str(), NameKind::Rate.word(), tx.now - RESTED_US],
+    )?;
+    Ok(())
+}
+
+fn keys(connection: &Connection, namespace: &Namespace) -> rusqlite::Result<Vec<KeyRecord>> {
+    let mut statement = connection.prepare_cached(
+        "SELECT flow_key, sum(held), max(most), sum(1 - held) FROM \
+         (SELECT flow_key, most, 1 AS held FROM hapax_flow_slots WHERE namespace = ?1 \
+          UNION ALL SELECT flow_key, most, 0 FROM hapax_flow_queue WHERE namespace = ?1) \
+         GROUP BY flow_key ORDER BY flow_key",
+    )?;
+    let rows = statement.query_map(params![namespace.as_str()], |row| {
+        let count = |column| row.get::<_, i64>(column).map(i64::cast_unsigned);
+        Ok(KeyRecord { name: row.get(0)?, held: count(1)?, most: row.get(2)?, waiting: count(3)? })
+    })?;
+    rows.collect()
+}
+
+fn key(connection: &Connection, namespace: &Namespace, name: &str) -> rusqlite::Result<KeyView> {
+    let id = |text: String| RunId::new(text).map_err(|error| damaged(error.to_string()));
+    let mut statement = connection.prepare_cached(
+        "SELECT slot, run_id, since FROM hapax_flow_slots WHERE namespace = ?1 AND flow_key = ?2 ORDER BY slot",
+    )?;
+    let held = statement.query_map(params![namespace.as_str(), name], |row| {
+        Ok(Holder { slot: row.get(0)?, run: id(row.get(1)?)?, since_us: row.get(2)? })
+    })?;
+    let held = held.collect::<rusqlite::Result<_>>()?;
+    let mut statement = connection.prepare_cached(
+        "SELECT run_id FROM hapax_flow_queue WHERE namespace = ?1 AND flow_key = ?2 ORDER BY position, run_id LIMIT ?3",
+    )?;
+    let waiting =
+        statement.query_map(params![namespace.as_str(), name, FLOW_PAGE as i64], |row| id(row.get(0)?))?;
+    Ok(KeyView { held, waiting: waiting.collect::<rusqlite::Result<_>>()? })
+}
+
+fn names(connection: &Connection, namespace: &Namespace) -> rusqlite::Result<Vec<NameRecord>> {
+    let mut statement = connection.prepare_cached(
+        "SELECT kind, name, run_id, at_us FROM hapax_flow_names WHERE namespace = ?1 ORDER BY kind, name",
+    )?;
+    let rows = statement.query_map(params![namespace.as_str()], |row| {
+        let word: String = row.get(0)?;
+        let kind = NameKind::from_word(&word).ok_or_else(|| damaged(format!("a name is a `{word}`")))?;
+        let run = row.get::<_, Option<String>>(2)?.map(RunId::new).transpose();
+        let run = run.map_err(|error| damaged(error.to_string()))?;
+        Ok(NameRecord { kind, name: row.get(1)?, run, at_us: row.get(3)? })
+    })?;
+    rows.collect()
+}
+
+impl SqliteStore {
+    /// Reads flow control in one snapshot.
+    async fn read_flow<T: Send + 'static>(
+        &self,
+        namespace: Namespace,
+        read: impl FnOnce(&Connection, &Namespace) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let about = all_runs(&namespace);
+        let read = move |connection: &Connection, _: &_, about: &RunKey| {
+            read(connection, &namespace).map_err(|error| unreadable(error, about))
+        };
+        self.read(about, read).await
+    }
+}
+
+impl Flow for SqliteStore {
+    fn enrol(&self, run: RunKey, terms: Terms) -> Answer<'_, Vec<RunKey>> {
+        Box::pin(async move {
+            let terms = terms.in_order();
+            terms.check().map_err(StoreError::Terms)?;
+            self.queue.call(run.clone(), move |tx| Ok(enrol(tx, &run, &terms)?)).await
+        })
+    }
+
+    fn release(&self, run: RunKey, token: String) -> Answer<'_, Vec<RunKey>> {
+        Box::pin(async move { self.queue.call(run.clone(), move |tx| Ok(release(tx, &run, &token)?)).await })
+    }
+
+    fn reserve(&self, namespace: Namespace, rate: Rate) -> Answer<'_, Reservation> {
+        Box::pin(async move {
+            rate.check().map_err(StoreError::Terms)?;
+            let about = all_runs(&namespace);
+            self.queue.call(about, move |tx| Ok(reserve(tx, &namespace, &rate)?)).await
+        })
+    }
+
+    fn replace(&self, run: NewRun) -> Answer<'_, Replaced> {
+        Box::pin(async move {
+            check_new_run(&run)?;
+            let birth = Birth::of(run, &self.codec)?;
+            self.queue.call(birth.run.key.clone(), move |tx| replace(tx, &birth)).await
+        })
+    }
+
+    fn sweep(&self, namespace: Namespace) -> Answer<'_, u64> {
+        Box::pin(async move {
+            // Mostly there is nothing: then nobody waits for the file.
+            let now = self.clock.now_us();
+            let read = move |connection: &Connection, namespace: &Namespace| {
+                Ok((left_behind(connection, namespace)?, has_rested(connection, namespace, now)?))
+            };
+            let (over, rested) = self.read_flow(namespace.clone(), read).await?;
+            if rested {
+                self.queue.call(all_runs(&namespace), move |tx| forget_rested(tx, &namespace)).await?;
+            }
+            let count = over.len() as u64;
+            for (run, token) in over {
+                self.queue.call(run.clone(), move |tx| Ok(release(tx, &run, &token)?)).await?;
+            }
+            Ok(count)
+        })
+    }
+
+    fn keys(&self, namespace: Namespace) -> Answer<'_, Vec<KeyRecord>> {
+        Box::pin(self.read_flow(namespace, keys))
+    }
+
+    fn key(&self, namespace: Namespace, name: String) -> Answer<'_, KeyView> {
+        Box::pin(self.read_flow(namespace, move |connection, namespace| key(connection, namespace, &name)))
+    }
+
+    fn names(&self, namespace: Namespace) -> Answer<'_, Vec<NameRecord>> {
+        Box::pin(self.read_flow(namespace, names))
+    }
+}
