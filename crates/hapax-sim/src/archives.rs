@@ -42,7 +42,7 @@ pub struct Scroll {
 /// A page: letters that don't compress, the same for everyone who reads it.
 pub fn page(number: u32, page: u32) -> String {
     let blocks = (0_u32..).map(|block| sha256(format!("{number} {page} {block}").as_bytes()).to_string());
-    blocks.flat_map(|block| block.into_bytes()).map(char::from).take(PAGE_BYTES).collect()
+    blocks.flat_map(String::into_bytes).map(char::from).take(PAGE_BYTES).collect()
 }
 
 /// A scroll as it must be in the end.

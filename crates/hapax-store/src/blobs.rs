@@ -98,7 +98,7 @@ impl<'s> Reference<'s> {
     }
 
     /// The bytes from their rows, which came in their order. What is missing or changed is found here.
-    pub(crate) fn whole(&self, parts: Vec<Vec<u8>>) -> Result<Vec<u8>, Source> {
+    pub(crate) fn whole(&self, parts: &[Vec<u8>]) -> Result<Vec<u8>, Source> {
         if parts.is_empty() {
             return Err("what it refers to is missing".into());
         }
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(&stored[HEAD_AT - 1..], &large[..HEAD]);
         let parts = blobs[0].parts().map(|(_, bytes)| bytes.to_vec()).collect::<Vec<_>>();
         assert_eq!(parts.len(), 4);
-        assert_eq!(Reference::of(&stored).unwrap().whole(parts).unwrap(), large);
+        assert_eq!(Reference::of(&stored).unwrap().whole(&parts).unwrap(), large);
     }
 
     #[test]
@@ -180,7 +180,7 @@ mod tests {
     fn bytes_that_look_like_a_reference_are_never_taken_for_one() {
         let (odd, mut blobs) = ([&MARK[..], &[7; 60]].concat(), vec![]);
         let stored = Codec::default().set_aside(odd.clone(), &mut blobs);
-        assert_eq!(Reference::of(&stored).unwrap().whole(vec![blobs[0].bytes.clone()]).unwrap(), odd);
+        assert_eq!(Reference::of(&stored).unwrap().whole(&[blobs[0].bytes.clone()]).unwrap(), odd);
     }
 
     #[test]
@@ -189,11 +189,11 @@ mod tests {
         let stored = codec(0).set_aside(b"content".to_vec(), &mut blobs);
         let reference = Reference::of(&stored).unwrap();
         for parts in [vec![], vec![b"Content".to_vec()], vec![b"conten".to_vec()]] {
-            assert!(reference.whole(parts).is_err());
+            assert!(reference.whole(&parts).is_err());
         }
         assert!(Reference::of(&stored[..30]).is_none());
         let mut head = stored.clone();
         *head.last_mut().unwrap() ^= 1;
-        assert!(Reference::of(&head).unwrap().whole(vec![b"content".to_vec()]).is_err());
+        assert!(Reference::of(&head).unwrap().whole(&[b"content".to_vec()]).is_err());
     }
 }

@@ -13,7 +13,8 @@ const PUBLISHED: &[&str] =
     &["hapax-core", "hapax-store", "hapax-requests", "hapax", "hapax-telemetry", "hapax-cli"];
 
 /// What programs may add to their engine; each must compile without the others.
-const HAPAX_FEATURES: &[&str] = &["http", "agents", "schedules", "nats", "rabbitmq", "redis", "webhook"];
+const HAPAX_FEATURES: &[&str] =
+    &["http", "agents", "schedules", "encryption", "nats", "rabbitmq", "redis", "webhook"];
 
 /// What services may add to their requests; each must compile without the others.
 const REQUESTS_FEATURES: &[&str] = &["axum", "engine", "redis", "tonic"];

@@ -44,8 +44,8 @@ pub(super) async fn whole<'s>(
     let sql = "SELECT bytes FROM hapax_blobs WHERE namespace = ? AND run_id = ? AND hash = ? ORDER BY part";
     let which = values![run.namespace.as_str(), run.run.as_str(), &reference.hash.0];
     let rows = session.rows(sql, which).await?;
-    let parts = rows.iter().map(|row| Ok(row.blob(0)?.to_vec())).collect::<Result<_, Fault>>()?;
-    let whole = reference.whole(parts).map_err(|error| Fault::undecoded(None, "a large payload", error))?;
+    let parts = rows.iter().map(|row| Ok(row.blob(0)?.to_vec())).collect::<Result<Vec<_>, Fault>>()?;
+    let whole = reference.whole(&parts).map_err(|error| Fault::undecoded(None, "a large payload", error))?;
     Ok(whole.into())
 }
 

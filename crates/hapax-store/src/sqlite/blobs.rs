@@ -41,7 +41,7 @@ pub(super) fn whole<'s>(
         "SELECT bytes FROM hapax_blobs WHERE namespace = ?1 AND run_id = ?2 AND hash = ?3 ORDER BY part";
     let mut statement = connection.prepare_cached(sql)?;
     let which = params![run.namespace.as_str(), run.run.as_str(), reference.hash.0];
-    let parts = statement.query_map(which, |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
-    let whole = reference.whole(parts).map_err(|error| undecoded(None, "a large payload", error))?;
+    let parts = statement.query_map(which, |row| row.get(0))?.collect::<rusqlite::Result<Vec<_>>>()?;
+    let whole = reference.whole(&parts).map_err(|error| undecoded(None, "a large payload", error))?;
     Ok(whole.into())
 }
