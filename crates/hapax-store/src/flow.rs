@@ -240,6 +240,17 @@ pub(crate) fn admitted(mut run: NewRun) -> NewRun {
     run
 }
 
+/// The terms of a run that came from another store: it takes anew what it held there.
+pub(crate) fn moved_in(terms: Terms) -> Terms {
+    Terms { token: new_token(), ..terms }
+}
+
+/// Whether a run that came from another store waits for its slots here. One that is parked for another reason takes its place
+/// in the queue beside that.
+pub(crate) fn waits_anew(status: &Status, terms: &Terms) -> bool {
+    status.is_runnable() && !terms.keys.is_empty()
+}
+
 /// A token like no other.
 pub(crate) fn new_token() -> String {
     uuid::Uuid::new_v4().simple().to_string()

@@ -12,6 +12,7 @@ use hapax_core::{
     canonical::CanonicalError,
     checkpoint::Checkpoint,
     commit::{Epoch, Status, Wake},
+    flow::Terms,
     frontier::{Barriers, WorkItem},
     id::{Namespace, RunId, RunKey},
     journal::{Entry, JournalRow},
@@ -70,6 +71,9 @@ pub struct Head {
     /// The run that started it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<RunId>,
+    /// On which terms it was started. What it holds by them it takes anew wherever it arrives.
+    #[serde(default, skip_serializing_if = "Terms::is_plain")]
+    pub terms: Terms,
     /// The run's time used so far, in microseconds.
     pub used_us: u64,
     /// For finding it again.
@@ -104,6 +108,7 @@ impl Head {
             cancel_requested,
             wake,
             parent: record.parent,
+            terms: Terms { token: String::new(), ..record.terms },
             used_us: record.used_us,
             tags: record.tags,
             created_at_us: record.created_at_us,
@@ -133,6 +138,7 @@ impl Head {
             cancel_requested: false,
             wake: Wake::default(),
             parent: self.parent,
+            terms: self.terms,
             used_us: self.used_us,
             tags: self.tags,
             created_at_us: self.created_at_us,

@@ -6,7 +6,7 @@ use crate::{
     error::StoreError,
     flow::{
         Flow, Holder, KeyRecord, KeyView, NameKind, NameRecord, RESTED_US, Replaced, bucket, keeps_name,
-        let_go, may_be_replaced, names_of, new_token, waits_for_key,
+        let_go, may_be_replaced, moved_in, names_of, new_token, waits_anew, waits_for_key,
     },
     store::{Answer, NewRun, RunRecord},
 };
@@ -117,6 +117,25 @@ impl Tables {
             self.take_names(run, terms, now_us);
             self.admit(run, terms, now_us);
         }
+    }
+
+    /// A run that came from another store takes here what it held there. A name that is another's here stays so.
+    pub(super) fn move_in(&mut self, run: &RunKey, now_us: i64) {
+        let Some(stored) = self.runs.get(run) else { return };
+        if stored.record.status.is_final() || !stored.record.terms.holds() {
+            return;
+        }
+        let terms = moved_in(stored.record.terms.clone());
+        if self.terms_again(run).is_ok() {
+            self.take_names(run, &terms, now_us);
+        }
+        if let Some(stored) = self.runs.get_mut(run) {
+            stored.record.terms = terms.clone();
+            if waits_anew(&stored.record.status, &terms) {
+                stored.record.status = waits_for_key();
+            }
+        }
+        self.enrol(run, &terms, now_us);
     }
 
     fn enrol(&mut self, run: &RunKey, terms: &Terms, now_us: i64) -> Vec<RunKey> {

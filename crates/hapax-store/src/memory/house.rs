@@ -147,6 +147,7 @@ impl Tables {
         for key in closed {
             self.run_mut(key)?.settle_down(now);
             self.note_live(key);
+            self.move_in(key, now);
         }
         Ok(())
     }

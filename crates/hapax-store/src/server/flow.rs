@@ -4,7 +4,7 @@
 //! key's own row, so that a run that comes and a slot that goes never miss each other; a key's row is locked before any run's.
 
 use super::{
-    ServerStore, ask, call,
+    ServerStore, ask, blobs, call,
     commit::{NewCheckpoint, insert_checkpoint},
     error::{Halt, Outcome, all_runs},
     look, read, runs,
@@ -16,7 +16,8 @@ use crate::{
     error::StoreError,
     flow::{
         Flow, Holder, KeyRecord, KeyView, NameKind, NameRecord, RESTED_US, Replaced, bucket, keeps_name,
-        let_go, may_be_replaced, names_of, new_token, read_terms, stored_terms, waits_for_key,
+        let_go, may_be_replaced, moved_in, names_of, new_token, read_terms, stored_terms, waits_anew,
+        waits_for_key,
     },
     prepare::Birth,
     store::{Answer, Created, Hint, NewRun, RunRecord},
@@ -151,6 +152,27 @@ pub(super) async fn readmit(tx: &mut Tx<'_>, record: &RunRecord) -> Outcome<()> 
         return Err(StoreError::NameTaken { name, holder: holder.key.run }.into());
     }
     Ok(admit(tx, &record.key, &terms).await?)
+}
+
+/// A run that came from another store takes here what it held there. A name that is another's here stays so.
+pub(super) async fn move_in(tx: &mut Tx<'_>, run: &RunKey) -> Result<(), Fault> {
+    let Some(record) = read::run(tx.session, run).await? else { return Ok(()) };
+    if record.status.is_final() || !record.terms.holds() {
+        return Ok(());
+    }
+    let terms = moved_in(record.terms);
+    // Whoever has the name keeps it.
+    take_names(tx, run, &terms).await?;
+    let json = stored_terms(&terms);
+    tx.execute(
+        "UPDATE hapax_runs SET terms = ? WHERE namespace = ? AND run_id = ?",
+        values![json.as_deref(), run.namespace.as_str(), run.run.as_str()],
+    )
+    .await?;
+    if waits_anew(&record.status, &terms) {
+        stands(tx, run, &waits_for_key(), None).await?;
+    }
+    take_place(tx, run, &terms).await.map(drop)
 }
 
 /// Takes a run's place in the queue of its first key, unless it has it.
@@ -352,6 +374,8 @@ async fn replace(tx: &mut Tx<'_>, birth: &Birth) -> Outcome<Replaced> {
     let checkpoint = &new.checkpoint;
     insert_checkpoint(tx.session, NewCheckpoint { run: key, checkpoint, parts: &birth.parts, next_seq: 0 })
         .await?;
+    blobs::insert(tx, key, &birth.blobs).await?;
+    blobs::sweep(tx, key).await?;
     tx.execute(
         "UPDATE hapax_runs SET fingerprint = ?, input = ?, digest = ?, wake_at = ?, ready_at = ?, terms = ?, \
          updated_at = {now} WHERE namespace = ? AND run_id = ?",
@@ -380,7 +404,7 @@ async fn left_behind(
             "SELECT h.run_id, h.token FROM (SELECT run_id, token FROM hapax_flow_slots WHERE namespace = ? \
              UNION SELECT run_id, token FROM hapax_flow_names WHERE namespace = ? AND run_id IS NOT NULL) h \
              LEFT JOIN hapax_runs r ON r.namespace = ? AND r.run_id = h.run_id \
-             WHERE r.run_id IS NULL OR r.status IN ('succeeded', 'failed', 'cancelled') LIMIT ?",
+             WHERE r.run_id IS NULL OR r.status IN ('succeeded', 'failed', 'cancelled', 'moved') LIMIT ?",
             values![namespace.as_str(), namespace.as_str(), namespace.as_str(), FLOW_PAGE],
         )
         .await?;

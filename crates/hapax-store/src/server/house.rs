@@ -7,7 +7,7 @@ use super::{
     ServerStore, blobs, call,
     commit::{NewCheckpoint, checkpoint_rows},
     error::{Halt, Outcome, undone},
-    journal,
+    flow, journal,
     lease::{Overlong, holder, new_nonce},
     look, mailbox, outbox,
     read::{self, RECORD},
@@ -18,6 +18,7 @@ use super::{
 use crate::{
     codec::Codec,
     error::StoreError,
+    flow::stored_terms,
     house::{
         Fragment, Head, House, Image, Left, Piece, Sender, Step, Unread,
         packed::{Load, Packed, pack_all},
@@ -324,8 +325,8 @@ async fn insert_row(tx: &mut Tx<'_>, record: &RunRecord) -> Result<(), Fault> {
     let (namespace, run) = (record.key.namespace.as_str(), record.key.run.as_str());
     tx.execute(
         "INSERT INTO hapax_runs (namespace, run_id, part, graph, fingerprint, input, status, status_json, step_id, digest, \
-         next_seq, epoch, nonce, lease_until, lease_ttl, cancel_requested, used_us, created_at, updated_at, parent) \
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, 0, ?, ?, ?, ?)",
+         next_seq, epoch, nonce, lease_until, lease_ttl, cancel_requested, used_us, created_at, updated_at, parent, terms, \
+         head_start) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, 0, ?, ?, ?, ?, ?, ?)",
         values![
             namespace,
             run,
@@ -344,6 +345,8 @@ async fn insert_row(tx: &mut Tx<'_>, record: &RunRecord) -> Result<(), Fault> {
             record.created_at_us,
             record.updated_at_us,
             record.parent.as_ref().map(RunId::as_str),
+            stored_terms(&record.terms).as_deref(),
+            record.terms.head_start_us(),
         ],
     )
     .await?;
@@ -486,6 +489,7 @@ async fn open(tx: &mut Tx<'_>, family: &[(RunKey, u64)]) -> Outcome<()> {
         settle_down(tx, record).await?;
         // A piece that came twice was encoded twice, and its row has the first.
         blobs::sweep(tx, key).await?;
+        flow::move_in(tx, key).await?;
     }
     Ok(())
 }

@@ -4,7 +4,7 @@
 //! reads of a queue is so until it commits.
 
 use super::{
-    SqliteStore,
+    SqliteStore, blobs,
     commit::insert_checkpoint,
     error::{all_runs, damaged, unreadable},
     read,
@@ -15,7 +15,8 @@ use crate::{
     error::StoreError,
     flow::{
         Flow, Holder, KeyRecord, KeyView, NameKind, NameRecord, RESTED_US, Replaced, bucket, keeps_name,
-        let_go, may_be_replaced, names_of, new_token, read_terms, stored_terms, waits_for_key,
+        let_go, may_be_replaced, moved_in, names_of, new_token, read_terms, stored_terms, waits_anew,
+        waits_for_key,
     },
     prepare::Birth,
     store::{Answer, Created, NewRun, RunRecord},
@@ -127,6 +128,26 @@ pub(super) fn readmit(tx: &Tx<'_>, record: &RunRecord) -> Outcome<()> {
     }
     take_names(tx, &record.key, &terms)?;
     Ok(admit(tx, &record.key, &terms)?)
+}
+
+/// A run that came from another store takes here what it held there. A name that is another's here stays so.
+pub(super) fn move_in(tx: &Tx<'_>, run: &RunKey) -> rusqlite::Result<()> {
+    let Some(record) = read::run(tx.connection, run)? else { return Ok(()) };
+    if record.status.is_final() || !record.terms.holds() {
+        return Ok(());
+    }
+    let terms = moved_in(record.terms);
+    if name_holder(tx, run, &terms)?.is_none() {
+        take_names(tx, run, &terms)?;
+    }
+    tx.execute(
+        "UPDATE hapax_runs SET terms = ?3 WHERE namespace = ?1 AND run_id = ?2",
+        params![run.namespace.as_str(), run.run.as_str(), stored_terms(&terms)],
+    )?;
+    if waits_anew(&record.status, &terms) {
+        stands(tx, run, &waits_for_key(), None)?;
+    }
+    enrol(tx, run, &terms).map(drop)
 }
 
 /// Takes a run's place in the queue of its first key, unless it has it.
@@ -299,6 +320,8 @@ fn replace(tx: &Tx<'_>, birth: &Birth) -> Outcome<Replaced> {
         tx.execute(sql, params![key.namespace.as_str(), key.run.as_str()])?;
     }
     insert_checkpoint(tx, key, &new.checkpoint, &birth.parts, 0)?;
+    blobs::insert(tx, key, &birth.blobs)?;
+    blobs::sweep(tx, key)?;
     tx.execute(
         "UPDATE hapax_runs SET fingerprint = ?3, input = ?4, digest = ?5, wake_at = ?6, terms = ?7, updated_at = ?8 \
          WHERE namespace = ?1 AND run_id = ?2",
@@ -322,7 +345,7 @@ fn left_behind(connection: &Connection, namespace: &Namespace) -> rusqlite::Resu
         "SELECT h.run_id, h.token FROM (SELECT run_id, token FROM hapax_flow_slots WHERE namespace = ?1 \
          UNION SELECT run_id, token FROM hapax_flow_names WHERE namespace = ?1 AND run_id IS NOT NULL) AS h \
          LEFT JOIN hapax_runs AS r ON r.namespace = ?1 AND r.run_id = h.run_id \
-         WHERE r.run_id IS NULL OR r.status IN ('succeeded', 'failed', 'cancelled') LIMIT ?2",
+         WHERE r.run_id IS NULL OR r.status IN ('succeeded', 'failed', 'cancelled', 'moved') LIMIT ?2",
     )?;
     let rows = statement.query_map(params![namespace.as_str(), FLOW_PAGE as i64], |row| {
         let run = RunId::new(row.get_ref(0)?.as_str()?).map_err(|error| damaged(error.to_string()))?;

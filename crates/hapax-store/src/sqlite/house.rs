@@ -7,7 +7,7 @@ use super::{
     SqliteStore, blobs,
     commit::insert_checkpoint,
     error::{damaged, unreadable},
-    journal,
+    flow, journal,
     lease::{Leases, holder, new_nonce},
     mailbox, outbox, read,
     runs::{delete_rows, found, wrong_status},
@@ -16,6 +16,7 @@ use super::{
 use crate::{
     codec::Codec,
     error::StoreError,
+    flow::stored_terms,
     house::{
         Fragment, Head, House, Image, Left, Piece, Sender, Step, Unread,
         packed::{Load, Packed, pack_all},
@@ -280,8 +281,9 @@ fn insert_row(tx: &Tx<'_>, record: &RunRecord) -> rusqlite::Result<()> {
     let (namespace, run) = (record.key.namespace.as_str(), record.key.run.as_str());
     tx.execute(
         "INSERT INTO hapax_runs (namespace, run_id, graph, fingerprint, input, status, status_json, step_id, digest, \
-         next_seq, epoch, nonce, owner, lease_until, lease_ttl, cancel_requested, used_us, created_at, updated_at, parent) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, NULL, 0, 0, 0, ?13, ?14, ?15, ?16)",
+         next_seq, epoch, nonce, owner, lease_until, lease_ttl, cancel_requested, used_us, created_at, updated_at, parent, \
+         terms, rank) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, NULL, 0, 0, 0, ?13, ?14, ?15, ?16, ?17, ?14 - ?18)",
         params![
             namespace,
             run,
@@ -299,6 +301,8 @@ fn insert_row(tx: &Tx<'_>, record: &RunRecord) -> rusqlite::Result<()> {
             record.created_at_us,
             record.updated_at_us,
             record.parent.as_ref().map(RunId::as_str),
+            stored_terms(&record.terms),
+            record.terms.head_start_us(),
         ],
     )?;
     for (key, value) in &record.tags {
@@ -413,6 +417,7 @@ fn open(tx: &Tx<'_>, family: &[(RunKey, u64)]) -> Outcome<()> {
         settle_down(tx, record)?;
         // A piece that came twice was encoded twice, and its row has the first.
         blobs::sweep(tx, key)?;
+        flow::move_in(tx, key)?;
     }
     Ok(())
 }
