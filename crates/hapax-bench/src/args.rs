@@ -160,6 +160,11 @@ pub enum Workload {
         /// Its steps.
         steps: u64,
     },
+    /// Runs that move to another file.
+    Migrate {
+        /// How many.
+        runs: u64,
+    },
     /// Transactions in a database of the user's.
     Transfers {
         /// How many.
@@ -343,6 +348,7 @@ fn parse_workload(words: &[&str]) -> Result<Workload, String> {
         ["writes", runs, each] => Workload::Writes { runs: number(runs)?, each: number(each)? },
         ["timers", runs, seconds] => Workload::Timers { runs: number(runs)?, seconds: number(seconds)? },
         ["replay", steps] => Workload::Replay { steps: number(steps)? },
+        ["migrate", runs] => Workload::Migrate { runs: number(runs)? },
         ["transfers", count, in_flight, how, step @ ..] if step.len() < 2 => Workload::Transfers {
             count: number(count)?,
             in_flight: number(in_flight)?,

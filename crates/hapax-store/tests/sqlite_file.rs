@@ -642,7 +642,7 @@ async fn messages_of_an_older_file_are_delivered() {
     let outside = Connection::open(&path).unwrap();
     outside
         .execute_batch(
-            "DROP TABLE hapax_schedules; DROP TABLE hapax_channels; DROP INDEX hapax_outbox_unsent; DROP INDEX hapax_outbox_backlog; \
+            "DROP TABLE hapax_shards; DROP TABLE hapax_schedules; DROP TABLE hapax_channels; DROP INDEX hapax_outbox_unsent; DROP INDEX hapax_outbox_backlog; \
              ALTER TABLE hapax_outbox DROP COLUMN attempts; ALTER TABLE hapax_outbox DROP COLUMN error; \
              ALTER TABLE hapax_outbox DROP COLUMN written_at; UPDATE hapax_schema SET version = 2;",
         )
@@ -660,7 +660,11 @@ async fn a_file_of_an_older_program_gets_schedules() {
     Sample::run("old").create(&store).await;
     store.close().await;
     let outside = Connection::open(&path).unwrap();
-    outside.execute_batch("DROP TABLE hapax_schedules; UPDATE hapax_schema SET version = 4;").unwrap();
+    outside
+        .execute_batch(
+            "DROP TABLE hapax_shards; DROP TABLE hapax_schedules; UPDATE hapax_schema SET version = 4;",
+        )
+        .unwrap();
     drop(outside);
     let store = open(&path).await;
     let due = added(&*store, nightly("s")).await;

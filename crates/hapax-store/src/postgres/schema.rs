@@ -18,7 +18,7 @@ use hapax_core::{canary, error::code, id::Namespace};
 
 /// Each entry brings a database from the version that is its index to the next one. Entries are never changed, only
 /// added.
-const MIGRATIONS: &[&str] = &[V1, V2, V3, V4];
+const MIGRATIONS: &[&str] = &[V1, V2, V3, V4, V5];
 
 /// Identifiers are compared byte by byte. A step's update of its run touches no indexed column, so that it is written
 /// in place.
@@ -127,6 +127,11 @@ CREATE TABLE hapax_schedules (
     PRIMARY KEY (namespace, name)
 );
 CREATE INDEX hapax_schedules_due ON hapax_schedules (namespace, next_at) WHERE next_at > 0;
+"#;
+
+/// Which shard the database is, if it is one of several.
+const V5: &str = r#"
+CREATE TABLE hapax_shards (namespace TEXT COLLATE "C" PRIMARY KEY, plate BYTEA NOT NULL);
 "#;
 
 /// Whoever migrates holds this lock: the first bytes of "hapax" as a number.

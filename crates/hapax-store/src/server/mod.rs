@@ -70,7 +70,7 @@ use writer::{Lanes, Shared};
 const LANES: usize = 2;
 
 /// The tables of the runs. Beside them `hapax_schema` says which program made them.
-pub(crate) const TABLES: [&str; 10] = [
+pub(crate) const TABLES: [&str; 11] = [
     "hapax_runs",
     "hapax_keys",
     "hapax_checkpoints",
@@ -81,6 +81,7 @@ pub(crate) const TABLES: [&str; 10] = [
     "hapax_letters",
     "hapax_tags",
     "hapax_schedules",
+    "hapax_shards",
 ];
 
 /// What is done with each of them; whoever only looks needs the first.

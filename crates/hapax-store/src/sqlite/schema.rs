@@ -10,7 +10,7 @@ use std::collections::HashSet;
 
 /// Each entry brings a file from the version that is its index to the next one. Entries are never changed, only
 /// added.
-const MIGRATIONS: &[&str] = &[V1, V2, V3, V4, V5];
+const MIGRATIONS: &[&str] = &[V1, V2, V3, V4, V5, V6];
 
 /// Which version the tables have.
 const SCHEMA: &str =
@@ -128,6 +128,11 @@ CREATE TABLE hapax_schedules (
     PRIMARY KEY (namespace, name)
 ) WITHOUT ROWID;
 CREATE INDEX hapax_schedules_due ON hapax_schedules (namespace, next_at) WHERE paused = 0;
+";
+
+/// Which shard the file is, if it is one of several.
+const V6: &str = "
+CREATE TABLE hapax_shards (namespace TEXT PRIMARY KEY, plate TEXT NOT NULL) WITHOUT ROWID;
 ";
 
 /// Brings the file to our version. A file that has it is only read: whoever looks at runs waits for no writer.
