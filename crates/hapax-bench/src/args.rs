@@ -198,6 +198,11 @@ pub enum Workload {
         /// Its steps.
         steps: u64,
     },
+    /// Runs that move to another file.
+    Migrate {
+        /// How many.
+        runs: u64,
+    },
     /// Transactions in a database of the user's.
     Transfers {
         /// How many.
@@ -396,6 +401,7 @@ fn parse_workload(words: &[&str]) -> Result<Workload, String> {
             in_flight: number(in_flight)?.max(1) as usize,
         },
         ["replay", steps] => Workload::Replay { steps: number(steps)? },
+        ["migrate", runs] => Workload::Migrate { runs: number(runs)? },
         ["transfers", count, in_flight, how, step @ ..] if step.len() < 2 => Workload::Transfers {
             count: number(count)?,
             in_flight: number(in_flight)?,

@@ -37,7 +37,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Args)]
 pub(crate) struct Global {
     /// The store: `sqlite:path/to/file.db`, `memory:` or, where they are built in, `postgres://user@host/database` and
-    /// `mysql://user@host/database`. Default: $HAPAX_STORE
+    /// `mysql://user@host/database`; several as one: `sharded:URL,URL`. Default: $HAPAX_STORE
     #[arg(long, global = true, help_heading = "Global options", value_name = "URL")]
     pub(crate) store: Option<OsString>,
     /// The tenant whose runs are seen. Default: $HAPAX_NAMESPACE, or `default`

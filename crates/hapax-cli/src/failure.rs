@@ -223,6 +223,7 @@ fn exit_of(code: Code) -> u8 {
         | code::SCHEMA_TOO_NEW
         | code::CANNOT_OPEN
         | code::NETWORK_FILE_SYSTEM
+        | code::SHARD_MAP
         | code::READ_ONLY => STORE,
         _ => FAILED,
     }

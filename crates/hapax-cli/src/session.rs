@@ -19,7 +19,7 @@ use hapax_store::requests::MySqlRequests;
 #[cfg(feature = "postgres")]
 use hapax_store::requests::PostgresRequests;
 use hapax_store::{
-    ListFilter, MemoryStore, RunRecord, SqliteOptions, SqliteStore, Store, StoreError,
+    ListFilter, MemoryStore, RunRecord, ShardedStore, SqliteOptions, SqliteStore, Store, StoreError,
     codec::PayloadCodec,
     requests::{MemoryRequests, RequestStore, SqliteRequests},
 };
@@ -222,6 +222,14 @@ pub(crate) async fn open_store(
         }
         return Ok(SqliteStore::open(Path::new(OsStr::from_bytes(path)), options).await?);
     }
+    if let Some(databases) = bytes.strip_prefix(b"sharded:").filter(|databases| !databases.is_empty()) {
+        let mut shards = vec![];
+        for database in databases.split(|byte| *byte == b',') {
+            let database = OsStr::from_bytes(database).to_owned();
+            shards.push(Box::pin(open_store(&database, must_exist, only_reads, codec.clone())).await?);
+        }
+        return Ok(ShardedStore::open(shards).await?);
+    }
     let url = url.to_string_lossy().into_owned();
     match ServerKind::of(&url) {
         #[cfg(feature = "postgres")]
@@ -288,6 +296,7 @@ fn not_built_in(url: String) -> Failure {
         (ServerKind::Postgres.is_built_in(), "`postgres://user@host/database`"),
         (ServerKind::MySql.is_built_in(), "`mysql://user@host/database`"),
         (true, "`memory:`"),
+        (true, "`sharded:` with several of these, parted by commas"),
     ];
     let stores: Vec<&str> = stores.into_iter().filter_map(|(has, address)| has.then_some(address)).collect();
     Failure::coded(code::BAD_URL, format!("{refused}; it has {}", stores.join(", ")))

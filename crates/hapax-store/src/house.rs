@@ -15,12 +15,18 @@ pub(crate) mod packed;
 
 pub use export::{Contents, ExportError, export, import, inspect};
 pub use image::{Fragment, Head, Image, Parcel, Piece};
-pub(crate) use image::{Sender, Step, Unread};
+pub(crate) use image::{Sender, Step, Stop};
 pub(crate) use mover::Seal;
 pub use mover::{Load, Mover};
 
-use crate::store::Answer;
-use hapax_core::{commit::Epoch, id::RunKey};
+use crate::{
+    error::StoreError,
+    store::{Answer, RunRecord},
+};
+use hapax_core::{
+    commit::{Epoch, Standing, Status},
+    id::RunKey,
+};
 use std::sync::Arc;
 
 /// A run that is shut in its store, and the epoch of whoever shut it.
@@ -66,6 +72,10 @@ pub type Left = (RunKey, Epoch);
 /// # }
 /// ```
 pub trait House: Send + Sync {
+    /// What is said of the database as one of several: which shard it is, of which map. Writes it where nothing is said yet
+    /// and there is no run, and answers what is said.
+    fn plate(&self, write: Option<String>) -> Answer<'_, Option<String>>;
+
     /// All that the store has of a run but its leases, as of one moment. It is read as it is asked for, so a run may be
     /// larger than memory.
     fn image(&self, run: RunKey) -> Answer<'_, Image>;
@@ -103,4 +113,35 @@ pub trait House: Send + Sync {
     /// Lets runs that have arrived go on, all of them in one transaction that demands that they arrived under these
     /// counters, and that each has its latest checkpoint. A run that is open already is left alone.
     fn open(&self, family: Vec<(RunKey, u64)>) -> Answer<'_, ()>;
+}
+
+/// Whether a run may be shut on its way to a place, as far as its status goes. `true`: unless somebody holds it; `false`: it is
+/// shut already.
+pub(crate) fn may_leave(record: &RunRecord, to: &str) -> Result<bool, StoreError> {
+    match &record.status {
+        Status::Leaving { to: before, .. } if before == to => Ok(false),
+        Status::Leaving { .. } | Status::Arriving { .. } | Status::Moved { .. } => {
+            Err(StoreError::of_status(record.key.clone(), record.status.clone()))
+        }
+        _ => Ok(true),
+    }
+}
+
+/// The status of a run that is shut: it knows how the run stood.
+pub(crate) fn leaving(record: &RunRecord, to: &str) -> Status {
+    if record.status.is_moving() {
+        return record.status.clone();
+    }
+    let (status, wake) = (record.status.clone(), record.wake.clone());
+    let was = Box::new(Standing { status, cancel_requested: record.cancel_requested, wake });
+    Status::Leaving { to: to.to_owned(), was }
+}
+
+/// The epoch of whoever goes on with an arrival. Who shut the run in its old store before the one that is here comes too late:
+/// it would take the arrival from whoever will close the old store.
+pub(crate) fn later(there: &RunRecord, epoch: Epoch) -> Result<Epoch, StoreError> {
+    match there.epoch.counter > epoch.counter {
+        true => Err(StoreError::Fenced { run: there.key.clone(), owner: Some(there.epoch) }),
+        false => Ok(epoch),
+    }
 }

@@ -40,6 +40,7 @@ pub mod requests;
 pub mod schedules;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod server;
+pub mod sharded;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 pub mod store;
@@ -48,6 +49,7 @@ pub use check::check_limits;
 pub use clock::Clock;
 pub use error::StoreError;
 pub use memory::MemoryStore;
+pub use sharded::ShardedStore;
 #[cfg(feature = "sqlite")]
 pub use sqlite::{SqliteOptions, SqliteStore};
 pub use store::*;

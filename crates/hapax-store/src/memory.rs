@@ -65,6 +65,8 @@ struct Tables {
     flow: FlowTables,
     /// Runs that aren't over, oldest first: a claim needn't look at the others.
     live: BTreeMap<u64, RunKey>,
+    /// Which shard it is, of which map.
+    plate: Option<String>,
     /// How many runs were ever created.
     created: u64,
     stats: StoreStats,

@@ -149,7 +149,11 @@ impl EffectFuture<'_> {
                 }
                 Ok(Created::Exists(found)) if found.input == new.input => break,
                 Ok(Created::Exists(_)) => return Err(Error::RunExists { run: new.key.clone() }),
-                Err(error @ (StoreError::TooLarge { .. } | StoreError::Name(_))) => return Err(error.into()),
+                Err(
+                    error @ (StoreError::TooLarge { .. }
+                    | StoreError::Name(_)
+                    | StoreError::ShardSplit { .. }),
+                ) => return Err(error.into()),
                 Err(error) => self.bear(live, error).await,
             }
         }

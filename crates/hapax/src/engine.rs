@@ -23,7 +23,7 @@ use hapax_core::{
     state::State,
 };
 use hapax_store::{
-    Census, CensusFilter, Fleet, GcPolicy, GcReport, ListFilter, RunRecord, Store, StoreError,
+    Census, CensusFilter, Fleet, GcPolicy, GcReport, ListFilter, RunRecord, ShardedStore, Store, StoreError,
     memory::MemoryStore, outbox::Backlog,
 };
 use std::{
@@ -160,6 +160,10 @@ impl Builder {
 async fn open_store(url: &str) -> Result<Arc<dyn Store>, Error> {
     let parts = url.split_once(':').map(|(scheme, rest)| (scheme.to_ascii_lowercase(), rest));
     match parts.as_ref().map(|(scheme, rest)| (scheme.as_str(), *rest)) {
+        Some(("sharded", databases)) if !databases.is_empty() => {
+            let open = databases.split(',').map(|url| Box::pin(open_store(url)));
+            Ok(ShardedStore::open(futures::future::try_join_all(open).await?).await?)
+        }
         Some(("memory", _)) => Ok(MemoryStore::shared()),
         #[cfg(feature = "sqlite")]
         Some(("sqlite", path)) if !path.is_empty() => {

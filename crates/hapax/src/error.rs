@@ -191,6 +191,7 @@ fn built_in() -> String {
         (cfg!(feature = "postgres"), "`postgres://user@host/database`"),
         (cfg!(feature = "mysql"), "`mysql://user@host/database`"),
         (true, "`memory:`"),
+        (true, "`sharded:` with several of these, parted by commas"),
     ];
     let stores: Vec<&str> = stores.into_iter().filter_map(|(has, address)| has.then_some(address)).collect();
     stores.join(", ")

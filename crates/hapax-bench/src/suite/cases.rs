@@ -235,6 +235,14 @@ fn journal(sizes: &Sizes) -> Vec<Case> {
             format!("replay {w1}"),
             vec![Goal::StepsPerCpuS(50_000.0)],
         ),
+        case(
+            "migrate",
+            format!("{} runs moved to another file", thousands(calls / 100)),
+            "pipelined",
+            None,
+            format!("migrate {}", calls / 100),
+            vec![],
+        ),
     ]
 }
 

@@ -156,6 +156,10 @@ fn place(url: &OsStr) -> String {
         let path = Path::new(OsStr::from_bytes(path));
         return format!("sqlite:{}", path.canonicalize().unwrap_or_else(|_| path.to_owned()).display());
     }
+    if let Some(databases) = url.as_bytes().strip_prefix(b"sharded:") {
+        let databases = databases.split(|byte| *byte == b',').map(|url| place(OsStr::from_bytes(url)));
+        return format!("sharded:{}", databases.collect::<Vec<_>>().join(","));
+    }
     let url = url.to_string_lossy();
     let Some((scheme, rest)) = url.split_once("://").filter(|_| ServerKind::of(&url).is_some()) else {
         return url.into_owned();

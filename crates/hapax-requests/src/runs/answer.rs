@@ -6,7 +6,7 @@ use bytes::Bytes;
 use hapax::{
     Error, RunFailure, State, Status,
     core::{canonical, error::code, state},
-    store::{RunRecord, Store},
+    store::{RunRecord, Store, StoreError},
 };
 use http::{
     HeaderValue, Response, StatusCode,
@@ -37,6 +37,7 @@ impl<S: State> Standing<S> {
             }
             Status::Failed { error } => Ok(Standing::Failed(Box::new(error))),
             Status::Cancelled => Ok(Standing::Cancelled),
+            Status::Moved { to } => Err(StoreError::Moved { run: record.key, to }.into()),
             _ => Ok(Standing::UnderWay(record.key.run.to_string())),
         }
     }

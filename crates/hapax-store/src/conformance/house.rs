@@ -204,7 +204,7 @@ async fn is_shut(store: &Arc<dyn Store>, run: &RunKey) {
     moving(store.post(run.clone(), wanted()).await.err());
     moving(store.request_cancel(run.clone()).await.err());
     moving(store.delete(run.clone()).await.err());
-    moving(store.create(Sample::run("child").child_of(run).build()).await.err());
+    moving(store.create(Sample::run(&format!("{}/child", run.run)).child_of(run).build()).await.err());
     assert!(ready(store, "b", 10).await.is_empty());
 }
 
@@ -222,7 +222,7 @@ pub async fn a_run_that_moved_says_where_it_is(fixture: Fixture) {
     moved(store.request_cancel(key("r")).await.err());
     moved(store.delete(key("r")).await.err());
     moved(store.house().image(key("r")).await.err());
-    moved(store.create(Sample::run("child").child_of(&key("r")).build()).await.err());
+    moved(store.create(Sample::run("r/child").child_of(&key("r")).build()).await.err());
     let Created::Exists(there) = store.create(Sample::run("r").build()).await.unwrap() else {
         panic!("its name is taken");
     };
@@ -238,21 +238,22 @@ pub async fn a_run_that_moved_says_where_it_is(fixture: Fixture) {
 pub async fn a_family_moves_as_a_whole(fixture: Fixture) {
     let (store, memory) = (&fixture.store, MemoryStore::shared() as Arc<dyn Store>);
     let mut root = Sample::run("root").hold(store).await;
-    for (child, parent) in [("child", "root"), ("other", "root"), ("grandchild", "child")] {
+    for (child, parent) in [("root/child", "root"), ("root/other", "root"), ("root/grandchild", "root/child")]
+    {
         Sample::run(child).child_of(&key(parent)).create(store).await;
     }
     let mover = Mover::new(store.clone(), memory.clone(), "there");
-    let refused = mover.carry(key("grandchild")).await;
+    let refused = mover.carry(key("root/grandchild")).await;
     assert!(matches!(refused, Err(StoreError::Held { run, .. }) if run == key("root")));
-    assert_eq!(store.run(key("other")).await.unwrap().unwrap().status, Status::Pending, "none has left");
+    assert_eq!(store.run(key("root/other")).await.unwrap().unwrap().status, Status::Pending, "none has left");
     root.write(Write::Status(root.status(Status::Waiting { on: WaitsOn::Child }, true))).await.unwrap();
-    assert_eq!(mover.carry(key("grandchild")).await.unwrap().runs, 4);
-    for run in ["root", "child", "other", "grandchild"] {
+    assert_eq!(mover.carry(key("root/grandchild")).await.unwrap().runs, 4);
+    for run in ["root", "root/child", "root/other", "root/grandchild"] {
         assert_eq!(store.run(key(run)).await.unwrap().unwrap().status.word(), "moved");
         assert!(memory.run(key(run)).await.unwrap().is_some());
     }
-    let all = ["child", "grandchild", "other", "root"].map(key);
-    assert_eq!(memory.house().family(key("other")).await.unwrap(), all);
+    let all = ["root", "root/child", "root/grandchild", "root/other"].map(key);
+    assert_eq!(memory.house().family(key("root/other")).await.unwrap(), all);
 }
 
 /// What arrived before is left alone, so it must be what left: else the old store keeps the run.
@@ -289,6 +290,11 @@ pub async fn of_two_movers_the_earlier_one_is_fenced(fixture: Fixture) {
     let elsewhere = store.house().leave(key("r"), "another place".into()).await;
     assert!(matches!(elsewhere, Err(StoreError::Moving { .. })), "{elsewhere:?}");
 
+    let later = store.house().leave(key("r"), "there".into()).await.unwrap();
+    let head = store.house().image(key("r")).await.unwrap().head;
+    memory.house().arrive(head.clone(), later[0].1).await.unwrap();
+    let late = memory.house().arrive(head, early[0].1).await;
+    assert!(matches!(late, Err(StoreError::Fenced { .. })), "it would take it from the later one: {late:?}");
     let mover = Mover::new(store.clone(), memory.clone(), "there");
     assert_eq!(mover.carry(key("r")).await.unwrap().runs, 1);
     let closed = store.house().close(early.clone(), "there".into()).await;
@@ -297,6 +303,15 @@ pub async fn of_two_movers_the_earlier_one_is_fenced(fixture: Fixture) {
     assert!(matches!(unpacked, Err(StoreError::Fenced { .. })), "{unpacked:?}");
     memory.house().give_up(key("r"), early[0].1).await.unwrap();
     assert!(memory.run(key("r")).await.unwrap().is_some(), "it is open: nothing of it is taken back");
+    let [first, second] = [
+        memory.house().leave(key("r"), "back".into()).await,
+        memory.house().leave(key("r"), "back".into()).await,
+    ]
+    .map(|left| left.unwrap().remove(0).1);
+    let head = memory.house().image(key("r")).await.unwrap().head;
+    store.house().arrive(head.clone(), second).await.unwrap();
+    let late = store.house().arrive(head, first).await;
+    assert!(matches!(late, Err(StoreError::Fenced { .. })), "{late:?}");
 }
 
 /// A name that is taken isn't overwritten by a run that arrives.

@@ -74,7 +74,7 @@ pub async fn a_released_run_is_free_at_once(fixture: Fixture) {
 /// Only of the graphs, shapes and namespace that were asked for, and none twice.
 pub async fn ready_runs_are_claimed_oldest_first_and_once(fixture: Fixture) {
     let store = &fixture.store;
-    for name in ["r3", "r1", "r2"] {
+    for name in ["r/3", "r/1", "r/2"] {
         Sample::run(name).create(store).await;
     }
     Sample::run("r0").graph("another").create(store).await;
@@ -86,10 +86,10 @@ pub async fn ready_runs_are_claimed_oldest_first_and_once(fixture: Fixture) {
     let names = |claimed: Vec<(RunKey, Lease)>| -> Vec<String> {
         claimed.into_iter().map(|(key, _)| key.run.to_string()).collect()
     };
-    assert_eq!(names(ready(store, "a", 2).await), ["r3", "r1"]);
-    assert_eq!(names(ready(store, "b", 10).await), ["r2"]);
+    assert_eq!(names(ready(store, "a", 2).await), ["r/3", "r/1"]);
+    assert_eq!(names(ready(store, "b", 10).await), ["r/2"]);
     assert!(ready(store, "c", 10).await.is_empty());
-    let record = store.run(key("r3")).await.unwrap().unwrap();
+    let record = store.run(key("r/3")).await.unwrap().unwrap();
     assert_eq!((record.owner.as_deref(), record.status), (Some("a"), Status::Running));
 }
 

@@ -180,18 +180,18 @@ pub async fn a_parked_run_is_ready_when_its_time_comes(fixture: Fixture) {
 pub async fn the_end_of_a_child_wakes_its_parent(fixture: Fixture) {
     let store = &fixture.store;
     let mut parent = Sample::run("parent").hold(store).await;
-    let child = Sample::run("child").child_of(&parent.key).hold(store).await;
+    let child = Sample::run("parent/child").child_of(&parent.key).hold(store).await;
     assert_eq!(child.record().await.parent.as_ref(), Some(&parent.key.run));
-    submit(store, park(&parent, None, &["end:child"])).await.unwrap();
+    submit(store, park(&parent, None, &["end:parent/child"])).await.unwrap();
     submit(store, Write::Status(child.status(failed(), true))).await.unwrap();
     assert_eq!(status(store, &parent.key).await, Status::Pending);
     parent = Holder::claim(store, &parent.key, "a").await.unwrap();
-    let letter = store.letter(parent.key.clone(), "end:child".into(), 0).await.unwrap().unwrap();
+    let letter = store.letter(parent.key.clone(), "end:parent/child".into(), 0).await.unwrap().unwrap();
     assert_eq!(letter.payload.read::<Status>().unwrap(), failed());
     parent.write(Write::Append(took(&parent, letter.number))).await.unwrap();
 
     store.retry(child.key.clone()).await.unwrap();
-    submit(store, park(&parent, None, &["end:child"])).await.unwrap();
+    submit(store, park(&parent, None, &["end:parent/child"])).await.unwrap();
     Holder::claim(store, &child.key, "b").await.unwrap().finish().await;
     assert_eq!(status(&fixture.other_handle(), &parent.key).await, Status::Pending);
 }
@@ -200,8 +200,8 @@ pub async fn the_end_of_a_child_wakes_its_parent(fixture: Fixture) {
 pub async fn a_cancel_reaches_the_children(fixture: Fixture) {
     let store = &fixture.store;
     let parent = Sample::run("parent").hold(store).await;
-    let child = Sample::run("child").child_of(&parent.key).hold(store).await;
-    let finished = Sample::run("finished").child_of(&parent.key).hold(store).await;
+    let child = Sample::run("parent/child").child_of(&parent.key).hold(store).await;
+    let finished = Sample::run("parent/finished").child_of(&parent.key).hold(store).await;
     let (stranger, over) = (Sample::run("stranger").hold(store).await, finished.key.clone());
     finished.finish().await;
     store.request_cancel(parent.key.clone()).await.unwrap();
@@ -210,7 +210,7 @@ pub async fn a_cancel_reaches_the_children(fixture: Fixture) {
     assert!(!stranger.record().await.cancel_requested);
     assert_eq!(status(store, &over).await, Status::Succeeded);
     // A holder that was taken for dead may start one only now.
-    let late = Sample::run("late").child_of(&parent.key).hold(store).await;
+    let late = Sample::run("parent/late").child_of(&parent.key).hold(store).await;
     assert!(late.record().await.cancel_requested);
 }
 
@@ -218,7 +218,7 @@ pub async fn a_cancel_reaches_the_children(fixture: Fixture) {
 pub async fn a_live_runs_child_is_not_swept(fixture: Fixture) {
     let store = &fixture.store;
     let parent = Sample::run("parent").hold(store).await;
-    let child = Sample::run("child").child_of(&parent.key).hold(store).await;
+    let child = Sample::run("parent/child").child_of(&parent.key).hold(store).await;
     child.finish().await;
     let policy = GcPolicy {
         namespace: Namespace::default(),

@@ -277,8 +277,8 @@ pub async fn a_dead_message_is_retried_or_dropped_by_an_operator(fixture: Fixtur
 /// Those first that have waited longest, and no more than were asked for.
 pub async fn channels_are_claimed_by_topic_and_tenant(fixture: Fixture) {
     let store = &fixture.store;
-    sent_by(store, "r1", &[&[to("t", "a"), to("u", "b")]]).await;
-    sent_by(store, "r2", &[&[to("u", "c")]]).await;
+    sent_by(store, "r/1", &[&[to("t", "a"), to("u", "b")]]).await;
+    sent_by(store, "r/2", &[&[to("u", "c")]]).await;
     let mut elsewhere = Sample::run("r3").namespace("elsewhere").hold(store).await;
     elsewhere.commit(elsewhere.next_with("one", 1, 0, vec![to("u", "d")])).await.unwrap();
     let filter = |topics: &[&str], channels| ClaimFilter {
@@ -293,11 +293,11 @@ pub async fn channels_are_claimed_by_topic_and_tenant(fixture: Fixture) {
     let by = || claimant("a", LONG);
     assert!(store.outbox().claim(filter(&["v"], 10), by()).await.unwrap().is_empty());
     let first = store.outbox().claim(filter(&["u", "v"], 1), by()).await.unwrap();
-    assert_eq!(names(&first), [("r1".to_owned(), "b".to_owned())]);
+    assert_eq!(names(&first), [("r/1".to_owned(), "b".to_owned())]);
     let rest = store.outbox().claim(filter(&[], 10), by()).await.unwrap();
     let mut rest = names(&rest);
     rest.sort();
-    assert_eq!(rest, [("r1".to_owned(), "a".to_owned()), ("r2".to_owned(), "c".to_owned())]);
+    assert_eq!(rest, [("r/1".to_owned(), "a".to_owned()), ("r/2".to_owned(), "c".to_owned())]);
     let namespace = Namespace::new("elsewhere").expect("a name");
     let other = ClaimFilter { namespace, ..ClaimFilter::default() };
     assert_eq!(store.outbox().claim(other, by()).await.unwrap().len(), 1);

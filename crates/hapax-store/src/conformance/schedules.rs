@@ -151,23 +151,23 @@ pub async fn a_schedule_that_changed_since_it_was_read_fires_nothing(fixture: Fi
     let (store, other) = (&*fixture.store, fixture.other_handle());
     let void = async |order: Fire, why: &str| {
         assert_eq!(fire(store, order).await, Fired::NotNow, "{why}");
-        assert!(!is_there(store, "void").await, "{why}");
+        assert!(!is_there(store, "s@void").await, "{why}");
     };
     let first = added(store, nightly("s")).await;
     let paused = other.schedules().turn(nightly("s").key, Turn::Off).await.unwrap().unwrap();
     assert!(paused.paused && paused.next_us == first.next_us);
-    void(firing(&first, "void"), "it was paused").await;
-    void(firing(&paused, "void"), "it is paused").await;
+    void(firing(&first, "s@void"), "it was paused").await;
+    void(firing(&paused, "s@void"), "it is paused").await;
     assert_eq!(other.schedules().turn(nightly("s").key, Turn::Off).await.unwrap().unwrap(), paused);
     let on = Turn::On { next_us: first.next_us };
     let resumed = other.schedules().turn(nightly("s").key, on).await.unwrap().unwrap();
-    void(firing(&first, "void"), "it was paused, and goes on").await;
+    void(firing(&first, "s@void"), "it was paused, and goes on").await;
     other.schedules().remove(nightly("s").key).await.unwrap();
-    void(firing(&resumed, "void"), "it was removed").await;
+    void(firing(&resumed, "s@void"), "it was removed").await;
     let anew = added(&*other, nightly("s")).await;
-    void(firing(&resumed, "void"), "another one has its name").await;
+    void(firing(&resumed, "s@void"), "another one has its name").await;
     assert_eq!(fire(&*other, firing(&anew, "s@1")).await, Fired::Started);
-    void(firing(&anew, "void"), "another was faster").await;
+    void(firing(&anew, "s@void"), "another was faster").await;
     let again = read(store, "s").await;
     let ignored = other.schedules().turn(nightly("s").key, Turn::On { next_us: None }).await.unwrap();
     assert_eq!(ignored, Some(again), "who isn't paused goes on as it did");
@@ -180,8 +180,8 @@ pub async fn a_schedule_does_not_fire_before_its_time(fixture: Fixture) {
     let Added::New(early) = store.schedules().add(nightly("s"), Some(later)).await.unwrap() else {
         panic!("nothing was there")
     };
-    assert_eq!(fire(store, firing(&early, "void")).await, Fired::NotNow);
-    assert!(!is_there(store, "void").await);
+    assert_eq!(fire(store, firing(&early, "s@void")).await, Fired::NotNow);
+    assert!(!is_there(store, "s@void").await);
     assert_eq!(read(store, "s").await, *early, "nothing was changed");
 }
 

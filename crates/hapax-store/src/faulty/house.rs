@@ -9,6 +9,10 @@ use hapax_core::{commit::Epoch, id::RunKey};
 use std::sync::Arc;
 
 impl House for Faulty {
+    fn plate(&self, write: Option<String>) -> Answer<'_, Option<String>> {
+        Box::pin(self.uncounted(async move { self.inner.house().plate(write).await }))
+    }
+
     fn image(&self, run: RunKey) -> Answer<'_, Image> {
         Box::pin(self.uncounted(async move { self.inner.house().image(run).await }))
     }

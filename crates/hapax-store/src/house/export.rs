@@ -322,7 +322,22 @@ impl<'f> Reader<'f> {
 /// Takes the runs of an export in, all of them or none. A run that isn't over goes on here: make sure that it never does
 /// where it came from.
 ///
-/// Example: see [`export`].
+/// ```
+/// use hapax_store::{ListFilter, MemoryStore, Store, house, conformance::{Sample, sample::key}};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (store, copy) = (MemoryStore::shared(), MemoryStore::shared());
+/// # store.create(Sample::run("order-42").build()).await?;
+/// # let mut file = vec![];
+/// # house::export(&*store, vec![key("order-42")], &mut file, |_| {}).await?;
+/// let cut = file[..file.len() / 2].to_vec();
+/// assert!(house::import(&*copy, &mut std::io::Cursor::new(cut), |_| {}).await.is_err());
+/// assert!(copy.list(ListFilter::default()).await?.is_empty());
+/// assert_eq!(house::import(&*copy, &mut std::io::Cursor::new(file), |_| {}).await?.runs, 1);
+/// # Ok(())
+/// # }
+/// ```
 pub async fn import<F: BufRead + Seek + Send>(
     store: &dyn Store,
     file: &mut F,

@@ -488,8 +488,29 @@ pub(crate) struct Sender {
     bytes: usize,
 }
 
-/// Nobody reads the image any more.
-pub(crate) struct Unread;
+/// Why the reading of an image ends before its end.
+pub(crate) enum Stop {
+    /// Nobody reads the image any more.
+    Unread,
+    /// It can't be read.
+    Failed(StoreError),
+}
+
+impl From<StoreError> for Stop {
+    fn from(error: StoreError) -> Self {
+        Stop::Failed(error)
+    }
+}
+
+impl Stop {
+    /// Whom nobody reads owes nothing.
+    pub(crate) fn as_failure(sent: Result<(), Self>) -> Result<(), StoreError> {
+        match sent {
+            Err(Stop::Failed(error)) => Err(error),
+            Ok(()) | Err(Stop::Unread) => Ok(()),
+        }
+    }
+}
 
 impl Sender {
     pub(crate) fn new() -> (Self, Parts) {
@@ -509,12 +530,12 @@ impl Sender {
         Part::Pieces(std::mem::take(&mut self.batch))
     }
 
-    pub(crate) fn head_blocking(&self, head: Head) -> Result<(), Unread> {
-        self.parts.blocking_send(Ok(Part::Head(Box::new(head)))).map_err(|_| Unread)
+    pub(crate) fn head_blocking(&self, head: Head) -> Result<(), Stop> {
+        self.parts.blocking_send(Ok(Part::Head(Box::new(head)))).map_err(|_| Stop::Unread)
     }
 
-    pub(crate) fn push_blocking(&mut self, piece: Piece) -> Result<(), Unread> {
-        self.add(piece).map_or(Ok(()), |part| self.parts.blocking_send(Ok(part)).map_err(|_| Unread))
+    pub(crate) fn push_blocking(&mut self, piece: Piece) -> Result<(), Stop> {
+        self.add(piece).map_or(Ok(()), |part| self.parts.blocking_send(Ok(part)).map_err(|_| Stop::Unread))
     }
 
     pub(crate) fn end_blocking(mut self, read: Result<(), StoreError>) {
@@ -528,13 +549,13 @@ impl Sender {
         };
     }
 
-    pub(crate) async fn head(&self, head: Head) -> Result<(), Unread> {
-        self.parts.send(Ok(Part::Head(Box::new(head)))).await.map_err(|_| Unread)
+    pub(crate) async fn head(&self, head: Head) -> Result<(), Stop> {
+        self.parts.send(Ok(Part::Head(Box::new(head)))).await.map_err(|_| Stop::Unread)
     }
 
-    pub(crate) async fn push(&mut self, piece: Piece) -> Result<(), Unread> {
+    pub(crate) async fn push(&mut self, piece: Piece) -> Result<(), Stop> {
         match self.add(piece) {
-            Some(part) => self.parts.send(Ok(part)).await.map_err(|_| Unread),
+            Some(part) => self.parts.send(Ok(part)).await.map_err(|_| Stop::Unread),
             None => Ok(()),
         }
     }

@@ -8,12 +8,12 @@ use super::{
 };
 use crate::{
     error::StoreError,
-    house::{Head, House, Image, Left, Parcel, Piece, Sender},
+    house::{Head, House, Image, Left, Parcel, Piece, Sender, later, leaving, may_leave},
     store::{Answer, RunRecord},
 };
 use hapax_core::{
     canary,
-    commit::{Epoch, Standing, Status},
+    commit::{Epoch, Standing, Status, Wake},
     frontier::page_digest,
     id::{RunId, RunKey},
     json::Json,
@@ -108,7 +108,7 @@ impl Tables {
         let key = head.key();
         if let Some(there) = self.runs.get_mut(&key) {
             if head.continues(&there.record) {
-                there.record.epoch = epoch;
+                there.record.epoch = later(&there.record, epoch)?;
                 return Ok(());
             }
             if !head.comes_home(&there.record) {
@@ -175,12 +175,8 @@ impl Run {
     /// Whether it may be shut, and why not.
     fn may_leave(&self, to: &str, now_us: i64) -> Result<(), StoreError> {
         let record = &self.record;
-        match &record.status {
-            Status::Leaving { to: before, .. } if before == to => return Ok(()),
-            Status::Leaving { .. } | Status::Arriving { .. } | Status::Moved { .. } => {
-                return Err(self.wrong_status());
-            }
-            _ => {}
+        if !may_leave(record, to)? {
+            return Ok(());
         }
         let held = |owner: &str, until: i64| StoreError::Held {
             run: record.key.clone(),
@@ -197,13 +193,9 @@ impl Run {
     }
 
     fn leave(&mut self, to: &str) -> Epoch {
+        self.record.status = leaving(&self.record, to);
         let record = &mut self.record;
-        if !record.status.is_moving() {
-            let (status, wake) = (record.status.clone(), std::mem::take(&mut record.wake));
-            let was = Box::new(Standing { status, cancel_requested: record.cancel_requested, wake });
-            record.status = Status::Leaving { to: to.to_owned(), was };
-            record.cancel_requested = false;
-        }
+        (record.cancel_requested, record.wake) = (false, Wake::default());
         record.owner = None;
         record.epoch = raised(record.epoch);
         self.lease_until_us = 0;
@@ -284,6 +276,17 @@ impl Run {
 }
 
 impl House for MemoryStore {
+    fn plate(&self, write: Option<String>) -> Answer<'_, Option<String>> {
+        Box::pin(async move {
+            let mut tables = self.tables();
+            let is_new = tables.plate.is_none() && tables.runs.is_empty();
+            if let Some(write) = write.filter(|_| is_new) {
+                tables.plate = Some(write);
+            }
+            Ok(tables.plate.clone())
+        })
+    }
+
     fn image(&self, run: RunKey) -> Answer<'_, Image> {
         Box::pin(async move {
             let (head, pieces) = {

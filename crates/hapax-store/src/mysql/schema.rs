@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 /// Each entry brings a database from the version that is its index to the next one. Entries are never changed, only
 /// added; each may run again where it has run before. What one adds to a table stands where the table is made as well: who
 /// makes the tables anew needs no right to alter them.
-const MIGRATIONS: &[&str] = &[V1, V2, V3, V4, V5];
+const MIGRATIONS: &[&str] = &[V1, V2, V3, V4, V5, V6];
 
 /// Names are bytes, so that no collation takes two for one. What may be longer than a key is a blob. A step's update of its
 /// run touches no indexed column. What is claimed in an order has an index in that order: a server locks all that it sorts.
@@ -160,6 +160,13 @@ CREATE TABLE IF NOT EXISTS hapax_flow_names (
     run_id VARBINARY(255), token VARBINARY(64), at_us BIGINT NOT NULL,
     PRIMARY KEY (namespace, kind, name),
     KEY hapax_flow_names_run (namespace, run_id)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4;
+";
+
+/// Which shard the database is, if it is one of several.
+const V6: &str = r"
+CREATE TABLE IF NOT EXISTS hapax_shards (
+    namespace VARBINARY(255) NOT NULL PRIMARY KEY, plate LONGBLOB NOT NULL
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4;
 ";
 

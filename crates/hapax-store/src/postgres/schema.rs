@@ -18,7 +18,7 @@ use hapax_core::{canary, error::code, id::Namespace};
 
 /// Each entry brings a database from the version that is its index to the next one. Entries are never changed, only
 /// added.
-const MIGRATIONS: &[&str] = &[V1, V2, V3, V4, V5, V6];
+const MIGRATIONS: &[&str] = &[V1, V2, V3, V4, V5, V6, V7];
 
 /// Identifiers are compared byte by byte. A step's update of its run touches no indexed column, so that it is written
 /// in place.
@@ -164,6 +164,11 @@ CREATE TABLE hapax_flow_names (
     PRIMARY KEY (namespace, kind, name)
 );
 CREATE INDEX hapax_flow_names_run ON hapax_flow_names (namespace, run_id) WHERE run_id IS NOT NULL;
+"#;
+
+/// Which shard the database is, if it is one of several.
+const V7: &str = r#"
+CREATE TABLE hapax_shards (namespace TEXT COLLATE "C" PRIMARY KEY, plate BYTEA NOT NULL);
 "#;
 
 /// Whoever migrates holds this lock: the first bytes of "hapax" as a number.

@@ -11,7 +11,7 @@ use super::{
     lease::{Overlong, holder, new_nonce},
     look, mailbox, outbox,
     read::{self, RECORD},
-    runs::{delete_rows, found_locked, partition, wrong_status},
+    runs::{delete_rows, found_locked, wrong_status},
     sql::{Fault, Inserts, Session, Value, insert, one, values},
     writer::Tx,
 };
@@ -20,10 +20,11 @@ use crate::{
     error::StoreError,
     flow::stored_terms,
     house::{
-        Fragment, Head, House, Image, Left, Piece, Sender, Step, Unread,
+        Fragment, Head, House, Image, Left, Piece, Sender, Step, Stop, later, leaving, may_leave,
         packed::{Load, Packed, pack_all},
     },
     prepare::row_sum,
+    sharded::partition,
     store::{Answer, Hint, RunRecord},
 };
 use hapax_core::{
@@ -34,24 +35,6 @@ use std::{collections::BTreeMap, sync::Arc};
 
 /// Rows that are read at once.
 const PAGE: usize = 256;
-
-/// Why the reading of an image ends before its end.
-enum Stop {
-    Unread,
-    Failed(StoreError),
-}
-
-impl From<Unread> for Stop {
-    fn from(_: Unread) -> Self {
-        Stop::Unread
-    }
-}
-
-impl From<StoreError> for Stop {
-    fn from(error: StoreError) -> Self {
-        Stop::Failed(error)
-    }
-}
 
 async fn send_image(
     session: &mut dyn Session,
@@ -168,16 +151,10 @@ async fn whole_family<T>(tx: &mut Tx<'_>, key: &RunKey) -> Result<Vec<RunRecord>
 async fn leave(tx: &mut Tx<'_>, overlong: &Overlong, key: &RunKey, to: &str) -> Outcome<Vec<Left>> {
     let family = whole_family(tx, key).await?;
     for record in &family {
-        match &record.status {
-            Status::Leaving { to: before, .. } if before == to => {}
-            Status::Leaving { .. } | Status::Arriving { .. } | Status::Moved { .. } => {
-                return Err(wrong_status(record.clone()).into());
-            }
-            _ => {
-                if let Some(held) = holder(tx, overlong, &record.key).await? {
-                    return Err(held.into());
-                }
-            }
+        if may_leave(record, to)?
+            && let Some(held) = holder(tx, overlong, &record.key).await?
+        {
+            return Err(held.into());
         }
     }
     let mut left = vec![];
@@ -189,14 +166,8 @@ async fn leave(tx: &mut Tx<'_>, overlong: &Overlong, key: &RunKey, to: &str) -> 
 
 /// Nobody takes the run up, and no relay its messages.
 async fn shut(tx: &mut Tx<'_>, record: RunRecord, to: &str) -> Result<Left, Fault> {
-    let RunRecord { key, status, cancel_requested, wake, epoch, .. } = record;
-    let status = match status {
-        Status::Leaving { .. } => status,
-        status => {
-            let was = Box::new(Standing { status, cancel_requested, wake });
-            Status::Leaving { to: to.to_owned(), was }
-        }
-    };
+    let status = leaving(&record, to);
+    let RunRecord { key, epoch, .. } = record;
     let epoch = Epoch { counter: epoch.counter + 1, nonce: new_nonce() };
     let place = values![key.namespace.as_str(), key.run.as_str()];
     tx.execute(
@@ -306,6 +277,7 @@ async fn arrive(tx: &mut Tx<'_>, head: &Head, epoch: Epoch) -> Outcome<()> {
         && let Some(there) = read::run(tx.session, &key).await?
     {
         if head.continues(&there) {
+            let epoch = later(&there, epoch)?;
             let sql = "UPDATE hapax_runs SET epoch = ?, nonce = ? WHERE namespace = ? AND run_id = ?";
             let nonce = epoch.nonce.to_be_bytes();
             tx.execute(sql, values![epoch.counter, &nonce, key.namespace.as_str(), key.run.as_str()]).await?;
@@ -494,7 +466,28 @@ async fn open(tx: &mut Tx<'_>, family: &[(RunKey, u64)]) -> Outcome<()> {
     Ok(())
 }
 
+async fn plate(tx: &mut Tx<'_>, write: Option<&str>) -> Outcome<Option<String>> {
+    let said = "SELECT plate FROM hapax_shards WHERE namespace = ''";
+    if let Some(write) = write
+        && tx.one(said, &[]).await?.is_none()
+        && tx.one("SELECT 1 FROM hapax_runs LIMIT 1", &[]).await?.is_none()
+    {
+        let sql = "INSERT INTO hapax_shards (namespace, plate) VALUES ('', ?)";
+        // Another was faster: what it said counts.
+        tx.execute(sql, values![write.as_bytes()]).await.map_err(Fault::taken_is_again)?;
+    }
+    let row = tx.one(said, &[]).await?;
+    Ok(row.map(|row| row.blob(0).map(|said| String::from_utf8_lossy(said).into_owned())).transpose()?)
+}
+
 impl House for ServerStore {
+    fn plate(&self, write: Option<String>) -> Answer<'_, Option<String>> {
+        Box::pin(async move {
+            let about = super::all_runs(&hapax_core::id::Namespace::default());
+            call!(self, &about, |tx| plate(tx, write.as_deref()))
+        })
+    }
+
     fn image(&self, run: RunKey) -> Answer<'_, Image> {
         Box::pin(async move {
             let (mut sender, parts) = Sender::new();
@@ -573,8 +566,5 @@ async fn read_image(
     sender: &mut Sender,
 ) -> Result<(), StoreError> {
     let sent = look!(store, run, |session| send_image(session, codec, run, sender));
-    match sent {
-        Err(Stop::Failed(error)) => Err(error),
-        Ok(()) | Err(Stop::Unread) => Ok(()),
-    }
+    Stop::as_failure(sent)
 }

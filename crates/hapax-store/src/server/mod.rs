@@ -75,7 +75,7 @@ use writer::{Lanes, Shared};
 const LANES: usize = 2;
 
 /// The tables of the runs. Beside them `hapax_schema` says which program made them.
-pub(crate) const TABLES: [&str; 14] = [
+pub(crate) const TABLES: [&str; 15] = [
     "hapax_runs",
     "hapax_keys",
     "hapax_checkpoints",
@@ -90,6 +90,7 @@ pub(crate) const TABLES: [&str; 14] = [
     "hapax_flow_slots",
     "hapax_flow_queue",
     "hapax_flow_names",
+    "hapax_shards",
 ];
 
 /// What is done with each of them; whoever only looks needs the first.

@@ -16,6 +16,7 @@ use crate::{
     clock::micros,
     error::StoreError,
     prepare::{self, Birth},
+    sharded::partition,
     store::{Created, GcPolicy, GcReport, Hint, Lease, ListFilter, NewRun, RunRecord},
 };
 use hapax_core::{
@@ -23,20 +24,9 @@ use hapax_core::{
     id::{RunId, RunKey},
     journal::{Entry, JournalRow},
     json::Json,
-    key::sha256,
     order::PathHash,
 };
 use std::sync::LazyLock;
-
-/// Runs are spread over so many logical partitions by the hash of their id, so that they can be moved to several
-/// databases later.
-pub(crate) const PARTITIONS: u64 = 1024;
-
-/// Which of the [`PARTITIONS`] a run belongs to.
-pub(crate) fn partition(run: &RunId) -> u64 {
-    let [a, b, c, d, e, f, g, h, ..] = sha256(run.as_str().as_bytes()).0;
-    u64::from_be_bytes([a, b, c, d, e, f, g, h]) % PARTITIONS
-}
 
 /// Creates a run with its first step, unless its name is taken.
 pub(super) async fn create(tx: &mut Tx<'_>, birth: &Birth, lease: Option<Lease>) -> Outcome<Created> {

@@ -208,7 +208,7 @@ impl Lanes {
 
     /// Queues a write on its run's lane. Nothing is waited for, so what one task submits is queued in its order.
     pub(crate) fn write(&self, prepared: Prepared, room: OwnedSemaphorePermit) -> Result<Ticket, StoreError> {
-        let partition = super::runs::partition(&prepared.write.run().run) as usize;
+        let partition = crate::sharded::partition(&prepared.write.run().run) as usize;
         let lane = &self.lanes[partition % self.lanes.len()];
         let (reply, ticket) = Ticket::new();
         // Locked, so that the numbers are in the order of the queue.

@@ -108,7 +108,8 @@ const HISTORIES: [(&str, &str); 5] = [
     ),
     (
         "lacks the checkpoint that its row names",
-        "SELECT namespace, run_id FROM hapax_runs AS r WHERE NOT EXISTS (SELECT 1 FROM hapax_checkpoints AS c \
+        "SELECT namespace, run_id FROM hapax_runs AS r WHERE status NOT IN ('moved', 'arriving') \
+         AND NOT EXISTS (SELECT 1 FROM hapax_checkpoints AS c \
          WHERE c.namespace = r.namespace AND c.run_id = r.run_id AND c.step_id = r.step_id AND c.digest = r.digest)",
     ),
     (

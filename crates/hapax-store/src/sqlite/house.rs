@@ -18,7 +18,7 @@ use crate::{
     error::StoreError,
     flow::stored_terms,
     house::{
-        Fragment, Head, House, Image, Left, Piece, Sender, Step, Unread,
+        Fragment, Head, House, Image, Left, Piece, Sender, Step, Stop, later, leaving, may_leave,
         packed::{Load, Packed, pack_all},
     },
     outbox::OutboxRecord,
@@ -34,24 +34,6 @@ use std::{collections::BTreeMap, sync::Arc};
 
 /// Rows that are read at once.
 const PAGE: usize = 256;
-
-/// Why the reading of an image ends before its end.
-enum Stop {
-    Unread,
-    Failed(StoreError),
-}
-
-impl From<Unread> for Stop {
-    fn from(_: Unread) -> Self {
-        Stop::Unread
-    }
-}
-
-impl From<StoreError> for Stop {
-    fn from(error: StoreError) -> Self {
-        Stop::Failed(error)
-    }
-}
 
 fn send_image(connection: &Connection, codec: &Codec, key: &RunKey, sender: &mut Sender) -> Result<(), Stop> {
     let unreadable = |error| unreadable(error, key);
@@ -134,16 +116,10 @@ fn whole_family<T>(tx: &Tx<'_>, key: &RunKey) -> Result<Vec<RunRecord>, Halt<T>>
 fn leave(tx: &Tx<'_>, leases: &Leases, key: &RunKey, to: &str) -> Outcome<Vec<Left>> {
     let family = whole_family(tx, key)?;
     for record in &family {
-        match &record.status {
-            Status::Leaving { to: before, .. } if before == to => {}
-            Status::Leaving { .. } | Status::Arriving { .. } | Status::Moved { .. } => {
-                return Err(wrong_status(record.clone()).into());
-            }
-            _ => {
-                if let Some(held) = holder(tx, leases, &record.key)? {
-                    return Err(held.into());
-                }
-            }
+        if may_leave(record, to)?
+            && let Some(held) = holder(tx, leases, &record.key)?
+        {
+            return Err(held.into());
         }
     }
     let shut = |record| shut(tx, record, to);
@@ -152,14 +128,8 @@ fn leave(tx: &Tx<'_>, leases: &Leases, key: &RunKey, to: &str) -> Outcome<Vec<Le
 
 /// Nobody takes the run up, and no relay its messages.
 fn shut(tx: &Tx<'_>, record: RunRecord, to: &str) -> rusqlite::Result<Left> {
-    let RunRecord { key, status, cancel_requested, wake, epoch, .. } = record;
-    let status = match status {
-        Status::Leaving { .. } => status,
-        status => {
-            let was = Box::new(Standing { status, cancel_requested, wake });
-            Status::Leaving { to: to.to_owned(), was }
-        }
-    };
+    let status = leaving(&record, to);
+    let RunRecord { key, epoch, .. } = record;
     let epoch = Epoch { counter: epoch.counter + 1, nonce: new_nonce() };
     tx.execute(
         "UPDATE hapax_runs SET epoch = ?3, nonce = ?4, owner = NULL, lease_until = 0, lease_ttl = 0, \
@@ -263,6 +233,7 @@ fn arrive(tx: &Tx<'_>, head: Head, epoch: Epoch) -> Outcome<()> {
     let key = head.key();
     if let Some(there) = read::run(tx.connection, &key)? {
         if head.continues(&there) {
+            let epoch = later(&there, epoch)?;
             let sql = "UPDATE hapax_runs SET epoch = ?3, nonce = ?4 WHERE namespace = ?1 AND run_id = ?2";
             let (counter, nonce) = (epoch.counter.cast_signed(), epoch.nonce.to_be_bytes());
             tx.execute(sql, params![key.namespace.as_str(), key.run.as_str(), counter, nonce])?;
@@ -422,7 +393,25 @@ fn open(tx: &Tx<'_>, family: &[(RunKey, u64)]) -> Outcome<()> {
     Ok(())
 }
 
+fn plate(tx: &Tx<'_>, write: Option<&str>) -> Outcome<Option<String>> {
+    if let Some(write) = write {
+        tx.execute(
+            "INSERT INTO hapax_shards (namespace, plate) SELECT '', ?1 WHERE NOT EXISTS (SELECT 1 FROM hapax_runs) \
+             ON CONFLICT DO NOTHING",
+            params![write],
+        )?;
+    }
+    Ok(tx.one("SELECT plate FROM hapax_shards WHERE namespace = ''", (), |row| row.get(0))?)
+}
+
 impl House for SqliteStore {
+    fn plate(&self, write: Option<String>) -> Answer<'_, Option<String>> {
+        Box::pin(async move {
+            let about = super::all_runs(&hapax_core::id::Namespace::default());
+            self.queue.call(about, move |tx| plate(tx, write.as_deref())).await
+        })
+    }
+
     fn image(&self, run: RunKey) -> Answer<'_, Image> {
         Box::pin(async move {
             let (mut sender, parts) = Sender::new();
@@ -431,10 +420,7 @@ impl House for SqliteStore {
                 let key = run.clone();
                 let read = move |connection: &Connection| {
                     let sent = send_image(connection, &codec, &key, &mut sender);
-                    sender.end_blocking(match sent {
-                        Err(Stop::Failed(error)) => Err(error),
-                        Ok(()) | Err(Stop::Unread) => Ok(()),
-                    });
+                    sender.end_blocking(Stop::as_failure(sent));
                     Ok(())
                 };
                 // What goes wrong before it is read drops the sender, which the receiver notices.

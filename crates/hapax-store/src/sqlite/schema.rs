@@ -10,7 +10,7 @@ use std::collections::HashSet;
 
 /// Each entry brings a file from the version that is its index to the next one. Entries are never changed, only
 /// added.
-const MIGRATIONS: &[&str] = &[V1, V2, V3, V4, V5, V6, V7];
+const MIGRATIONS: &[&str] = &[V1, V2, V3, V4, V5, V6, V7, V8];
 
 /// Which version the tables have.
 const SCHEMA: &str =
@@ -167,6 +167,11 @@ CREATE TABLE hapax_flow_names (
     PRIMARY KEY (namespace, kind, name)
 ) WITHOUT ROWID;
 CREATE INDEX hapax_flow_names_run ON hapax_flow_names (namespace, run_id) WHERE run_id IS NOT NULL;
+";
+
+/// Which shard the file is, if it is one of several.
+const V8: &str = "
+CREATE TABLE hapax_shards (namespace TEXT PRIMARY KEY, plate TEXT NOT NULL) WITHOUT ROWID;
 ";
 
 /// Brings the file to our version. A file that has it is only read: whoever looks at runs waits for no writer.

@@ -1,0 +1,228 @@
+//! Several databases as one store: each run lives in one of them, by its name.
+//!
+//! Invariant: a run and all that it is bound to share a database, since what binds them is written in one transaction. Which
+//! database that is follows from its name alone, by a map that the databases themselves keep; another map is refused.
+//!
+//! A run's **route key** is its name up to the first `/` or `@`: `order-42/parcel-1` and `nightly@2031-01-01T00:00:00Z`
+//! belong with `order-42` and `nightly`. So a child is named after its parent, and a schedule's runs are by themselves.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `everywhere` | what is asked of all databases, and put together |
+//! | `store`, `rest` | the contract: what goes to one database, what to all |
+
+mod everywhere;
+mod rest;
+mod store;
+
+use crate::{
+    error::StoreError,
+    store::{Hint, Store},
+};
+use hapax_core::{
+    canary,
+    error::code,
+    id::{RunId, RunKey},
+    key::{DigestBuilder, sha256},
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    fmt,
+    sync::{Arc, atomic::AtomicUsize},
+};
+use tokio::sync::broadcast;
+
+/// Runs are spread over so many logical partitions by the hash of their route key.
+pub(crate) const PARTITIONS: usize = 1024;
+
+/// The part of a run's name by which it is placed.
+///
+/// ```
+/// use hapax_store::sharded::route_key;
+/// assert_eq!(route_key("order-42/parcel-1"), route_key("order-42"));
+/// assert_eq!(route_key("nightly@2031-01-01T00:00:00Z"), "nightly");
+/// assert_eq!(route_key("/x"), "/x", "a name without a beginning stands for itself");
+/// ```
+pub fn route_key(run: &str) -> &str {
+    match run.split(['/', '@']).next() {
+        Some(key) if !key.is_empty() => key,
+        _ => run,
+    }
+}
+
+/// Which of the partitions a run belongs to.
+pub(crate) fn partition(run: &RunId) -> u64 {
+    partition_of(run.as_str()) as u64
+}
+
+fn partition_of(name: &str) -> usize {
+    let [a, b, c, d, e, f, g, h, ..] = sha256(route_key(name).as_bytes()).0;
+    (u64::from_be_bytes([a, b, c, d, e, f, g, h]) % PARTITIONS as u64) as usize
+}
+
+/// What a database says of itself as one of several.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Plate {
+    /// Which databases belong together.
+    set: String,
+    /// Its place among them.
+    shard: usize,
+    /// How many they are.
+    shards: usize,
+    /// What binds the map.
+    map: String,
+}
+
+/// Several databases as one store.
+///
+/// ```
+/// use hapax_store::{MemoryStore, ShardedStore, Store, ListFilter, conformance::{Sample, sample::key}};
+/// # use std::sync::Arc;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), hapax_store::StoreError> {
+/// let databases: Vec<Arc<dyn Store>> = (0..3).map(|_| MemoryStore::shared() as Arc<dyn Store>).collect();
+/// let store = ShardedStore::open(databases.clone()).await?;
+/// for n in 0..30 {
+///     store.create(Sample::run(&format!("order-{n}")).build()).await?;
+/// }
+/// assert_eq!(store.list(ListFilter::default()).await?.len(), 30);
+/// let home = store.shard_of("order-7");
+/// assert!(databases[home].run(key("order-7")).await?.is_some(), "it is in one of them, by its name");
+/// assert_eq!(store.shard_of("order-7/parcel-1"), home, "and so is what belongs to it");
+/// # Ok(())
+/// # }
+/// ```
+pub struct ShardedStore {
+    shards: Vec<Arc<dyn Store>>,
+    /// The database of each partition.
+    map: Vec<u16>,
+    /// Who is asked first, next time.
+    turn: AtomicUsize,
+    hints: Option<broadcast::Sender<Hint>>,
+}
+
+impl ShardedStore {
+    /// Opens databases as one store, the partitions in even ranges over them. They remember it: whoever opens them in
+    /// another order, others among them, or fewer of them, is refused with `HX0185`.
+    pub async fn open(databases: Vec<Arc<dyn Store>>) -> Result<Arc<Self>, StoreError> {
+        let count = databases.len().max(1);
+        let map = (0..PARTITIONS).map(|partition| partition * count / PARTITIONS).collect();
+        Self::open_with(databases, map).await
+    }
+
+    /// The same with a map of one's own: for each of the 1,024 partitions the place of its database.
+    ///
+    /// ```
+    /// use hapax_store::{MemoryStore, ShardedStore, Store};
+    /// # use std::sync::Arc;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), hapax_store::StoreError> {
+    /// let databases: Vec<Arc<dyn Store>> = (0..2).map(|_| MemoryStore::shared() as Arc<dyn Store>).collect();
+    /// // A large machine has three of four partitions.
+    /// let map = (0..1024).map(|partition| usize::from(partition % 4 == 0)).collect();
+    /// ShardedStore::open_with(databases.clone(), map).await?;
+    /// let even = ShardedStore::open(databases).await;
+    /// assert!(even.is_err(), "by another map most runs would be out of sight");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn open_with(databases: Vec<Arc<dyn Store>>, map: Vec<usize>) -> Result<Arc<Self>, StoreError> {
+        if map.len() != PARTITIONS || map.iter().any(|shard| *shard >= databases.len()) {
+            let why = format!(
+                "a map names one of {} databases for each of {PARTITIONS} partitions",
+                databases.len()
+            );
+            return Err(refused(why));
+        }
+        let map: Vec<u16> = map.into_iter().map(|shard| u16::try_from(shard).unwrap_or(u16::MAX)).collect();
+        check_plates(&databases, &map).await?;
+        let hints = everywhere::gather_hints(&databases);
+        Ok(Arc::new(Self { shards: databases, map, turn: AtomicUsize::new(0), hints }))
+    }
+
+    /// The place of the database that a run of this name belongs to.
+    pub fn shard_of(&self, run: &str) -> usize {
+        usize::from(self.map[partition_of(run)])
+    }
+
+    /// The database of a run.
+    fn home(&self, run: &RunKey) -> &dyn Store {
+        &*self.shards[self.shard_of(run.run.as_str())]
+    }
+
+    /// Refuses a run that is bound to one of another database.
+    fn together(&self, run: &RunKey, with: &str, what: &str) -> Result<(), StoreError> {
+        let (shard, other) = (self.shard_of(run.run.as_str()), self.shard_of(with));
+        match shard == other {
+            true => Ok(()),
+            false => Err(StoreError::ShardSplit {
+                run: run.clone(),
+                shard,
+                what: format!("{what} `{with}`"),
+                other,
+            }),
+        }
+    }
+}
+
+impl fmt::Debug for ShardedStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ShardedStore").field("shards", &self.shards.len()).finish_non_exhaustive()
+    }
+}
+
+fn refused(why: String) -> StoreError {
+    StoreError::Open { what: "the shards".into(), why, code: code::SHARD_MAP }
+}
+
+/// Reads what the databases say of themselves, and writes it where they are new.
+async fn check_plates(databases: &[Arc<dyn Store>], map: &[u16]) -> Result<(), StoreError> {
+    let mut digest = DigestBuilder::new("hapax.shards.v1");
+    for shard in map {
+        digest.u64(u64::from(*shard));
+    }
+    let map = digest.finish().to_string();
+    let mut said = vec![];
+    for database in databases {
+        said.push(database.house().plate(None).await?.as_deref().map(read_plate).transpose()?);
+    }
+    let known = said.iter().flatten().next().map(|plate| plate.set.clone());
+    let set = known.unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
+    for (shard, (database, said)) in databases.iter().zip(said).enumerate() {
+        let ours = Plate { set: set.clone(), shard, shards: databases.len(), map: map.clone() };
+        let said = match said {
+            Some(said) => Some(said),
+            None => {
+                let write = serde_json::to_string(&ours).map_err(|error| StoreError::Retry(error.into()))?;
+                database.house().plate(Some(write)).await?.as_deref().map(read_plate).transpose()?
+            }
+        };
+        demand(&ours, said)?;
+    }
+    Ok(())
+}
+
+fn read_plate(said: &str) -> Result<Plate, StoreError> {
+    serde_json::from_str(said)
+        .map_err(|error| refused(format!("what a database says of itself can't be read: {error}")))
+}
+
+fn demand(ours: &Plate, said: Option<Plate>) -> Result<(), StoreError> {
+    let place = ours.shard + 1;
+    let why = match said {
+        _ if canary::on("shard_map_unchecked") => return Ok(()),
+        Some(said) if said == *ours => return Ok(()),
+        None => format!(
+            "database {place} holds runs, and wasn't a shard: move them into the shards with `hapax migrate`"
+        ),
+        Some(said) if said.set != ours.set => format!("database {place} belongs to other shards"),
+        Some(said) if said.shards != ours.shards => {
+            format!("they are {} databases, and {} are named", said.shards, ours.shards)
+        }
+        Some(said) if said.shard != ours.shard => {
+            format!("database {place} is number {} of them: name them in their order", said.shard + 1)
+        }
+        Some(_) => "they were opened with another map of the partitions".to_owned(),
+    };
+    Err(refused(why))
+}

@@ -1,0 +1,190 @@
+//! Several databases keep every promise of one store: files, and databases of every kind together.
+
+use hapax_core::error::Coded as _;
+use hapax_store::{
+    ListFilter, ShardedStore, Store, StoreError,
+    conformance::{
+        Fixture, Sample,
+        sample::{key, ready},
+    },
+    faulty::{Fault, Faulty},
+    house::{self, Mover},
+    mysql::{MySqlOptions, MySqlStore},
+    postgres::{PostgresOptions, PostgresStore},
+    sqlite::{SqliteOptions, SqliteStore},
+    store_conformance,
+};
+use std::{path::Path, sync::Arc};
+use tempfile::TempDir;
+
+/// Waits for something from a test's own thread.
+fn wait<T>(future: impl Future<Output = T>) -> T {
+    tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(future))
+}
+
+async fn file(folder: &Path, number: usize) -> Arc<dyn Store> {
+    let path = folder.join(format!("shard-{number}.db"));
+    SqliteStore::open(path, SqliteOptions::default()).await.expect("it opens")
+}
+
+async fn files(folder: &Path, count: usize) -> Vec<Arc<dyn Store>> {
+    let mut files = vec![];
+    for number in 0..count {
+        files.push(file(folder, number).await);
+    }
+    files
+}
+
+fn three_files() -> Fixture {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let place = folder.path().to_owned();
+    let open = move || -> Arc<dyn Store> {
+        wait(async { ShardedStore::open(files(&place, 3).await).await }).expect("they open")
+    };
+    Fixture::new(open()).reopen(open).keep(folder)
+}
+
+fn one_of_each() -> Fixture {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (postgres, mysql) =
+        (hapax_servers::postgres().expect("a server"), hapax_servers::mysql().expect("a server"));
+    let place = folder.path().to_owned();
+    let open = move || -> Arc<dyn Store> {
+        wait(async {
+            let first: Arc<dyn Store> = file(&place, 0).await;
+            let second = PostgresStore::open(&postgres, PostgresOptions::default()).await?;
+            let third = MySqlStore::open(&mysql, MySqlOptions::default()).await?;
+            Ok::<_, StoreError>(ShardedStore::open(vec![first, second, third]).await?)
+        })
+        .expect("they open")
+    };
+    Fixture::new(open()).reopen(open).keep(folder)
+}
+
+store_conformance!(three_files, three_files);
+store_conformance!(one_of_each, one_of_each);
+
+async fn folder() -> (TempDir, Vec<Arc<dyn Store>>) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let files = files(folder.path(), 3).await;
+    (folder, files)
+}
+
+fn refusal(opened: Result<Arc<ShardedStore>, StoreError>) -> String {
+    let error = opened.expect_err("it is refused");
+    assert_eq!(error.code(), "HX0185", "{error}");
+    error.to_string()
+}
+
+#[tokio::test]
+async fn databases_are_opened_as_the_shards_that_they_are_or_not_at_all() {
+    let (_folder, files) = folder().await;
+    let all = files.clone();
+    ShardedStore::open(all.clone())
+        .await
+        .expect("they are new")
+        .create(Sample::run("r").build())
+        .await
+        .unwrap();
+    ShardedStore::open(all.clone()).await.expect("as they were");
+    let swapped = vec![all[1].clone(), all[0].clone(), all[2].clone()];
+    assert!(refusal(ShardedStore::open(swapped).await).contains("is number 2 of them"));
+    assert!(refusal(ShardedStore::open(all[..2].to_vec()).await).contains("they are 3 databases"));
+    let map = (0..1024).map(|partition| partition % 3).collect();
+    assert!(refusal(ShardedStore::open_with(all.clone(), map).await).contains("another map"));
+    let (_other, others) = folder().await;
+    ShardedStore::open(others.clone()).await.expect("they are new");
+    let mixed = vec![all[0].clone(), others[1].clone(), all[2].clone()];
+    assert!(refusal(ShardedStore::open(mixed).await).contains("belongs to other shards"));
+    let (_third, plain) = folder().await;
+    for n in 0..20 {
+        plain[0].create(Sample::run(&format!("r{n}")).build()).await.unwrap();
+    }
+    assert!(refusal(ShardedStore::open(plain).await).contains("holds runs, and wasn't a shard"));
+}
+
+#[tokio::test]
+async fn a_run_never_spans_two_databases() {
+    let (_folder, files) = folder().await;
+    let store = ShardedStore::open(files.clone()).await.unwrap();
+    let elsewhere =
+        (0..).map(|n| format!("r{n}")).find(|name| store.shard_of(name) != store.shard_of("order-1"));
+    let elsewhere = elsewhere.expect("names are spread");
+    store.create(Sample::run("order-1").build()).await.unwrap();
+    let refused = store.create(Sample::run(&elsewhere).child_of(&key("order-1")).build()).await;
+    assert!(matches!(refused, Err(StoreError::ShardSplit { .. })), "{refused:?}");
+    store.create(Sample::run("order-1/parcel").child_of(&key("order-1")).build()).await.unwrap();
+    let homes = files.iter().filter(|file| wait_for_run(file));
+    assert_eq!(homes.count(), 1);
+}
+
+fn wait_for_run(file: &Arc<dyn Store>) -> bool {
+    let file = file.clone();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let run = runtime.block_on(file.run(key("order-1/parcel"))).expect("a read");
+        assert_eq!(run.is_some(), runtime.block_on(file.run(key("order-1"))).expect("a read").is_some());
+        run.is_some()
+    })
+    .join()
+    .expect("a thread")
+}
+
+#[tokio::test]
+async fn a_database_that_is_away_does_not_stop_the_runs_of_the_others() {
+    let (_folder, files) = folder().await;
+    let whole = ShardedStore::open(files.clone()).await.unwrap();
+    for n in 0..30 {
+        whole.create(Sample::run(&format!("r{n}")).build()).await.unwrap();
+    }
+    // It answers while the shards are opened, and dies of its first call.
+    let away = Faulty::new(files[1].clone(), 0, Fault::Before);
+    let store: Arc<dyn Store> =
+        ShardedStore::open(vec![files[0].clone(), away, files[2].clone()]).await.unwrap();
+    let claimed = ready(&store, "a", 100).await;
+    let there = |shard| claimed.iter().filter(|(run, _)| whole.shard_of(run.run.as_str()) == shard).count();
+    assert!(there(0) > 0 && there(1) == 0 && there(2) > 0);
+    let missing = store.list(ListFilter::default()).await;
+    assert!(matches!(missing, Err(StoreError::Retry(_))), "a list without them would be a lie: {missing:?}");
+}
+
+#[tokio::test]
+async fn work_is_claimed_from_all_databases_in_turn() {
+    let (_folder, files) = folder().await;
+    let whole = ShardedStore::open(files).await.unwrap();
+    for n in 0..60 {
+        whole.create(Sample::run(&format!("r{n}")).build()).await.unwrap();
+    }
+    let store: Arc<dyn Store> = whole.clone();
+    let claimed = ready(&store, "a", 6).await;
+    for shard in 0..3 {
+        let there = claimed.iter().filter(|(run, _)| whole.shard_of(run.run.as_str()) == shard).count();
+        assert_eq!(there, 2, "shard {shard}");
+    }
+    assert_eq!(ready(&store, "a", 100).await.len(), 54, "who has more gives more");
+}
+
+#[tokio::test]
+async fn runs_move_from_one_map_to_another() {
+    let (_folder, old) = folder().await;
+    let new_folder = tempfile::tempdir().expect("a temporary folder");
+    let new = files(new_folder.path(), 5).await;
+    let (old, new) = (ShardedStore::open(old).await.unwrap(), ShardedStore::open(new).await.unwrap());
+    let names: Vec<_> = (0..40).map(|n| key(&format!("r{n}"))).collect();
+    for name in &names {
+        old.create(Sample::run(name.run.as_str()).build()).await.unwrap();
+    }
+    let text = async |store: &ShardedStore| {
+        let mut text = vec![];
+        house::export(store, names.clone(), &mut text, |_| {}).await.map(|load| (load, text))
+    };
+    let before = text(&old).await.unwrap();
+    let mover = Mover::new(old.clone(), new.clone(), "five");
+    for name in &names {
+        mover.carry(name.clone()).await.unwrap();
+    }
+    let after = text(&new).await.unwrap();
+    assert_eq!((before.0.runs, before.0.steps), (after.0.runs, after.0.steps));
+    assert_eq!(new.list(ListFilter::default()).await.unwrap().len(), 40);
+    assert!(matches!(text(&old).await, Err(house::ExportError::Store(StoreError::Moved { .. }))));
+}
