@@ -558,14 +558,22 @@ pub const MAX_FLOW_SLOTS: u32 = 1000;
 /// ```
 pub const MAX_PRIORITY: u8 = 100;
 
-/// How often an engine that looks for work also looks for slots and names of runs that are over: what a crash between a run's
-/// last commit and their release costs.
+/// How often an engine that looks for work, and has seen a run with a key or a name, also looks for slots and names of runs that
+/// are over: what a crash between a run's last commit and their release costs.
 ///
 /// ```
 /// use hapax_core::limits::FLOW_SWEEP;
 /// assert!(FLOW_SWEEP.as_secs() < 15, "less than a lease");
 /// ```
 pub const FLOW_SWEEP: Duration = Duration::from_secs(5);
+
+/// How often an engine does so that has seen no such run: it asks the store for nothing else more than once a second.
+///
+/// ```
+/// use hapax_core::limits::{FLOW_SWEEP, FLOW_SWEEP_IDLE};
+/// assert!(FLOW_SWEEP_IDLE > FLOW_SWEEP);
+/// ```
+pub const FLOW_SWEEP_IDLE: Duration = Duration::from_secs(60);
 
 /// Runs of which one sweep frees what they left, and waiting runs that are shown of one key.
 ///

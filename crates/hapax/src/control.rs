@@ -34,13 +34,25 @@
 //! # }
 //! ```
 
-use crate::{Ctx, EffectError, Engine, Error, Flow, Run, StartOptions, clock, context::Call, worker::Shared};
+use crate::{
+    Ctx, EffectError, Engine, Error, Flow, Run, StartOptions, context::Call, gate::Gate, worker::Shared,
+};
 use hapax_core::{
-    canary, commit::Status, error::Coded, id::RunKey, journal::EffectKind, limits::FLOW_SWEEP, state::State,
+    canary,
+    commit::Status,
+    error::Coded,
+    id::RunKey,
+    journal::EffectKind,
+    limits::{FLOW_SWEEP, FLOW_SWEEP_IDLE},
+    state::State,
 };
 use hapax_store::{Created, NewRun, RunRecord, flow::Replaced};
 use serde::{Serialize, de::DeserializeOwned};
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 pub use hapax_core::flow::{BadTerms, Debounce, HEAD_START, Key, Rate, Terms};
 pub use hapax_store::flow::{Holder, KeyRecord, KeyView, NameKind, NameRecord};
@@ -296,6 +308,30 @@ async fn turn(shared: &Shared, namespace: &hapax_core::id::Namespace, rate: &Rat
 }
 
 impl Shared {
+    /// Notes what a run in this engine's hands holds.
+    pub(crate) fn holds(&self, gate: &Gate, terms: &Terms) {
+        gate.holds(terms);
+        self.sees(terms);
+    }
+
+    /// Notes that there is flow control here.
+    pub(crate) fn sees(&self, terms: &Terms) {
+        if terms.holds() && !self.controls_flow.swap(true, Ordering::AcqRel) {
+            self.flow_seen.notify_one();
+        }
+    }
+
+    /// Whoever has seen no key and no name looks rarely for what others may have left of them.
+    async fn until_next_sweep(&self) {
+        if self.controls_flow.load(Ordering::Acquire) {
+            return tokio::time::sleep(FLOW_SWEEP).await;
+        }
+        tokio::select! {
+            () = tokio::time::sleep(FLOW_SWEEP_IDLE) => {}
+            () = self.flow_seen.notified() => tokio::time::sleep(FLOW_SWEEP).await,
+        }
+    }
+
     /// Gives back what a run held that is over; the commit that ended it is durable. What fails here the sweep does.
     pub(crate) async fn give_back(&self, run: &RunKey, token: Option<&str>, status: &Status) {
         let Some(token) = token.filter(|_| status.is_final()) else { return };
@@ -322,12 +358,7 @@ pub(crate) async fn sweep(shared: Arc<Shared>) {
         () = shared.hired.cancelled() => {}
         () = shared.closing() => return,
     }
-    let mut ticks = clock::ticks(FLOW_SWEEP);
     loop {
-        tokio::select! {
-            _ = ticks.tick() => {}
-            () = shared.over() => return,
-        }
         match shared.store.flow().sweep(shared.options.namespace.clone()).await {
             Ok(0) => {}
             Ok(swept) => {
@@ -335,6 +366,10 @@ pub(crate) async fn sweep(shared: Arc<Shared>) {
                 shared.look_for_work();
             }
             Err(error) => tracing::debug!(%error, "cannot sweep slots; trying again"),
+        }
+        tokio::select! {
+            () = shared.until_next_sweep() => {}
+            () = shared.over() => return,
         }
     }
 }

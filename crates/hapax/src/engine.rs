@@ -282,7 +282,7 @@ impl Engine {
             let Some(lease) = shared.claim_back(key.clone()).await? else { return Ok(()) };
             let mut taken = shared.take(key, lease);
             taken.claim.used = Duration::from_micros(record.used_us);
-            taken.claim.gate.holds(&record.terms);
+            shared.holds(&taken.claim.gate, &record.terms);
             shared.admit(code, taken).await;
             Ok(())
         });

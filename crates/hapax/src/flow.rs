@@ -274,11 +274,12 @@ impl<S: State, A: Send + Sync + 'static> Flow<S, A> {
             Created::New(Some(lease)) => {
                 let mut taken = shared.take(key, lease);
                 taken.claim.fresh = Some(first);
-                taken.claim.gate.holds(&terms);
+                shared.holds(&taken.claim.gate, &terms);
                 shared.admit(self.code.clone(), taken).await;
                 Ok(handle)
             }
             Created::New(None) => {
+                shared.sees(&terms);
                 shared.look_for_work();
                 Ok(handle)
             }

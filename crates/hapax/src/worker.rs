@@ -136,6 +136,9 @@ pub(crate) struct Shared {
     cancelled: Notify,
     /// Something was left in the store because there was no room for it.
     crowded: AtomicBool,
+    /// A run with a key or a name was seen, and who waits to hear so.
+    pub(crate) controls_flow: AtomicBool,
+    pub(crate) flow_seen: Notify,
 }
 
 /// How many runs left an engine, by how they did.
@@ -215,6 +218,8 @@ impl Shared {
             work: Notify::new(),
             cancelled: Notify::new(),
             crowded: AtomicBool::new(false),
+            controls_flow: AtomicBool::new(false),
+            flow_seen: Notify::new(),
             options,
         })
     }
@@ -503,7 +508,7 @@ impl Shared {
             && !trail.is_known()
             && let Ok(Some(record)) = self.store.run(key.clone()).await
         {
-            gate.holds(&record.terms);
+            self.holds(gate, &record.terms);
             trail.is_of(&record);
         }
         trail.left(status);
@@ -636,7 +641,7 @@ async fn take_what_fits(shared: &Arc<Shared>) -> bool {
             continue;
         };
         taken.claim.used = Duration::from_micros(record.used_us);
-        taken.claim.gate.holds(&record.terms);
+        shared.holds(&taken.claim.gate, &record.terms);
         match (shared.flow(&record.graph, record.fingerprint), shared.slots.clone().try_acquire_owned()) {
             (Some(flow), Ok(room)) => shared.run(flow, taken, room),
             _ => shared.park(taken).await,
