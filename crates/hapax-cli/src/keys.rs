@@ -14,8 +14,10 @@ pub(crate) enum Keyed {
     #[default]
     AsGiven,
     /// To encrypt everything with that one of them, or with the first; what isn't encrypted yet is read as well.
+    #[cfg(feature = "encryption")]
     To(Option<String>),
     /// To decrypt everything.
+    #[cfg(feature = "encryption")]
     Plain,
 }
 
