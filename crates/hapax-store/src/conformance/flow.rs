@@ -1,4 +1,6 @@
 //! No more runs go at a time, and no sooner, than their terms allow; and what a dead engine held is freed.
+//!
+//! All names begin alike, so that they belong together where a name says which database it is of.
 
 use super::{
     Fixture,
@@ -94,48 +96,55 @@ async fn fail_and_die(store: &Arc<dyn Store>, run: &str) {
 /// The first ones go; the others are parked, and no claim finds them.
 pub async fn a_key_lets_only_so_many_runs_go_at_a_time(fixture: Fixture) {
     let store = &*fixture.store;
-    for run in ["a", "b", "c", "d"] {
-        create(store, run, &keys(&[("k", 2)])).await;
+    for run in ["f/a", "f/b", "f/c", "f/d"] {
+        create(store, run, &keys(&[("f/k", 2)])).await;
     }
-    create(store, "other", &keys(&[("another", 1)])).await;
+    create(store, "f/other", &keys(&[("f/another", 1)])).await;
     let claimed = ready(&fixture.store, "a", 10).await;
     let claimed: Vec<_> = claimed.iter().map(|(run, _)| run.run.as_str()).collect();
-    assert_eq!(claimed, ["a", "b", "other"]);
-    assert!(matches!(store.claim(key("c"), claimant("b", LONG)).await, Err(StoreError::WrongStatus { .. })));
+    assert_eq!(claimed, ["f/a", "f/b", "f/other"]);
+    assert!(matches!(
+        store.claim(key("f/c"), claimant("b", LONG)).await,
+        Err(StoreError::WrongStatus { .. })
+    ));
     let [first, second] = &store.flow().keys(Namespace::default()).await.unwrap()[..] else {
         panic!("two keys")
     };
-    assert_eq!((&*first.name, first.held, first.waiting), ("another", 1, 0));
-    assert_eq!((&*second.name, second.held, second.most, second.waiting), ("k", 2, 2, 2));
-    let view = store.flow().key(Namespace::default(), "k".into()).await.unwrap();
+    assert_eq!((&*first.name, first.held, first.waiting), ("f/another", 1, 0));
+    assert_eq!((&*second.name, second.held, second.most, second.waiting), ("f/k", 2, 2, 2));
+    let view = store.flow().key(Namespace::default(), "f/k".into()).await.unwrap();
     let held: Vec<_> = view.held.iter().map(|held| (held.slot, held.run.as_str())).collect();
-    assert_eq!(held, [(0, "a"), (1, "b")]);
-    assert_eq!(view.waiting, [key("c").run, key("d").run]);
+    assert_eq!(held, [(0, "f/a"), (1, "f/b")]);
+    assert_eq!(view.waiting, [key("f/c").run, key("f/d").run]);
 }
 
 /// In the order in which they came, and each slot once however often it is given back.
 pub async fn a_slot_that_is_given_back_goes_to_the_next(fixture: Fixture) {
     let store = &*fixture.store;
-    for run in ["a", "b", "c"] {
-        create(store, run, &keys(&[("k", 1)])).await;
+    for run in ["f/a", "f/b", "f/c"] {
+        create(store, run, &keys(&[("f/k", 1)])).await;
     }
-    assert_eq!(release(store, "a").await, [key("b")]);
-    assert_eq!(release(store, "a").await, [], "it had one slot");
-    assert!(is_let_go(store, "b").await && !is_let_go(store, "c").await);
-    let again = read(store, "b").await.terms;
-    assert_eq!(store.flow().enrol(key("b"), again).await.unwrap(), [], "it holds the slot that it asks for");
-    assert_eq!(release(store, "b").await, [key("c")]);
-    assert_eq!(release(store, "c").await, []);
+    assert_eq!(release(store, "f/a").await, [key("f/b")]);
+    assert_eq!(release(store, "f/a").await, [], "it had one slot");
+    assert!(is_let_go(store, "f/b").await && !is_let_go(store, "f/c").await);
+    let again = read(store, "f/b").await.terms;
+    assert_eq!(
+        store.flow().enrol(key("f/b"), again).await.unwrap(),
+        [],
+        "it holds the slot that it asks for"
+    );
+    assert_eq!(release(store, "f/b").await, [key("f/c")]);
+    assert_eq!(release(store, "f/c").await, []);
     assert!(store.flow().keys(Namespace::default()).await.unwrap().is_empty(), "nothing is left of the key");
 }
 
 /// From two handles at once, as from two processes.
 pub async fn however_many_come_at_once_no_key_lets_one_too_many_go(fixture: Fixture) {
     let (store, other) = (fixture.store.clone(), fixture.other_handle());
-    let runs: Vec<String> = (0..16).map(|n| format!("run-{n:02}")).collect();
+    let runs: Vec<String> = (0..16).map(|n| format!("f/run-{n:02}")).collect();
     let starts = runs.iter().enumerate().map(|(n, run)| {
         let store = if n % 2 == 0 { store.clone() } else { other.clone() };
-        async move { create(&*store, run, &keys(&[("k", 3)])).await }
+        async move { create(&*store, run, &keys(&[("f/k", 3)])).await }
     });
     join_all(starts).await;
     let mut left = runs.clone();
@@ -155,25 +164,25 @@ pub async fn however_many_come_at_once_no_key_lets_one_too_many_go(fixture: Fixt
 /// It goes when it has a slot of each; all runs take them in one order.
 pub async fn a_run_waits_for_all_of_its_keys(fixture: Fixture) {
     let store = &*fixture.store;
-    create(store, "first", &keys(&[("b", 1)])).await;
-    create(store, "both", &keys(&[("b", 1), ("a", 1)])).await;
-    create(store, "last", &keys(&[("a", 1)])).await;
-    assert!(!is_let_go(store, "both").await && !is_let_go(store, "last").await);
-    let held = store.flow().key(Namespace::default(), "a".into()).await.unwrap();
-    assert_eq!(held.held[0].run.as_str(), "both", "it has the first of its keys, and waits for the second");
-    assert_eq!(release(store, "first").await, [key("both")]);
-    assert_eq!(release(store, "both").await, [key("last")]);
+    create(store, "f/first", &keys(&[("f/b", 1)])).await;
+    create(store, "f/both", &keys(&[("f/b", 1), ("f/a", 1)])).await;
+    create(store, "f/last", &keys(&[("f/a", 1)])).await;
+    assert!(!is_let_go(store, "f/both").await && !is_let_go(store, "f/last").await);
+    let held = store.flow().key(Namespace::default(), "f/a".into()).await.unwrap();
+    assert_eq!(held.held[0].run.as_str(), "f/both", "it has the first of its keys, and waits for the second");
+    assert_eq!(release(store, "f/first").await, [key("f/both")]);
+    assert_eq!(release(store, "f/both").await, [key("f/last")]);
 }
 
 /// Two runs that want two keys in different orders don't wait for each other for ever.
 pub async fn runs_that_share_keys_never_wait_for_each_other(fixture: Fixture) {
     let (store, other) = (fixture.store.clone(), fixture.other_handle());
-    let runs: Vec<String> = (0..8).map(|n| format!("run-{n}")).collect();
+    let runs: Vec<String> = (0..8).map(|n| format!("f/run-{n}")).collect();
     let starts = runs.iter().enumerate().map(|(n, run)| {
         let (store, terms) = if n % 2 == 0 {
-            (store.clone(), keys(&[("a", 1), ("b", 1)]))
+            (store.clone(), keys(&[("f/a", 1), ("f/b", 1)]))
         } else {
-            (other.clone(), keys(&[("b", 1), ("a", 1)]))
+            (other.clone(), keys(&[("f/b", 1), ("f/a", 1)]))
         };
         async move { create(&*store, run, &terms).await }
     });
@@ -190,39 +199,39 @@ pub async fn runs_that_share_keys_never_wait_for_each_other(fixture: Fixture) {
 /// A word on its end that comes late, after a retry, frees nothing.
 pub async fn a_retried_run_takes_its_place_again(fixture: Fixture) {
     let store = &*fixture.store;
-    for run in ["a", "b", "c"] {
-        create(store, run, &keys(&[("k", 1)])).await;
+    for run in ["f/a", "f/b", "f/c"] {
+        create(store, run, &keys(&[("f/k", 1)])).await;
     }
-    fail_and_die(&fixture.store, "a").await;
-    let late = read(store, "a").await.terms.token;
-    assert_eq!(release(store, "a").await, [key("b")]);
-    store.retry(key("a")).await.unwrap();
-    assert!(!is_let_go(store, "a").await, "it waits behind those who came meanwhile");
-    assert_eq!(release(store, "b").await, [key("c")]);
-    assert_eq!(release(store, "c").await, [key("a")]);
-    create(store, "d", &keys(&[("k", 1)])).await;
-    assert_eq!(store.flow().release(key("a"), late).await.unwrap(), [], "that was its slot before");
-    assert!(is_let_go(store, "a").await && !is_let_go(store, "d").await);
+    fail_and_die(&fixture.store, "f/a").await;
+    let late = read(store, "f/a").await.terms.token;
+    assert_eq!(release(store, "f/a").await, [key("f/b")]);
+    store.retry(key("f/a")).await.unwrap();
+    assert!(!is_let_go(store, "f/a").await, "it waits behind those who came meanwhile");
+    assert_eq!(release(store, "f/b").await, [key("f/c")]);
+    assert_eq!(release(store, "f/c").await, [key("f/a")]);
+    create(store, "f/d", &keys(&[("f/k", 1)])).await;
+    assert_eq!(store.flow().release(key("f/a"), late).await.unwrap(), [], "that was its slot before");
+    assert!(is_let_go(store, "f/a").await && !is_let_go(store, "f/d").await);
 }
 
 /// Only of runs that are over.
 pub async fn what_a_dead_engine_did_not_give_back_is_swept(fixture: Fixture) {
     let store = &*fixture.store;
-    let named = Terms { singleton: Some("s".into()), ..Terms::default() };
-    assert!(matches!(store.create(on("named", &named)).await.unwrap(), Created::New(_)));
-    for run in ["a", "b", "c"] {
-        create(store, run, &keys(&[("k", 2)])).await;
+    let named = Terms { singleton: Some("f/s".into()), ..Terms::default() };
+    assert!(matches!(store.create(on("f/named", &named)).await.unwrap(), Created::New(_)));
+    for run in ["f/a", "f/b", "f/c"] {
+        create(store, run, &keys(&[("f/k", 2)])).await;
     }
     assert_eq!(store.flow().sweep(Namespace::default()).await.unwrap(), 0, "all of them live");
-    end_and_die(&fixture.store, "a").await;
-    end_and_die(&fixture.store, "named").await;
-    assert!(!is_let_go(store, "c").await);
+    end_and_die(&fixture.store, "f/a").await;
+    end_and_die(&fixture.store, "f/named").await;
+    assert!(!is_let_go(store, "f/c").await);
     assert_eq!(store.flow().sweep(Namespace::new("other").unwrap()).await.unwrap(), 0);
     assert_eq!(fixture.other_handle().flow().sweep(Namespace::default()).await.unwrap(), 2);
-    assert!(is_let_go(store, "c").await);
+    assert!(is_let_go(store, "f/c").await);
     assert!(store.flow().names(Namespace::default()).await.unwrap().is_empty());
-    end_and_die(&fixture.store, "b").await;
-    store.delete(key("b")).await.unwrap();
+    end_and_die(&fixture.store, "f/b").await;
+    store.delete(key("f/b")).await.unwrap();
     assert_eq!(store.flow().sweep(Namespace::default()).await.unwrap(), 1, "of a run that is gone as well");
     assert_eq!(store.flow().sweep(Namespace::default()).await.unwrap(), 0);
 }
@@ -230,42 +239,42 @@ pub async fn what_a_dead_engine_did_not_give_back_is_swept(fixture: Fixture) {
 /// It is found by a claim, and leaves the queue with its end.
 pub async fn a_run_that_waits_for_a_key_can_be_cancelled(fixture: Fixture) {
     let store = &*fixture.store;
-    for run in ["a", "b", "c"] {
-        create(store, run, &keys(&[("k", 1)])).await;
+    for run in ["f/a", "f/b", "f/c"] {
+        create(store, run, &keys(&[("f/k", 1)])).await;
     }
-    store.request_cancel(key("b")).await.unwrap();
+    store.request_cancel(key("f/b")).await.unwrap();
     let claimed = ready(&fixture.store, "a", 10).await;
     assert_eq!(claimed.len(), 2, "the one that has the slot, and the one to be cancelled");
-    let (_, lease) = claimed.into_iter().find(|(run, _)| *run == key("b")).expect("it is to be cancelled");
-    let mut holder = Holder::load(&fixture.store, &key("b"), lease).await.unwrap();
+    let (_, lease) = claimed.into_iter().find(|(run, _)| *run == key("f/b")).expect("it is to be cancelled");
+    let mut holder = Holder::load(&fixture.store, &key("f/b"), lease).await.unwrap();
     let change = holder.status(Status::Cancelled, true);
     holder.write(Write::Status(change)).await.unwrap();
-    assert_eq!(release(store, "b").await, []);
-    assert_eq!(release(store, "a").await, [key("c")], "nobody is before it any more");
+    assert_eq!(release(store, "f/b").await, []);
+    assert_eq!(release(store, "f/a").await, [key("f/c")], "nobody is before it any more");
 }
 
 /// In a claim and in a key's queue.
 pub async fn a_run_of_higher_priority_goes_first(fixture: Fixture) {
     let store = &*fixture.store;
     let urgent = |terms: Terms| Terms { priority: 2, ..terms };
-    store.create(Sample::run("plain").build()).await.unwrap();
-    store.create(on("urgent", &urgent(Terms::default()))).await.unwrap();
-    create(store, "holds", &keys(&[("k", 1)])).await;
-    create(store, "waits", &keys(&[("k", 1)])).await;
-    create(store, "hurries", &urgent(keys(&[("k", 1)]))).await;
+    store.create(Sample::run("f/plain").build()).await.unwrap();
+    store.create(on("f/urgent", &urgent(Terms::default()))).await.unwrap();
+    create(store, "f/holds", &keys(&[("f/k", 1)])).await;
+    create(store, "f/waits", &keys(&[("f/k", 1)])).await;
+    create(store, "f/hurries", &urgent(keys(&[("f/k", 1)]))).await;
     let claimed = ready(&fixture.store, "a", 1).await;
-    assert_eq!(claimed[0].0, key("urgent"));
-    assert_eq!(read(store, "urgent").await.terms.priority, 2);
-    assert_eq!(release(store, "holds").await, [key("hurries")]);
+    assert_eq!(claimed[0].0, key("f/urgent"));
+    assert_eq!(read(store, "f/urgent").await.terms.priority, 2);
+    assert_eq!(release(store, "f/holds").await, [key("f/hurries")]);
     let claimed = ready(&fixture.store, "a", 1).await;
-    assert_eq!(claimed[0].0, key("hurries"), "also when it was woken");
+    assert_eq!(claimed[0].0, key("f/hurries"), "also when it was woken");
     assert!(store.fleet(Namespace::default()).await.unwrap().lag < MINUTE / 3, "a head start is no delay");
 }
 
 /// Whoever asks.
 pub async fn a_bucket_is_one_for_all_who_share_it(fixture: Fixture) {
     let (store, other) = (fixture.store.clone(), fixture.other_handle());
-    let rate = Rate::new("mail", 1, MINUTE).burst(2);
+    let rate = Rate::new("f/mail", 1, MINUTE).burst(2);
     let asks = (0..6).map(|n| {
         let (store, rate) = (if n % 2 == 0 { store.clone() } else { other.clone() }, rate.clone());
         async move { store.flow().reserve(Namespace::default(), rate).await.unwrap() }
@@ -281,29 +290,29 @@ pub async fn a_bucket_is_one_for_all_who_share_it(fixture: Fixture) {
     let names = store.flow().names(Namespace::default()).await.unwrap();
     assert_eq!(
         names.iter().map(|name| (name.kind, &*name.name)).collect::<Vec<_>>(),
-        [(NameKind::Rate, "mail")]
+        [(NameKind::Rate, "f/mail")]
     );
-    let none = store.flow().reserve(Namespace::default(), Rate::new("mail", 0, MINUTE)).await;
+    let none = store.flow().reserve(Namespace::default(), Rate::new("f/mail", 0, MINUTE)).await;
     assert!(matches!(none, Err(StoreError::Terms(_))));
 }
 
 /// The first goes at once, the second is parked until its time; a start that is repeated reserves nothing.
 pub async fn a_rate_parks_a_start_until_its_time(fixture: Fixture) {
     let store = &*fixture.store;
-    let terms = Terms { rate: Some(Rate::new("imports", 1, MINUTE)), ..Terms::default() };
-    create(store, "a", &terms).await;
-    create(store, "b", &terms).await;
-    assert_eq!(read(store, "a").await.status, Status::Pending);
-    let b = read(store, "b").await;
+    let terms = Terms { rate: Some(Rate::new("f/imports", 1, MINUTE)), ..Terms::default() };
+    create(store, "f/a", &terms).await;
+    create(store, "f/b", &terms).await;
+    assert_eq!(read(store, "f/a").await.status, Status::Pending);
+    let b = read(store, "f/b").await;
     assert_eq!(b.status, Status::Waiting { on: WaitsOn::Timer });
     assert_eq!(b.wake.at_us, b.terms.not_before_us);
-    assert!(matches!(store.create(on("b", &terms)).await.unwrap(), Created::Exists(_)));
-    create(store, "c", &terms).await;
-    let apart = read(store, "c").await.wake.at_us.unwrap() - b.wake.at_us.unwrap();
+    assert!(matches!(store.create(on("f/b", &terms)).await.unwrap(), Created::Exists(_)));
+    create(store, "f/c", &terms).await;
+    let apart = read(store, "f/c").await.wake.at_us.unwrap() - b.wake.at_us.unwrap();
     assert_eq!(apart, MINUTE.as_micros() as i64, "the one that was there reserved nothing again");
-    let both = Terms { keys: vec![Key::new("k", 1)], ..terms };
-    create(store, "d", &both).await;
-    assert_eq!(read(store, "d").await.status, Status::Waiting { on: WaitsOn::Timer }, "it has its slot");
+    let both = Terms { keys: vec![Key::new("f/k", 1)], ..terms };
+    create(store, "f/d", &both).await;
+    assert_eq!(read(store, "f/d").await.status, Status::Waiting { on: WaitsOn::Timer }, "it has its slot");
     let claimed = ready(&fixture.store, "a", 10).await;
     assert_eq!(claimed.len(), 1);
 }
@@ -311,10 +320,10 @@ pub async fn a_rate_parks_a_start_until_its_time(fixture: Fixture) {
 /// However many start it at once.
 pub async fn one_run_lives_under_a_singletons_name(fixture: Fixture) {
     let (store, other) = (fixture.store.clone(), fixture.other_handle());
-    let terms = Terms { singleton: Some("nightly".into()), ..Terms::default() };
+    let terms = Terms { singleton: Some("f/nightly".into()), ..Terms::default() };
     let starts = (0..8).map(|n| {
         let (store, run) =
-            (if n % 2 == 0 { store.clone() } else { other.clone() }, on(&format!("run-{n}"), &terms));
+            (if n % 2 == 0 { store.clone() } else { other.clone() }, on(&format!("f/run-{n}"), &terms));
         async move { store.create(run).await.unwrap() }
     });
     let mut holders: Vec<RunKey> = vec![];
@@ -323,7 +332,7 @@ pub async fn one_run_lives_under_a_singletons_name(fixture: Fixture) {
         match created {
             Created::New(_) => {
                 new += 1;
-                holders.push(key(&format!("run-{n}")));
+                holders.push(key(&format!("f/run-{n}")));
             }
             Created::Exists(record) => holders.push(record.key),
         }
@@ -333,7 +342,7 @@ pub async fn one_run_lives_under_a_singletons_name(fixture: Fixture) {
     let left = store.list(crate::store::ListFilter::default()).await.unwrap();
     assert_eq!(left.len(), 1, "nothing is left of the others");
     fail_and_die(&store, holders[0].run.as_str()).await;
-    assert!(matches!(store.create(on("next", &terms)).await.unwrap(), Created::New(_)), "it is free again");
+    assert!(matches!(store.create(on("f/next", &terms)).await.unwrap(), Created::New(_)), "it is free again");
     let refused = store.retry(holders[0].clone()).await;
     assert!(matches!(refused, Err(StoreError::NameTaken { .. })), "{refused:?}");
 }
@@ -341,81 +350,81 @@ pub async fn one_run_lives_under_a_singletons_name(fixture: Fixture) {
 /// With the latest input, as long as nobody has claimed it.
 pub async fn debounced_starts_become_one_run(fixture: Fixture) {
     let store = &*fixture.store;
-    let terms = Terms { debounce: Some(Debounce::new("index", MINUTE)), ..Terms::default() };
-    create(store, "first", &terms).await;
-    let first = read(store, "first").await;
+    let terms = Terms { debounce: Some(Debounce::new("f/index", MINUTE)), ..Terms::default() };
+    create(store, "f/first", &terms).await;
+    let first = read(store, "f/first").await;
     assert_eq!(first.status, Status::Waiting { on: WaitsOn::Timer });
-    let Created::Exists(holder) = store.create(on("second", &terms)).await.unwrap() else {
+    let Created::Exists(holder) = store.create(on("f/second", &terms)).await.unwrap() else {
         panic!("one is there")
     };
-    assert_eq!(holder.key, key("first"));
-    assert!(store.run(key("second")).await.unwrap().is_none());
-    let other = NewRun { terms: terms.clone(), ..Sample::run("first").items(3).build() };
+    assert_eq!(holder.key, key("f/first"));
+    assert!(store.run(key("f/second")).await.unwrap().is_none());
+    let other = NewRun { terms: terms.clone(), ..Sample::run("f/first").items(3).build() };
     assert_eq!(store.flow().replace(other.clone()).await.unwrap(), Replaced::Done);
-    let again = store.load(key("first")).await.unwrap();
+    let again = store.load(key("f/first")).await.unwrap();
     assert_eq!(again.checkpoint.digest, other.checkpoint.digest, "it begins with the latest");
     assert!(again.record.wake.at_us > first.wake.at_us, "and waits anew");
-    let elsewhere = on("second", &terms);
+    let elsewhere = on("f/second", &terms);
     assert_eq!(
         store.flow().replace(elsewhere).await.unwrap(),
         Replaced::TooLate,
         "it isn't the one of that name"
     );
-    store.request_cancel(key("first")).await.unwrap();
+    store.request_cancel(key("f/first")).await.unwrap();
     assert_eq!(store.flow().replace(other).await.unwrap(), Replaced::TooLate);
-    create(store, "third", &terms).await;
-    assert_eq!(read(store, "third").await.status, Status::Waiting { on: WaitsOn::Timer });
+    create(store, "f/third", &terms).await;
+    assert_eq!(read(store, "f/third").await.status, Status::Waiting { on: WaitsOn::Timer });
 }
 
 /// A run that was claimed keeps its input.
 pub async fn a_run_that_was_claimed_is_not_replaced(fixture: Fixture) {
     let store = &*fixture.store;
     let terms =
-        Terms { debounce: Some(Debounce::new("index", Duration::from_micros(1))), ..Terms::default() };
-    create(store, "first", &terms).await;
-    let read = store.run(key("first")).await.unwrap().unwrap();
+        Terms { debounce: Some(Debounce::new("f/index", Duration::from_micros(1))), ..Terms::default() };
+    create(store, "f/first", &terms).await;
+    let read = store.run(key("f/first")).await.unwrap().unwrap();
     while ready(&fixture.store, "a", 1).await.is_empty() {
         assert!(store.clock().now_us() >= read.created_at_us, "its time comes by the store's clock");
     }
-    let other = NewRun { terms: terms.clone(), ..Sample::run("first").items(3).build() };
+    let other = NewRun { terms: terms.clone(), ..Sample::run("f/first").items(3).build() };
     assert_eq!(store.flow().replace(other).await.unwrap(), Replaced::TooLate);
-    create(store, "second", &terms).await;
+    create(store, "f/second", &terms).await;
 }
 
 /// With an error that says what is wrong, before anything is written.
 pub async fn terms_over_their_limits_are_refused(fixture: Fixture) {
     let store = &*fixture.store;
     let bad = [
-        keys(&[("a", 1), ("b", 1), ("c", 1), ("d", 1), ("e", 1)]),
-        keys(&[("a", 0)]),
+        keys(&[("f/a", 1), ("f/b", 1), ("f/c", 1), ("f/d", 1), ("f/e", 1)]),
+        keys(&[("f/a", 0)]),
         keys(&[("", 1)]),
         Terms { priority: 101, ..Terms::default() },
     ];
     for terms in bad {
-        let refused = store.create(on("run", &terms)).await;
+        let refused = store.create(on("f/run", &terms)).await;
         assert!(matches!(refused, Err(StoreError::Terms(_))), "{refused:?}");
     }
-    assert!(store.run(key("run")).await.unwrap().is_none());
+    assert!(store.run(key("f/run")).await.unwrap().is_none());
 }
 
 /// As if it had never been tried.
 pub async fn a_failure_at_any_statement_of_a_release_leaves_nothing(fixture: Fixture) {
     let Some(fail_at) = &fixture.fail_at else { return };
     let store = &*fixture.store;
-    for run in ["a", "b"] {
-        create(store, run, &keys(&[("k", 1)])).await;
+    for run in ["f/a", "f/b"] {
+        create(store, run, &keys(&[("f/k", 1)])).await;
     }
     for statement in 0.. {
         let disarm = fail_at(statement);
-        let token = read(store, "a").await.terms.token;
-        let answer = store.flow().release(key("a"), token).await;
+        let token = read(store, "f/a").await.terms.token;
+        let answer = store.flow().release(key("f/a"), token).await;
         if !disarm() {
-            assert_eq!(answer.unwrap(), [key("b")], "after {statement} failures it takes effect");
-            assert!(is_let_go(store, "b").await);
+            assert_eq!(answer.unwrap(), [key("f/b")], "after {statement} failures it takes effect");
+            assert!(is_let_go(store, "f/b").await);
             return;
         }
-        assert!(answer.is_err() && !is_let_go(store, "b").await, "at {statement}");
-        let held = store.flow().key(Namespace::default(), "k".into()).await.unwrap().held;
+        assert!(answer.is_err() && !is_let_go(store, "f/b").await, "at {statement}");
+        let held = store.flow().key(Namespace::default(), "f/k".into()).await.unwrap().held;
         assert_eq!(held.len(), 1, "at {statement}");
     }
 }

@@ -4,6 +4,7 @@ use super::ShardedStore;
 use crate::{
     clock::Clock,
     error::StoreError,
+    flow::Flow,
     house::House,
     outbox::Outbox,
     schedules::Schedules,
@@ -118,6 +119,10 @@ impl Store for ShardedStore {
             if let Some(parent) = &run.parent {
                 self.together(&run.key, parent.as_str(), "its parent")?;
             }
+            run.terms.check().map_err(StoreError::Terms)?;
+            for (what, name) in run.terms.names() {
+                self.together(&run.key, name, what)?;
+            }
             self.home(&run.key).create(run).await
         })
     }
@@ -182,6 +187,10 @@ impl Store for ShardedStore {
     }
 
     fn house(&self) -> &dyn House {
+        self
+    }
+
+    fn flow(&self) -> &dyn Flow {
         self
     }
 
