@@ -1,7 +1,8 @@
 //! Several databases as one store: each run lives in one of them, by its name.
 //!
 //! Invariant: a run and all that it is bound to share a database, since what binds them is written in one transaction. Which
-//! database that is follows from its name alone, by a map that the databases themselves keep; another map is refused.
+//! database that is follows from its name alone, by a map that the databases themselves keep; another map is refused. So do a concurrency key, a bucket and a name, with
+//! all runs that use them.
 //!
 //! A run's **route key** is its name up to the first `/` or `@`: `order-42/parcel-1` and `nightly@2031-01-01T00:00:00Z`
 //! belong with `order-42` and `nightly`. So a child is named after its parent, and a schedule's runs are by themselves.
@@ -22,6 +23,7 @@ use crate::{
 use hapax_core::{
     canary,
     error::code,
+    flow::Terms,
     id::{RunId, RunKey},
     key::{DigestBuilder, sha256},
 };
@@ -162,6 +164,12 @@ impl ShardedStore {
                 other,
             }),
         }
+    }
+
+    /// Refuses a run whose terms have a name of another database.
+    fn named_alike(&self, run: &RunKey, terms: &Terms) -> Result<(), StoreError> {
+        let mut names = terms.names().filter(|_| !canary::on("keys_in_shards"));
+        names.try_for_each(|(what, name)| self.together(run, name, what))
     }
 }
 

@@ -232,6 +232,7 @@ impl House for ShardedStore {
             if let Some(parent) = &head.parent {
                 self.together(&key, parent.as_str(), "its parent")?;
             }
+            self.named_alike(&key, &head.terms)?;
             self.home(&key).house().arrive(head, epoch).await
         })
     }

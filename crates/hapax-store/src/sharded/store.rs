@@ -120,9 +120,7 @@ impl Store for ShardedStore {
                 self.together(&run.key, parent.as_str(), "its parent")?;
             }
             run.terms.check().map_err(StoreError::Terms)?;
-            for (what, name) in run.terms.names() {
-                self.together(&run.key, name, what)?;
-            }
+            self.named_alike(&run.key, &run.terms)?;
             self.home(&run.key).create(run).await
         })
     }
