@@ -16,6 +16,7 @@ pub mod codec;
 pub mod conformance;
 pub mod db;
 pub mod error;
+mod fact;
 #[cfg(feature = "conformance")]
 pub mod faulty;
 mod fleet;
