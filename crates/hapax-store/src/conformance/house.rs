@@ -2,6 +2,7 @@
 
 use super::{
     Fixture, Holder, Sample,
+    flow::{keys, on},
     sample::{LONG, claimant, failed, json, key, message, ready},
 };
 use crate::{
@@ -352,4 +353,27 @@ pub async fn a_failure_at_any_statement_of_a_move_leaves_nothing(fixture: Fixtur
     assert_eq!(lines(&before).len(), lines(&after).len());
     let mut late = Holder::claim(&memory, &key("order-1/pay"), "b").await.unwrap();
     late.commit(late.next("goes on")).await.unwrap();
+}
+
+/// A run that held a slot in its old store waits for one in the new one, and its old one is free for the next.
+pub async fn a_run_that_moves_takes_its_place_again(fixture: Fixture) {
+    let (from, to): (Arc<dyn Store>, _) = (MemoryStore::shared(), fixture.store.clone());
+    let one = keys(&[("k/1", 1)]);
+    for run in ["k/moves", "k/stays"] {
+        from.create(on(run, &one)).await.unwrap();
+    }
+    to.create(on("k/there", &one)).await.unwrap();
+    Mover::new(from.clone(), to.clone(), "elsewhere").carry(key("k/moves")).await.unwrap();
+    let status = async |store: &Arc<dyn Store>, run| store.run(key(run)).await.unwrap().unwrap().status;
+    assert_eq!(status(&to, "k/moves").await, Status::Waiting { on: WaitsOn::Key }, "the slot is another's");
+    assert_eq!(from.flow().sweep(Namespace::default()).await.unwrap(), 1);
+    assert_eq!(status(&from, "k/stays").await, Status::Pending);
+    let token = to.run(key("k/there")).await.unwrap().unwrap().terms.token;
+    assert_eq!(to.flow().release(key("k/there"), token).await.unwrap(), [key("k/moves")]);
+    assert_eq!(status(&to, "k/moves").await, Status::Pending);
+    // And back: its place there is behind the one that has gone meanwhile.
+    Mover::new(to.clone(), from.clone(), "home").carry(key("k/moves")).await.unwrap();
+    assert_eq!(status(&from, "k/moves").await, Status::Waiting { on: WaitsOn::Key });
+    assert_eq!(to.flow().sweep(Namespace::default()).await.unwrap(), 1);
+    assert!(to.flow().keys(Namespace::default()).await.unwrap().is_empty());
 }

@@ -359,6 +359,7 @@ macro_rules! store_conformance {
                 a_copy_that_differs_is_refused,
                 of_two_movers_the_earlier_one_is_fenced,
                 a_run_does_not_arrive_over_another,
+                a_run_that_moves_takes_its_place_again,
                 a_failure_at_any_statement_of_a_move_leaves_nothing,
             }
             retention {
