@@ -179,7 +179,7 @@ impl Move<'_> {
             return self.call_back(&families).await;
         }
         if self.command.dry_run {
-            self.look(&families, &mut answer);
+            look(&families, &mut answer);
         } else {
             let until =
                 began.saturating_add(i64::try_from(self.command.wait.as_micros()).unwrap_or(i64::MAX));
@@ -238,21 +238,6 @@ impl Move<'_> {
             }
         };
         self.command.runs.iter().map(read).collect()
-    }
-
-    fn look(&self, families: &[Vec<RunRecord>], answer: &mut Answer) {
-        for family in families {
-            match family.iter().find(|record| record.owner.is_some()) {
-                Some(held) => answer.held.push(held.key.run.to_string()),
-                None => {
-                    let here = family.iter().filter(|record| record.status.word() != "moved");
-                    for record in here {
-                        answer.runs += 1;
-                        answer.steps += record.step + 1;
-                    }
-                }
-            }
-        }
     }
 
     /// Moves families; answers those that are held.
@@ -319,6 +304,22 @@ impl Move<'_> {
                 Err(Failure::coded(code::RUN_HELD, told).cured_by(
                     "call it again when its workers and relays are done with it, or pass --wait 1m",
                 ))
+            }
+        }
+    }
+}
+
+/// What would be moved, and what is held.
+fn look(families: &[Vec<RunRecord>], answer: &mut Answer) {
+    for family in families {
+        match family.iter().find(|record| record.owner.is_some()) {
+            Some(held) => answer.held.push(held.key.run.to_string()),
+            None => {
+                let here = family.iter().filter(|record| record.status.word() != "moved");
+                for record in here {
+                    answer.runs += 1;
+                    answer.steps += record.step + 1;
+                }
             }
         }
     }
