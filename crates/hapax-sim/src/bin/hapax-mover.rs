@@ -52,7 +52,7 @@ async fn carry_all(from: &str, to: &str) -> hapax::Result<()> {
                 Ok(_) => println!("carried {}", run.key.run),
                 // A worker has it, or another mover.
                 Err(StoreError::Held { .. } | StoreError::Fenced { .. } | StoreError::Retry(_)) => {
-                    held.push(run)
+                    held.push(run);
                 }
                 Err(error) => return Err(error.into()),
             }

@@ -56,6 +56,12 @@ struct Street {
 
 type Said = Lines<BufReader<ChildStdout>>;
 
+/// Starts a process, and what it says.
+fn process(program: &str, args: &[&str]) -> (Process, Said) {
+    let (process, said) = Process::start(Path::new(program), args).expect("it starts");
+    (process, said.lines())
+}
+
 impl Street {
     fn new(kinds: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
@@ -85,22 +91,16 @@ impl Street {
         }
     }
 
-    /// Starts a process, and what it says.
-    fn process(&self, program: &str, args: &[&str]) -> (Process, Said) {
-        let (process, said) = Process::start(Path::new(program), args).expect("it starts");
-        (process, said.lines())
-    }
-
     /// Starts a worker, and waits until it works.
     fn lodger(&self, home: usize, ttl_ms: u64) -> (Process, Said) {
         let socket = self.party.socket().display().to_string();
-        let (process, mut said) = self.process(LODGER, &[&self.homes[home].0, &socket, &ttl_ms.to_string()]);
+        let (process, mut said) = process(LODGER, &[&self.homes[home].0, &socket, &ttl_ms.to_string()]);
         assert_eq!(said.next().and_then(Result::ok).as_deref(), Some("works"));
         (process, said)
     }
 
     fn mover(&self, from: usize) -> (Process, Said) {
-        self.process(MOVER, &[&self.homes[from].0, &self.homes[from + 1].0])
+        process(MOVER, &[&self.homes[from].0, &self.homes[from + 1].0])
     }
 
     fn start(&self, parcels: u32) {
