@@ -29,7 +29,7 @@ CREATE TABLE bare_runs (
     epoch INTEGER NOT NULL, nonce BLOB NOT NULL,
     owner TEXT, lease_until INTEGER NOT NULL, lease_ttl INTEGER NOT NULL,
     cancel_requested INTEGER NOT NULL, used_us INTEGER NOT NULL,
-    created_at INTEGER NOT NULL, updated_at INTEGER NOT NULL, wake_at INTEGER, wake_letters TEXT, parent TEXT,
+    created_at INTEGER NOT NULL, updated_at INTEGER NOT NULL, wake_at INTEGER, wake_letters TEXT, parent TEXT, terms TEXT, rank INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (namespace, run_id)
 ) WITHOUT ROWID;
 CREATE TABLE bare_keys (
@@ -55,7 +55,7 @@ const CHECKPOINT: &str = "INSERT INTO bare_checkpoints (namespace, run_id, step_
      created_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)";
 const RUN: &str = "INSERT INTO bare_runs VALUES ('default', 'w1', 'w1', zeroblob(32), zeroblob(32), 'running', \
      '{\"status\":\"running\"}', 0, zeroblob(32), 0, 1, zeroblob(16), '0199f1c0-0000-7000-8000-000000000000', 0, \
-     15000000, 0, 0, 0, 0, NULL, NULL, NULL)";
+     15000000, 0, 0, 0, 0, NULL, NULL, NULL, NULL, 0)";
 
 fn path(store: &str) -> Result<&Path> {
     let path = store.strip_prefix("sqlite:").ok_or("a limit needs `--store sqlite:PATH`")?;

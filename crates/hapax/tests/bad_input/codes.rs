@@ -218,9 +218,21 @@ const OF_SCHEDULES: [Code; 6] = [
 /// Of flow control: the tests named `flow_control` meet them.
 const OF_FLOW_CONTROL: [Code; 3] = [code::BAD_TERMS, code::SINGLETON_TAKEN, code::FLOW_NAME_ELSEWHERE];
 
+/// Of moving house and of shards: the tests of `hapax-store` named `house` and `sharded` meet them.
+const OF_HOUSES: [Code; 7] = [
+    code::RUN_MOVING,
+    code::RUN_MOVED,
+    code::COPY_DIFFERS,
+    code::ARRIVAL_TAKEN,
+    code::BAD_EXPORT,
+    code::SHARD_MAP,
+    code::SHARD_SPLIT,
+];
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_code_can_be_met() {
-    let lists: [&[Code]; 9] = [
+    let lists: [&[Code]; 10] = [
+        &OF_HOUSES,
         &OF_KEYS,
         &OF_THE_COMMAND_LINE,
         &OF_REQUESTS,
