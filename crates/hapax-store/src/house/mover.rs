@@ -105,6 +105,11 @@ impl Seal {
             Err(StoreError::Corrupt { what, .. }) => what,
             Err(error) => return Err(error),
         };
+        // Another mover may have gone on with it, to its end: then it differs because it goes on there.
+        let owner = store.run(run.clone()).await?.map(|there| there.epoch);
+        if owner != Some(epoch) {
+            return Err(StoreError::Fenced { run: run.clone(), owner });
+        }
         store.house().give_up(run.clone(), epoch).await?;
         Err(StoreError::CopyDiffers { run: run.clone(), what })
     }

@@ -33,7 +33,7 @@ fn account(kind: Kind, user: &str) -> String {
     kind.pick(user.to_owned(), format!("{user}@'%'"))
 }
 
-const TABLES: [&str; 14] = [
+const TABLES: [&str; 15] = [
     "runs",
     "keys",
     "checkpoints",
@@ -48,6 +48,7 @@ const TABLES: [&str; 14] = [
     "flow_slots",
     "flow_queue",
     "flow_names",
+    "shards",
 ];
 
 /// All that it takes to use tables which somebody else made.
