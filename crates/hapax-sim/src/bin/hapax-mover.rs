@@ -50,13 +50,10 @@ async fn carry_all(from: &str, to: &str) -> hapax::Result<()> {
         while let Some((run, carried)) = carried.next().await {
             match carried {
                 Ok(_) => println!("carried {}", run.key.run),
-                // A worker has it, or another mover; a copy that differs was taken back, and nothing of it is open.
-                Err(
-                    StoreError::Held { .. }
-                    | StoreError::Fenced { .. }
-                    | StoreError::CopyDiffers { .. }
-                    | StoreError::Retry(_),
-                ) => held.push(run),
+                // A worker has it, or another mover.
+                Err(StoreError::Held { .. } | StoreError::Fenced { .. } | StoreError::Retry(_)) => {
+                    held.push(run);
+                }
                 Err(error) => return Err(error.into()),
             }
         }

@@ -204,6 +204,11 @@ impl Mover {
     /// Copies a run that is shut, and reads the copy back.
     async fn copy(&self, key: &RunKey, epoch: Epoch) -> Result<Load, StoreError> {
         let mut image = self.from.house().image(key.clone()).await?;
+        if image.head.epoch != epoch.counter {
+            // Another mover has shut it again since.
+            let owner = self.from.run(key.clone()).await?.map(|run| run.epoch);
+            return Err(StoreError::Fenced { run: key.clone(), owner });
+        }
         self.to.house().arrive(image.head.clone(), epoch).await?;
         let mut seal = Seal::of(&image.head)?;
         while let Some(pieces) = image.next().await? {
