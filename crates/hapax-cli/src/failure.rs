@@ -209,6 +209,7 @@ fn exit_of(code: Code) -> u8 {
         | code::TELEMETRY
         | code::USAGE
         | code::BAD_KEYRING
+        | code::BAD_DEPOT
         | code::INVALID_ID
         | code::BAD_CRON
         | code::BAD_ZONE
@@ -217,6 +218,7 @@ fn exit_of(code: Code) -> u8 {
         code::RUN_HELD | code::STORE_RETRY | code::STORE_UNKNOWN | code::FENCED => BUSY,
         code::CORRUPT
         | code::KEY_MISSING
+        | code::NO_DEPOT
         | code::KEY_WRONG
         | code::NOT_ENCRYPTED
         | code::STORE_FULL
@@ -438,6 +440,10 @@ fn cure_beside(code: Code) -> &'static str {
         }
         code::BAD_KEYRING => {
             "mend the entry that it names: a name, a colon, and 32 random bytes in base64 (`openssl rand -base64 32`)"
+        }
+        code::NO_DEPOT => "name it: `Resting` among the store's options, or HAPAX_OBJECTS for the commands",
+        code::BAD_DEPOT => {
+            "name `s3://BUCKET/PREFIX`, with the variables of AWS's tools (AWS_REGION, AWS_ENDPOINT_URL, …), or `file:///FOLDER`"
         }
         code::TELEMETRY => "correct the address or the ratio that it names, or free the port",
         code::INBOX_NAME => "use 1 to 255 bytes without control characters for consumers and message ids",

@@ -44,6 +44,7 @@ mod history;
 mod json;
 mod keys;
 mod output;
+mod payloads;
 mod session;
 mod signals;
 mod sinks;

@@ -1,11 +1,6 @@
 //! The engine that a command works with, and what several commands ask of it.
 
-use crate::{
-    args::Global,
-    failure::Failure,
-    keys::{self, Keyed},
-    output::Output,
-};
+use crate::{args::Global, failure::Failure, keys::Keyed, output::Output, payloads::Payloads};
 use hapax::{
     Engine, Error, GraphOutline, Options, Status,
     core::{checkpoint::Checkpoint, error::code, id::Namespace},
@@ -20,7 +15,6 @@ use hapax_store::requests::MySqlRequests;
 use hapax_store::requests::PostgresRequests;
 use hapax_store::{
     ListFilter, MemoryStore, RunRecord, ShardedStore, SqliteOptions, SqliteStore, Store, StoreError,
-    codec::PayloadCodec,
     requests::{MemoryRequests, RequestStore, SqliteRequests},
 };
 use serde::{Deserialize, Serialize};
@@ -171,8 +165,9 @@ pub(crate) async fn open(
 ) -> Result<(Engine, Address), Failure> {
     let url = address(global)?;
     let namespace = namespace(global)?;
-    let codec = keys::codec(keyed)?;
-    let store = open_store(&url, must_exist, only_reads, codec).await.map_err(|failure| failure.at(&url))?;
+    let payloads = Payloads::from_env(keyed)?;
+    let store =
+        open_store(&url, must_exist, only_reads, payloads).await.map_err(|failure| failure.at(&url))?;
     let address = vec![("HAPAX_STORE", url), ("HAPAX_NAMESPACE", namespace.as_str().into())];
     let options = Options::default().finds_work(false).namespace(namespace);
     Ok((Engine::builder().options(options).with_store(store), address))
@@ -209,24 +204,21 @@ pub(crate) async fn open_store(
     url: &OsString,
     must_exist: bool,
     only_reads: bool,
-    codec: Option<Arc<dyn PayloadCodec>>,
+    payloads: Payloads,
 ) -> Result<Arc<dyn Store>, Failure> {
     let bytes = url.as_bytes();
     if bytes == b"memory:" {
         return Ok(MemoryStore::shared());
     }
     if let Some(path) = bytes.strip_prefix(b"sqlite:").filter(|path| !path.is_empty()) {
-        let mut options = SqliteOptions::default().must_exist(must_exist);
-        if let Some(codec) = codec {
-            options = options.payload_codec(codec);
-        }
+        let options = payloads.met_by(SqliteOptions::default().must_exist(must_exist));
         return Ok(SqliteStore::open(Path::new(OsStr::from_bytes(path)), options).await?);
     }
     if let Some(databases) = bytes.strip_prefix(b"sharded:").filter(|databases| !databases.is_empty()) {
         let mut shards = vec![];
         for database in databases.split(|byte| *byte == b',') {
             let database = OsStr::from_bytes(database).to_owned();
-            shards.push(Box::pin(open_store(&database, must_exist, only_reads, codec.clone())).await?);
+            shards.push(Box::pin(open_store(&database, must_exist, only_reads, payloads.clone())).await?);
         }
         return Ok(ShardedStore::open(shards).await?);
     }
@@ -234,19 +226,13 @@ pub(crate) async fn open_store(
     match ServerKind::of(&url) {
         #[cfg(feature = "postgres")]
         Some(ServerKind::Postgres) => {
-            let mut options = PostgresOptions::default().must_exist(must_exist).allow_read_only(only_reads);
-            if let Some(codec) = codec {
-                options = options.payload_codec(codec);
-            }
-            Ok(PostgresStore::open(&url, options).await?)
+            let options = PostgresOptions::default().must_exist(must_exist).allow_read_only(only_reads);
+            Ok(PostgresStore::open(&url, payloads.met_by(options)).await?)
         }
         #[cfg(feature = "mysql")]
         Some(ServerKind::MySql) => {
-            let mut options = MySqlOptions::default().must_exist(must_exist).allow_read_only(only_reads);
-            if let Some(codec) = codec {
-                options = options.payload_codec(codec);
-            }
-            Ok(MySqlStore::open(&url, options).await?)
+            let options = MySqlOptions::default().must_exist(must_exist).allow_read_only(only_reads);
+            Ok(MySqlStore::open(&url, payloads.met_by(options)).await?)
         }
         _ => Err(not_built_in(url)),
     }
@@ -320,8 +306,11 @@ mod tests {
     #[tokio::test]
     async fn a_refused_address_is_told_of_the_stores_that_these_commands_open() {
         for url in ["orders.db", "redis://ada:s3cret@cache/0"] {
-            let refused =
-                open_store(&url.into(), true, true, None).await.err().expect("it is none").message();
+            let refused = open_store(&url.into(), true, true, Payloads::default())
+                .await
+                .err()
+                .expect("it is none")
+                .message();
             assert!(
                 refused.contains("is not the address of a store that is built in; it has `sqlite:"),
                 "{refused}"

@@ -279,6 +279,10 @@ pub mod code {
         NOT_ENCRYPTED = "HX0192";
         /// Keys can't be read.
         BAD_KEYRING = "HX0193";
+        /// Large payloads rest in an object store that wasn't given.
+        NO_DEPOT = "HX0194";
+        /// The address of an object store can't be used.
+        BAD_DEPOT = "HX0195";
     }
 }
 

@@ -575,6 +575,14 @@ pub const FLOW_SWEEP: Duration = Duration::from_secs(5);
 /// ```
 pub const FLOW_SWEEP_IDLE: Duration = Duration::from_secs(60);
 
+/// How often an engine that looks for work also looks for large payloads that may rest in an object store.
+///
+/// ```
+/// use hapax_core::limits::REST_EVERY;
+/// assert!(REST_EVERY.as_secs() < 60, "sooner than a run counts as quiet");
+/// ```
+pub const REST_EVERY: Duration = Duration::from_secs(10);
+
 /// Runs of which one sweep frees what they left, and waiting runs that are shown of one key.
 ///
 /// ```

@@ -9,13 +9,14 @@ use hapax::{
     store::{
         Store, StoreError,
         codec::{Encrypted, Keyring},
+        depot::{Folder, From, Resting},
         mysql::{MySqlOptions, MySqlStore},
         postgres::{PostgresOptions, PostgresStore},
         sqlite::{SqliteOptions, SqliteStore},
     },
 };
 use serde::{Deserialize, Serialize};
-use std::sync::Arc;
+use std::{path::Path, sync::Arc, time::Duration};
 
 /// Pages of a scroll.
 pub const PAGES: u32 = 6;
@@ -76,21 +77,46 @@ async fn end(_: hapax::Ctx<Scroll>) -> ScrollDelta {
     Scroll::delta()
 }
 
-/// The store at an address, encrypted under the first of these keys, with large payloads beside their rows.
-pub async fn open(url: &str, keys: &str) -> Result<Arc<dyn Store>, StoreError> {
+/// The store at an address, encrypted under the first of these keys, with large payloads beside their rows, which rest in a
+/// folder of objects as soon as somebody looks. Those that nothing refers to stay for so long.
+pub async fn open(
+    url: &str,
+    keys: &str,
+    objects: &Path,
+    grace: Duration,
+) -> Result<Arc<dyn Store>, StoreError> {
     let codec = Arc::new(Encrypted::new(Keyring::parse(keys).expect("keys of ours")));
+    let resting = Resting::new(Folder::open(objects).expect("a folder")).after(Duration::ZERO).grace(grace);
     Ok(match url.split_once(':') {
         Some(("sqlite", path)) => {
-            let options = SqliteOptions::default().payload_codec(codec).blobs_over(BLOBS_OVER);
+            let options =
+                SqliteOptions::default().payload_codec(codec).blobs_over(BLOBS_OVER).resting(resting);
             SqliteStore::open(path, options).await?
         }
         Some(("postgres", _)) => {
-            let options = PostgresOptions::default().payload_codec(codec).blobs_over(BLOBS_OVER);
+            let options =
+                PostgresOptions::default().payload_codec(codec).blobs_over(BLOBS_OVER).resting(resting);
             PostgresStore::open(url, options).await?
         }
         _ => {
-            let options = MySqlOptions::default().payload_codec(codec).blobs_over(BLOBS_OVER);
+            let options =
+                MySqlOptions::default().payload_codec(codec).blobs_over(BLOBS_OVER).resting(resting);
             MySqlStore::open(url, options).await?
         }
     })
+}
+
+/// Brings everything to rest, and ends what nothing refers to.
+pub async fn rest_all(store: &Arc<dyn Store>) -> Result<(), StoreError> {
+    let (mut from, mut moved) = (From::default(), false);
+    loop {
+        let looked = store.rest(from).await?;
+        assert_eq!(looked.failed, Vec::<String>::new());
+        moved |= looked.rested + looked.deleted > 0;
+        match looked.next {
+            Some(next) => from = next,
+            None if !moved => return Ok(()),
+            None => (from, moved) = (From::default(), false),
+        }
+    }
 }

@@ -15,6 +15,7 @@ use hapax_core::{
 use hapax_store::{
     Answer, BoxFuture, Census, CensusFilter, Claimant, Created, Fleet, GcPolicy, GcReport, Lease, ListFilter,
     Loaded, NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreError, StoreStats, Ticket,
+    depot::{self, Rested},
     flow::Flow,
     house::House,
     outbox::Outbox,
@@ -447,6 +448,10 @@ impl Store for Probed {
 
     fn recode(&self, from: recode::From) -> Answer<'_, Recoded> {
         Box::pin(self.0.pass(async move { self.0.inner.recode(from).await }))
+    }
+
+    fn rest(&self, from: depot::From) -> Answer<'_, Rested> {
+        Box::pin(self.0.pass(async move { self.0.inner.rest(from).await }))
     }
 
     fn payload_keys(&self) -> Answer<'_, PayloadKeys> {

@@ -120,8 +120,21 @@ pub(crate) fn is_new(blob: &Blob) -> bool {
     !canary::on("blob_remembered") || WRITTEN.lock().unwrap_or_else(PoisonError::into_inner).insert(blob.hash)
 }
 
-/// Deletes the bytes of a run that no row of it refers to, behind the lock of its row. The values are tenant and run, so often.
-pub(crate) fn sweep_sql() -> (String, usize) {
+/// The object as which bytes rest: one that is to be deleted is there as long as somebody may read of it.
+pub(crate) const OBJECT: &str = "SELECT name FROM hapax_objects WHERE namespace = ? AND run_id = ? AND hash = ? AND state > 0 \
+                                 ORDER BY state, name LIMIT 1";
+
+/// Ends the objects of a run that is deleted, behind the lock of its row.
+pub(crate) fn end_objects_sql(now: &str) -> String {
+    format!(
+        "UPDATE hapax_objects SET state = 2, since = {now} WHERE namespace = ? AND run_id = ? AND state <> 2{}",
+        if canary::on("objects_forgotten") { " AND 0 = 1" } else { "" }
+    )
+}
+
+/// Deletes the bytes of a run that no row of it refers to, wherever they lie, behind the lock of its row. The values of each are
+/// tenant and run, so often.
+pub(crate) fn sweep_sql(now: &str) -> [(String, usize); 2] {
     let columns = [
         ("hapax_checkpoints", "state"),
         ("hapax_checkpoints", "frontier"),
@@ -140,9 +153,10 @@ pub(crate) fn sweep_sql() -> (String, usize) {
             hash(column)
         )
     });
-    let sql =
-        format!("DELETE FROM hapax_blobs WHERE namespace = ? AND run_id = ?{}", unless.collect::<String>());
-    (sql, 1 + kept.len())
+    let unless = unless.collect::<String>();
+    let beside = format!("DELETE FROM hapax_blobs WHERE namespace = ? AND run_id = ?{unless}");
+    let resting = format!("{}{unless}", end_objects_sql(now));
+    [beside, resting].map(|sql| (sql, 1 + kept.len()))
 }
 
 #[cfg(test)]

@@ -15,7 +15,10 @@ pub use encrypted::Encrypted;
 pub use keyring::{BadKeyring, Keyring};
 pub use payload::{Part, PayloadCodec, Place, Stale};
 
-use crate::error::{Locked, Source};
+use crate::{
+    depot::Resting,
+    error::{Locked, Source},
+};
 use hapax_core::{commit::Epoch, id::RunKey, limits::MAX_STATE_BYTES};
 use std::{
     collections::HashMap,
@@ -44,6 +47,8 @@ pub(crate) struct Codec {
     pub(crate) hook: Option<Arc<dyn PayloadCodec>>,
     /// What has more bytes than this is stored beside its row.
     pub(crate) aside: Option<usize>,
+    /// Where what lies beside its row rests.
+    pub(crate) resting: Option<Resting>,
 }
 
 impl Codec {

@@ -1,6 +1,6 @@
 //! What can go wrong in a store, named by what the caller must do next.
 
-use crate::outbox::Channel;
+use crate::{depot::Away, outbox::Channel};
 use hapax_core::{
     commit::{Epoch, Status},
     error::{Code, Coded, code},
@@ -74,6 +74,12 @@ pub enum StoreError {
         step: Option<u64>,
         /// What is wrong.
         what: String,
+    },
+    /// Large payloads of the run rest in an object store that wasn't given.
+    #[error("large payloads of run `{run}` rest in an object store, and none was given")]
+    NoDepot {
+        /// The run.
+        run: RunKey,
     },
     /// What is stored can't be read with the keys that were given. Nothing is lost: give the key, then again.
     #[error("what is stored of run `{run}` cannot be read: {locked}")]
@@ -213,6 +219,10 @@ impl StoreError {
     /// Stored bytes that can't be decoded: for lack of a key, or because they can't be what was written.
     #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
     pub(crate) fn undecoded(run: RunKey, step: Option<u64>, what: &str, error: Source) -> Self {
+        let error = match error.downcast::<Away>() {
+            Ok(away) => return away.of(&run),
+            Err(error) => error,
+        };
         match error.downcast::<Locked>() {
             Ok(locked) => StoreError::Locked { run, locked: *locked },
             Err(error) => StoreError::Corrupt { run, step, what: format!("{what} cannot be read: {error}") },
@@ -239,6 +249,7 @@ impl Coded for StoreError {
             StoreError::Conflict { .. } => code::CONFLICT,
             StoreError::Corrupt { .. } | StoreError::CorruptRequest { .. } => code::CORRUPT,
             StoreError::Locked { locked, .. } => locked.code(),
+            StoreError::NoDepot { .. } => code::NO_DEPOT,
             StoreError::CancelRequested { .. } => code::CANCELLED,
             StoreError::NotFound { .. } => code::RUN_NOT_FOUND,
             StoreError::Held { .. } => code::RUN_HELD,

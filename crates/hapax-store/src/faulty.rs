@@ -9,6 +9,7 @@ mod schedules;
 
 use crate::{
     clock::Clock,
+    depot::{self, Rested},
     error::StoreError,
     flow::Flow,
     outbox::{Backlog, Batch, Claim, ClaimFilter, Failure, Fate, Outbox, OutboxFilter, OutboxRecord},
@@ -469,6 +470,10 @@ impl Store for Faulty {
 
     fn recode(&self, from: recode::From) -> Answer<'_, Recoded> {
         Box::pin(self.uncounted(async move { self.inner.recode(from).await }))
+    }
+
+    fn rest(&self, from: depot::From) -> Answer<'_, Rested> {
+        Box::pin(self.uncounted(async move { self.inner.rest(from).await }))
     }
 
     fn payload_keys(&self) -> Answer<'_, PayloadKeys> {

@@ -15,6 +15,7 @@ pub mod codec;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod db;
+pub mod depot;
 pub mod error;
 mod fact;
 #[cfg(feature = "conformance")]

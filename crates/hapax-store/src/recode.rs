@@ -6,7 +6,7 @@
 mod shelf;
 
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
-pub(crate) use shelf::{Change, Shelf, payload_keys, recode, runs_of};
+pub(crate) use shelf::{Change, Shelf, about, payload_keys, recode, runs_of, text};
 use std::collections::BTreeMap;
 
 /// From where it goes on; the default is the beginning.
@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct From {
+    pub(crate) shard: usize,
     pub(crate) column: usize,
     pub(crate) namespace: String,
     pub(crate) owner: String,

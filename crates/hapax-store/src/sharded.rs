@@ -10,9 +10,11 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `everywhere` | what is asked of all databases, and put together |
+//! | `payloads` | how payloads are stored, in each of them |
 //! | `store`, `rest` | the contract: what goes to one database, what to all |
 
 mod everywhere;
+mod payloads;
 mod rest;
 mod store;
 

@@ -11,6 +11,7 @@ pub use crate::{
 use crate::{
     clock::Clock,
     db::Statement,
+    depot::{self, Rested},
     error::StoreError,
     flow::Flow,
     house::House,
@@ -248,6 +249,12 @@ pub trait Store: Send + Sync + 'static {
     /// Counts the payloads under each key.
     fn payload_keys(&self) -> Answer<'_, PayloadKeys> {
         Box::pin(std::future::ready(Ok(PayloadKeys::default())))
+    }
+
+    /// Brings large payloads to rest in the object store that it was given, a bounded number of them, and deletes objects to
+    /// which no run refers. Nobody who works on the runs is in its way. A store without one has nothing to do.
+    fn rest(&self, _: depot::From) -> Answer<'_, Rested> {
+        Box::pin(std::future::ready(Ok(Rested::default())))
     }
 
     /// The messages that steps have written, until they are delivered.

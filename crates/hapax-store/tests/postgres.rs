@@ -57,14 +57,23 @@ store_conformance!(postgres_blobs, blobs);
 sealed::promises::promises!(keys, postgres_keys, || crate::keyed(None));
 sealed::promises::promises!(keys, postgres_keys_and_blobs, || crate::keyed(Some(100)));
 sealed::promises::promises!(large, postgres_large, || crate::keyed(Some(4096)));
+sealed::promises::promises!(resting, postgres_resting, || crate::sealed::resting::Place::new(
+    crate::keyed_as
+));
 
 /// A database that is opened with these keys and those.
 fn keyed(blobs_over: Option<usize>) -> sealed::promises::Place {
+    keyed_as(blobs_over, Arc::new(|| None))
+}
+
+/// The same, with what says where payloads rest.
+fn keyed_as(blobs_over: Option<usize>, resting: sealed::resting::Where) -> sealed::promises::Place {
     let url = hapax_servers::postgres().expect("a server");
     let place = url.clone();
     let opened = move |codec| {
         let options =
             blobs_over.map_or(PostgresOptions::default(), |over| PostgresOptions::default().blobs_over(over));
+        let options = resting().map_or(options.clone(), |resting| options.resting(resting));
         let with = |codec| options.clone().payload_codec(codec);
         open_with(&url, Option::map_or(codec, options.clone(), with)) as Arc<dyn Store>
     };

@@ -53,9 +53,15 @@ store_conformance!(sqlite_blobs, blobs);
 sealed::promises::promises!(keys, sqlite_keys, || crate::keyed(None));
 sealed::promises::promises!(keys, sqlite_keys_and_blobs, || crate::keyed(Some(100)));
 sealed::promises::promises!(large, sqlite_large, || crate::keyed(Some(4096)));
+sealed::promises::promises!(resting, sqlite_resting, || crate::sealed::resting::Place::new(crate::keyed_as));
 
 /// A file that is opened with these keys and those.
 fn keyed(blobs_over: Option<usize>) -> sealed::promises::Place {
+    keyed_as(blobs_over, Arc::new(|| None))
+}
+
+/// The same, with what says where payloads rest.
+fn keyed_as(blobs_over: Option<usize>, resting: sealed::resting::Where) -> sealed::promises::Place {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("runs.db");
     let file = path.clone();
@@ -63,6 +69,7 @@ fn keyed(blobs_over: Option<usize>) -> sealed::promises::Place {
         let _kept = &folder;
         let options =
             blobs_over.map_or(SqliteOptions::default(), |over| SqliteOptions::default().blobs_over(over));
+        let options = resting().map_or(options.clone(), |resting| options.resting(resting));
         let with = |codec| options.clone().payload_codec(codec);
         open(&path, Option::map_or(codec, options.clone(), with)) as Arc<dyn Store>
     };

@@ -635,7 +635,7 @@ async fn the_messages_of_a_relay_that_is_gone_are_claimed_at_once() {
 
 /// Makes a file one of a program that knew no flow control.
 const WITHOUT_FLOW: &str = "
-    DROP TABLE hapax_shards; DROP TABLE hapax_flow_slots; DROP TABLE hapax_flow_queue; DROP TABLE hapax_flow_names;
+    DROP TABLE hapax_objects; DROP TABLE hapax_shards; DROP TABLE hapax_flow_slots; DROP TABLE hapax_flow_queue; DROP TABLE hapax_flow_names;
     DROP INDEX hapax_runs_ready; CREATE INDEX hapax_runs_ready ON hapax_runs (namespace, status, graph, created_at);
     ALTER TABLE hapax_runs DROP COLUMN terms; ALTER TABLE hapax_runs DROP COLUMN rank;
     UPDATE hapax_schema SET version = 6;";

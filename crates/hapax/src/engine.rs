@@ -12,6 +12,7 @@ use crate::{
     observe::Event,
     options::Options,
     outline::GraphOutline,
+    rest,
     testing::Script,
     transaction::{self, Databases},
     watch::Watch,
@@ -72,7 +73,7 @@ pub struct Engine {
 /// The engine's own tasks. With its last handle they end too, but not before the runs that they look after.
 struct Background {
     shared: Arc<Shared>,
-    tasks: [AbortHandle; 5],
+    tasks: [AbortHandle; 6],
     is_shut: AtomicBool,
 }
 
@@ -85,6 +86,7 @@ impl Background {
             tokio::spawn(lease::hear_cancels(shared.clone())).abort_handle(),
             tokio::spawn(transaction::sweep(shared.clone())).abort_handle(),
             tokio::spawn(control::sweep(shared.clone())).abort_handle(),
+            tokio::spawn(rest::rest(shared.clone())).abort_handle(),
         ];
         Arc::new(Self { shared: shared.clone(), tasks, is_shut: AtomicBool::new(false) })
     }

@@ -55,6 +55,7 @@ pub mod outbox;
 mod outline;
 mod question;
 mod replay;
+mod rest;
 mod run_items;
 #[cfg(feature = "schedules")]
 pub mod schedule;

@@ -14,7 +14,7 @@ const PUBLISHED: &[&str] =
 
 /// What programs may add to their engine; each must compile without the others.
 const HAPAX_FEATURES: &[&str] =
-    &["http", "agents", "schedules", "encryption", "nats", "rabbitmq", "redis", "webhook"];
+    &["http", "agents", "schedules", "encryption", "object-store", "nats", "rabbitmq", "redis", "webhook"];
 
 /// What services may add to their requests; each must compile without the others.
 const REQUESTS_FEATURES: &[&str] = &["axum", "engine", "redis", "tonic"];

@@ -39,6 +39,7 @@ const BANS: &[Ban] = &[
             "hapax_letters",
             "hapax_schema",
             "hapax_blobs",
+            "hapax_objects",
         ],
         view: literals,
         banned: |file, line| !is_backend(file) && !is_chore(file) && !file.is_test_line(line),
@@ -96,8 +97,8 @@ fn is_backend(file: &SourceFile) -> bool {
     if file.path.starts_with("crates/hapax-bench/src/limits/") {
         return true;
     }
-    // What the servers share lies in `server`, what all databases share in `blobs` and `recode`.
-    let backends = ["sqlite", "server", "postgres", "mysql", "blobs", "recode"];
+    // What the servers share lies in `server`, what all databases share in `blobs`, `depot` and `recode`.
+    let backends = ["sqlite", "server", "postgres", "mysql", "blobs", "depot", "recode"];
     let inside = file.path.strip_prefix("crates/hapax-store/src/");
     inside.and_then(|path| path.split(['/', '.']).next()).is_some_and(|first| backends.contains(&first))
 }

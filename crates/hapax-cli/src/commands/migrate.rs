@@ -5,8 +5,9 @@
 use crate::{
     args::Global,
     failure::Failure,
-    keys::{self, Keyed},
+    keys::Keyed,
     output::{Output, clean},
+    payloads::Payloads,
     session::{self, ServerKind},
     signals::EndRequests,
     view::{counted, parse_age},
@@ -130,8 +131,8 @@ impl Migrate {
         let open = |url: &OsString, must_exist| {
             let (url, only_reads) = (url.clone(), self.dry_run);
             async move {
-                let codec = keys::codec(&Keyed::AsGiven)?;
-                let store = session::open_store(&url, must_exist, only_reads, codec).await;
+                let payloads = Payloads::from_env(&Keyed::AsGiven)?;
+                let store = session::open_store(&url, must_exist, only_reads, payloads).await;
                 store.map_err(|failure| failure.at(&url))
             }
         };

@@ -22,7 +22,7 @@ mod supervisor;
 mod tally;
 mod worker;
 
-use crate::{args::Global, failure::Failure, output::Output, session};
+use crate::{args::Global, failure::Failure, output::Output, payloads::Payloads, session};
 use clap::{Args, Parser, Subcommand};
 use hapax::{
     Engine, Options, Status,
@@ -136,7 +136,7 @@ impl Place {
 
     async fn open(&self) -> Result<Engine, Failure> {
         let options = Options::default().namespace(self.namespace.clone());
-        let store = session::open_store(&self.store, false, false, None).await?;
+        let store = session::open_store(&self.store, false, false, Payloads::default()).await?;
         Ok(Engine::builder().options(options).with_store(store))
     }
 }

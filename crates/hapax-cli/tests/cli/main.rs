@@ -10,6 +10,7 @@ mod history;
 mod house;
 mod keys;
 mod letters;
+mod objects;
 mod outbox;
 mod replay;
 mod requests;

@@ -17,6 +17,7 @@ use hapax::{
         Answer, BoxFuture, Census, CensusFilter, Claimant, Created, Fleet, GcPolicy, GcReport, Lease,
         ListFilter, Loaded, NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreError,
         StoreStats, Ticket,
+        depot::{self, Rested},
         flow::Flow,
         house::House,
         outbox::Outbox,
@@ -192,6 +193,9 @@ impl Store for Observed {
     }
     fn recode(&self, from: recode::From) -> Answer<'_, Recoded> {
         self.inner.recode(from)
+    }
+    fn rest(&self, from: depot::From) -> Answer<'_, Rested> {
+        self.inner.rest(from)
     }
     fn payload_keys(&self) -> Answer<'_, PayloadKeys> {
         self.inner.payload_keys()

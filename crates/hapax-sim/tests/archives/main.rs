@@ -1,6 +1,7 @@
 //! Large payloads and their keys while processes are killed, on every SQL store: two workers whose states and results are large,
-//! and whoever puts the store under another key beside them. Every run ends once with the right content, nothing refers to
-//! what isn't there, in the end one key is in use, and what is large goes with the runs.
+//! and whoever puts the store under another key beside them, while payloads come to rest as objects. Every run ends once with the
+//! right content, nothing refers to what isn't there, in the end one key is in use, and what is large goes with the runs: no
+//! object is left.
 //!
 //! What happens is waited for, never timed. The seed of the kills is printed, and may be given as `HAPAX_SEED`; with
 //! `HAPAX_LONG` there are five times as many runs.
@@ -22,6 +23,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
+use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 /// Longer than anything here takes. Who waits longer waits for something that never comes.
@@ -48,6 +50,8 @@ fn keys(turn: u32) -> String {
 /// A store, and whoever looks at it.
 struct Archive {
     url: String,
+    /// The objects that rest.
+    objects: TempDir,
     runtime: Runtime,
     engine: Engine,
     flow: Flow<Scroll>,
@@ -57,14 +61,16 @@ impl Archive {
     fn new(url: String) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.expect("a runtime");
+        let objects = tempfile::tempdir().expect("a folder");
         let (engine, flow) = runtime.block_on(async {
-            let store = archives::open(&url, &keys(0)).await.expect("the store opens");
+            let opened = archives::open(&url, &keys(0), objects.path(), Duration::ZERO).await;
+            let store = opened.expect("the store opens");
             // It only submits and looks.
             let engine = Engine::builder().options(Options::default().finds_work(false)).with_store(store);
             let flow = engine.register(archives::graph(), ()).await.expect("a sound graph");
             (engine, flow)
         });
-        Self { url, runtime, engine, flow }
+        Self { url, objects, runtime, engine, flow }
     }
 
     fn submit(&self, numbers: std::ops::Range<u32>) {
@@ -78,7 +84,8 @@ impl Archive {
 
     /// Starts a process, and waits until it is at work.
     fn start(&self, what: &str, turn: u32) -> (Process, impl Iterator<Item = String> + use<>) {
-        let started = Process::start(Path::new(ARCHIVIST), [what, &self.url, &keys(turn)]);
+        let objects = self.objects.path().to_str().expect("a name");
+        let started = Process::start(Path::new(ARCHIVIST), [what, &self.url, &keys(turn), objects]);
         let (process, said) = started.expect("it starts");
         let mut lines = said.lines().map_while(Result::ok);
         assert_eq!(lines.next().as_deref(), Some("works"));
@@ -108,12 +115,22 @@ impl Archive {
 
     /// Reads all that there is with one key alone.
     fn check(&self, scrolls: u32) {
-        let store = self.runtime.block_on(archives::open(&self.url, NEW)).expect("the store opens");
+        let opened = archives::open(&self.url, NEW, self.objects.path(), Duration::ZERO);
+        let store = self.runtime.block_on(opened).expect("the store opens");
+        self.rest_all();
         let used = self.runtime.block_on(store.payload_keys()).expect("the store answers");
         assert_eq!((used.under["new"], used.plain, used.unknown), (used.payloads, 0, 0), "{used:?}");
         for number in 0..scrolls {
             self.runtime.block_on(check_scroll(&store, number));
         }
+    }
+
+    fn rest_all(&self) {
+        self.runtime.block_on(archives::rest_all(&self.engine.store())).expect("the store answers");
+    }
+
+    fn objects(&self) -> usize {
+        std::fs::read_dir(self.objects.path()).expect("the folder").count()
     }
 
     /// Deletes all runs.
@@ -167,11 +184,18 @@ fn large_payloads_survive_kills_and_rotations(url: String, blobs: impl Fn() -> S
         worker.kill();
         worker.wait();
     }
-    assert_ne!(blobs(), "0", "what is large lies beside its row");
+    assert_ne!(
+        (blobs(), archive.objects()),
+        ("0".to_owned(), 0),
+        "what is large lies beside its row, or rests"
+    );
     archive.rotate(1);
     archive.check(scrolls);
+    assert_eq!(blobs(), "0", "all of it rests");
+    assert!(archive.objects() > scrolls as usize, "{} objects", archive.objects());
     assert_eq!(archive.sweep(), scrolls as usize);
-    assert_eq!(blobs(), "0", "what is large went with the runs");
+    archive.rest_all();
+    assert_eq!((&*blobs(), archive.objects()), ("0", 0), "what is large went with the runs");
     println!("{scrolls} runs, {KILLS} kills of workers and of rotations");
 }
 

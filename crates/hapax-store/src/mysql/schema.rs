@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 /// Each entry brings a database from the version that is its index to the next one. Entries are never changed, only
 /// added; each may run again where it has run before. What one adds to a table stands where the table is made as well: who
 /// makes the tables anew needs no right to alter them.
-const MIGRATIONS: &[&str] = &[V1, V2, V3, V4, V5, V6];
+const MIGRATIONS: &[&str] = &[V1, V2, V3, V4, V5, V6, V7];
 
 /// Names are bytes, so that no collation takes two for one. What may be longer than a key is a blob. A step's update of its
 /// run touches no indexed column. What is claimed in an order has an index in that order: a server locks all that it sorts.
@@ -167,6 +167,16 @@ CREATE TABLE IF NOT EXISTS hapax_flow_names (
 const V6: &str = r"
 CREATE TABLE IF NOT EXISTS hapax_shards (
     namespace VARBINARY(255) NOT NULL PRIMARY KEY, plate LONGBLOB NOT NULL
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4;
+";
+
+/// Large payloads that rest in an object store: what it holds of ours, and whether a run refers to it.
+const V7: &str = r"
+CREATE TABLE IF NOT EXISTS hapax_objects (
+    namespace VARBINARY(255) NOT NULL, run_id VARBINARY(255) NOT NULL, hash VARBINARY(32) NOT NULL, name VARBINARY(255) NOT NULL,
+    state BIGINT NOT NULL, since BIGINT NOT NULL,
+    PRIMARY KEY (namespace, run_id, hash, name),
+    KEY hapax_objects_due (state, since)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4;
 ";
 

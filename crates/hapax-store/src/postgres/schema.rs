@@ -18,7 +18,7 @@ use hapax_core::{canary, error::code, id::Namespace};
 
 /// Each entry brings a database from the version that is its index to the next one. Entries are never changed, only
 /// added.
-const MIGRATIONS: &[&str] = &[V1, V2, V3, V4, V5, V6, V7];
+const MIGRATIONS: &[&str] = &[V1, V2, V3, V4, V5, V6, V7, V8];
 
 /// Identifiers are compared byte by byte. A step's update of its run touches no indexed column, so that it is written
 /// in place.
@@ -169,6 +169,16 @@ CREATE INDEX hapax_flow_names_run ON hapax_flow_names (namespace, run_id) WHERE 
 /// Which shard the database is, if it is one of several.
 const V7: &str = r#"
 CREATE TABLE hapax_shards (namespace TEXT COLLATE "C" PRIMARY KEY, plate BYTEA NOT NULL);
+"#;
+
+/// Large payloads that rest in an object store: what it holds of ours, and whether a run refers to it.
+const V8: &str = r#"
+CREATE TABLE hapax_objects (
+    namespace TEXT COLLATE "C" NOT NULL, run_id TEXT COLLATE "C" NOT NULL, hash BYTEA NOT NULL, name TEXT COLLATE "C" NOT NULL,
+    state BIGINT NOT NULL, since BIGINT NOT NULL,
+    PRIMARY KEY (namespace, run_id, hash, name)
+);
+CREATE INDEX hapax_objects_due ON hapax_objects (since) WHERE state <> 1;
 "#;
 
 /// Whoever migrates holds this lock: the first bytes of "hapax" as a number.

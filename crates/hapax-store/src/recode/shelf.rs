@@ -84,6 +84,11 @@ pub(crate) trait Shelf: Sync {
     fn ask(&self, sql: String, values: Vec<Value>) -> Answer<'_, Vec<Row>>;
     /// Changes in one transaction, which holds the rows of their runs; answers how many met their row.
     fn change(&self, about: RunKey, changes: Vec<Change>) -> Answer<'_, u64>;
+    /// Statements in one transaction, which holds the run's row; answers whether all that must have met one, else nothing is
+    /// changed.
+    fn all_or_none(&self, run: RunKey, statements: Vec<Statement>) -> Answer<'_, bool>;
+    /// The store's clock, in microseconds since 1970, as SQL.
+    fn now(&self) -> String;
 }
 
 /// A payload to be replaced.
@@ -156,14 +161,14 @@ pub(crate) async fn recode(shelf: &dyn Shelf, from: From) -> Result<Recoded, Sto
         done.changed += meant - done.rewritten.min(meant);
     }
     done.next = Some(match last {
-        None => From { column: from.column + 1, ..From::default() },
+        None => From { shard: from.shard, column: from.column + 1, ..From::default() },
         // Nothing can be done about any of them: behind the last of their owners there may be others.
         Some(last) if damaged.len() == cells.len() => {
-            From { column: from.column, namespace: last.namespace, owner: format!("{}\u{1}", last.owner) }
+            From { namespace: last.namespace, owner: format!("{}\u{1}", last.owner), ..from }
         }
         Some(_) => {
             let Cell { namespace, owner, .. } = cells[0].clone();
-            From { column: from.column, namespace, owner }
+            From { namespace, owner, ..from }
         }
     });
     Ok(done)
@@ -334,7 +339,7 @@ async fn count(shelf: &dyn Shelf, column: &Column, (which, values): Which) -> Re
     Ok(counted.unwrap_or_default().cast_unsigned())
 }
 
-fn text(value: &Value) -> Option<String> {
+pub(crate) fn text(value: &Value) -> Option<String> {
     match value {
         Value::Text(text) => Some(text.clone()),
         // Where names are bytes.
@@ -351,7 +356,7 @@ fn number(value: &Value) -> Option<i64> {
 }
 
 /// The run that errors name, or all of them.
-fn about(namespace: &str, owner: &str) -> RunKey {
+pub(crate) fn about(namespace: &str, owner: &str) -> RunKey {
     let run = RunId::new(owner).or_else(|_| RunId::new("*")).expect("a star is a name");
     RunKey { namespace: Namespace::new(namespace).unwrap_or_default(), run }
 }

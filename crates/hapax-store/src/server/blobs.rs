@@ -3,10 +3,14 @@
 //! Invariant: whoever writes or deletes them holds the lock of the run's row.
 
 use super::{
-    sql::{Cell, Fault, Row, Session, Value, values},
+    sql::{Cell, Fault, Row, Session, Value, one, values},
     writer::Tx,
 };
-use crate::blobs::{Blob, Reference, is_new, sweep_sql};
+use crate::{
+    blobs::{Blob, OBJECT, Reference, is_new, sweep_sql},
+    codec::Codec,
+    depot::fetch,
+};
 use hapax_core::id::RunKey;
 use std::borrow::Cow;
 
@@ -27,16 +31,18 @@ pub(super) async fn insert(tx: &mut Tx<'_>, run: &RunKey, blobs: &[Blob]) -> Res
 
 /// Deletes what no row of the run refers to any more, behind the lock of the run's row.
 pub(super) async fn sweep(tx: &mut Tx<'_>, run: &RunKey) -> Result<(), Fault> {
-    let (sql, times) = sweep_sql();
     let which = values![run.namespace.as_str(), run.run.as_str()];
-    let all: Vec<Value<'_>> = which.iter().copied().cycle().take(2 * times).collect();
-    tx.execute(&sql, &all).await?;
+    for (sql, times) in sweep_sql("{now}") {
+        let all: Vec<Value<'_>> = which.iter().copied().cycle().take(2 * times).collect();
+        tx.execute(&sql, &all).await?;
+    }
     Ok(())
 }
 
 /// The bytes of a payload, wherever they lie.
 pub(super) async fn whole<'s>(
     session: &mut dyn Session,
+    codec: &Codec,
     run: &RunKey,
     stored: &'s [u8],
 ) -> Result<Cow<'s, [u8]>, Fault> {
@@ -45,20 +51,29 @@ pub(super) async fn whole<'s>(
     let which = values![run.namespace.as_str(), run.run.as_str(), &reference.hash.0];
     let rows = session.rows(sql, which).await?;
     let parts = rows.iter().map(|row| Ok(row.blob(0)?.to_vec())).collect::<Result<Vec<_>, Fault>>()?;
-    let whole = reference.whole(&parts).map_err(|error| Fault::undecoded(None, "a large payload", error))?;
-    Ok(whole.into())
+    let damaged = |error| Fault::undecoded(None, "a large payload", error);
+    let resting = match parts.is_empty() {
+        true => one(session, OBJECT, which).await?,
+        false => None,
+    };
+    let parts = match resting {
+        Some(row) => vec![fetch(codec.resting.as_ref(), row.text(0)?.to_owned()).await.map_err(damaged)?],
+        None => parts,
+    };
+    Ok(reference.whole(&parts).map_err(damaged)?.into())
 }
 
 /// Puts the bytes of large payloads into a row that refers to them.
 pub(super) async fn fill(
     session: &mut dyn Session,
+    codec: &Codec,
     run: &RunKey,
     row: &mut Row,
     columns: &[usize],
 ) -> Result<(), Fault> {
     for column in columns {
         if let Some(Cell::Blob(stored)) = row.0.get_mut(*column)
-            && let Cow::Owned(whole) = whole(session, run, stored).await?
+            && let Cow::Owned(whole) = whole(session, codec, run, stored).await?
         {
             *stored = whole;
         }

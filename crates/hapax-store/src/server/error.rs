@@ -42,6 +42,7 @@ pub(crate) fn reported(fault: Fault, about: &RunKey) -> StoreError {
         Fault::Warned => StoreError::Unknown("the server warned while it committed".into()),
         Fault::Damage(step, what) => StoreError::Corrupt { run: about.clone(), step, what },
         Fault::Locked(locked) => StoreError::Locked { run: about.clone(), locked },
+        Fault::Away(away) => away.of(about),
     }
 }
 

@@ -215,7 +215,7 @@ impl<'r> Stored<'r> {
         codec: &Codec,
         run: &RunKey,
     ) -> Result<Vec<u8>, Fault> {
-        let entry = blobs::whole(session, run, self.entry).await?;
+        let entry = blobs::whole(session, codec, run, self.entry).await?;
         let unpacked = codec.unpack(&entry, &Place::of(run, Part::Journal { seq: self.seq }));
         unpacked.map_err(|error| self.unreadable(error))
     }

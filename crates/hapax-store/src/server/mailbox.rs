@@ -159,7 +159,7 @@ pub(super) async fn waiting(
     )
     .await?;
     let Some(mut row) = row else { return Ok(None) };
-    blobs::fill(session, run, &mut row, &[1]).await?;
+    blobs::fill(session, codec, run, &mut row, &[1]).await?;
     read_letter(&row, codec, run).map(Some)
 }
 
@@ -176,7 +176,7 @@ pub(super) async fn all(
     let rows = session.rows(sql, values![run.namespace.as_str(), run.run.as_str(), after, limit]).await?;
     let mut found = Vec::with_capacity(rows.len());
     for mut row in rows {
-        blobs::fill(session, run, &mut row, &[1]).await?;
+        blobs::fill(session, codec, run, &mut row, &[1]).await?;
         let taken = row.flag(5)?;
         let payload = if taken { None } else { Some(read_letter(&row, codec, run)?.payload) };
         found.push(Parcel {

@@ -41,6 +41,7 @@ use crate::{
     clock::{Clock, now_us},
     codec::{Codec, Encoders},
     db::Statement,
+    depot::{self, Rested},
     error::StoreError,
     flow::{Flow, NameKind, look_first, looks_first},
     house::House,
@@ -75,7 +76,7 @@ use writer::{Lanes, Shared};
 const LANES: usize = 2;
 
 /// The tables of the runs. Beside them `hapax_schema` says which program made them.
-pub(crate) const TABLES: [&str; 15] = [
+pub(crate) const TABLES: [&str; 16] = [
     "hapax_runs",
     "hapax_keys",
     "hapax_checkpoints",
@@ -87,6 +88,7 @@ pub(crate) const TABLES: [&str; 15] = [
     "hapax_tags",
     "hapax_schedules",
     "hapax_blobs",
+    "hapax_objects",
     "hapax_flow_slots",
     "hapax_flow_queue",
     "hapax_flow_names",
@@ -253,6 +255,10 @@ impl ServerStore {
     async fn submit_write(&self, write: Arc<Write>) -> Result<Ticket, StoreError> {
         check_limits(&write)?;
         let room = self.lanes.room(write.weight()).await?;
+        if hapax_core::canary::on("blob_apart") {
+            let (prepared, run) = (prepare::prepare(&write, &self.encoders, &self.codec)?, write.run());
+            call!(self, run, |tx| async { Ok(blobs::insert(tx, run, &prepared.blobs).await?) })?;
+        }
         // From here on nothing waits, so that the order of encoding is the order of the queue.
         let prepared = prepare::prepare(&write, &self.encoders, &self.codec)?;
         self.lanes.write(prepared, room)
@@ -522,6 +528,10 @@ impl<T: OnServer> Store for T {
 
     fn payload_keys(&self) -> Answer<'_, PayloadKeys> {
         Box::pin(async move { crate::recode::payload_keys(self.server()).await })
+    }
+
+    fn rest(&self, from: depot::From) -> Answer<'_, Rested> {
+        Box::pin(async move { depot::rest(self.server(), from).await })
     }
 
     fn outbox(&self) -> &dyn Outbox {

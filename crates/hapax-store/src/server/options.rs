@@ -48,6 +48,7 @@ impl std::fmt::Debug for Options {
             .field("allow_read_only", &self.allow_read_only)
             .field("payload_codec", &self.codec.hook.is_some())
             .field("blobs_over", &self.codec.aside)
+            .field("resting", &self.codec.resting)
             .finish()
     }
 }
@@ -133,6 +134,13 @@ macro_rules! shared_options {
         #[must_use]
         pub fn blobs_over(mut self, bytes: usize) -> Self {
             self.shared.codec.aside = Some(bytes);
+            self
+        }
+
+        /// Lets what lies beside its row rest in an object store once its run is quiet.
+        #[must_use]
+        pub fn resting(mut self, resting: $crate::depot::Resting) -> Self {
+            self.shared.codec.resting = Some(resting);
             self
         }
     };

@@ -195,9 +195,10 @@ impl Stored {
         session: &mut dyn Session,
         codec: &Codec,
     ) -> Result<Result<OutboxRecord, Source>, Fault> {
-        let payload = match blobs::whole(session, &self.record.run, &self.payload).await {
+        let payload = match blobs::whole(session, codec, &self.record.run, &self.payload).await {
             Ok(payload) => payload.into_owned(),
             Err(Fault::Damage(_, what)) => return Ok(Err(what.into())),
+            Err(Fault::Away(away)) => return Ok(Err(away.into())),
             Err(fault) => return Err(fault),
         };
         Ok(Self { payload, ..self }.decode(codec))

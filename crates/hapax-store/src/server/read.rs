@@ -197,7 +197,7 @@ pub(super) async fn checkpoint(
     let row =
         one(session, &sql, values![key.namespace.as_str(), key.run.as_str(), step]).await.map_err(blame)?;
     let Some(mut row) = row else { return Ok(None) };
-    blobs::fill(session, key, &mut row, &[7, 10, 15]).await.map_err(blame)?;
+    blobs::fill(session, codec, key, &mut row, &[7, 10, 15]).await.map_err(blame)?;
     let mut found = stored(&row, codec, key).map_err(blame)?;
     found.checkpoint.state = state(session, codec, key, step, found.state).await.map_err(blame)?.into();
     check(session, codec, key, &found.checkpoint).await?;
@@ -286,7 +286,7 @@ pub(super) async fn read_page(
     let at = values![key.namespace.as_str(), key.run.as_str(), step, u64::from(page)];
     let row = one(session, sql, at).await.map_err(|fault| blamed(fault, key, step))?;
     let mut row = row.ok_or_else(|| corrupt(key, step, format!("page {page} of its frontier is missing")))?;
-    blobs::fill(session, key, &mut row, &[0]).await.map_err(|fault| blamed(fault, key, step))?;
+    blobs::fill(session, codec, key, &mut row, &[0]).await.map_err(|fault| blamed(fault, key, step))?;
     row.blob(0)
         .and_then(|stored| {
             let place = Place::of(key, Part::Frontier { step, page: page.into() });
@@ -331,7 +331,7 @@ async fn state(
                    WHERE namespace = ? AND run_id = ? AND step_id = ?";
         let row = one(session, sql, values![key.namespace.as_str(), key.run.as_str(), base]).await?;
         let mut row = row.ok_or_else(|| Fault::damage(format!("the state of step {base} is missing")))?;
-        blobs::fill(session, key, &mut row, &[2]).await?;
+        blobs::fill(session, codec, key, &mut row, &[2]).await?;
         chain.push((base, StateRow::read(&row, 0)?));
         at = base;
     }

@@ -2,13 +2,13 @@
 
 use super::{
     ServerStore, ask, blobs, call,
-    error::{Outcome, all_runs, undone},
-    sql::{Cell, Row, Value, values},
+    error::{Halt, Outcome, all_runs, undone},
+    sql::{Cell, Fault, Row, Value, values},
     writer::Tx,
 };
 use crate::{
     codec::Codec,
-    db,
+    db::{self, Statement},
     recode::{Change, Shelf, runs_of},
     store::Answer,
 };
@@ -34,7 +34,7 @@ impl Shelf for ServerStore {
     fn whole(&self, run: RunKey, stored: Vec<u8>) -> Answer<'_, Vec<u8>> {
         Box::pin(async move {
             let mut lent = self.sessions.lend().await?;
-            let whole = blobs::whole(&mut **lent, &run, &stored).await;
+            let whole = blobs::whole(&mut **lent, &self.codec, &run, &stored).await;
             Ok(whole.map_err(|fault| undone(fault, &run))?.into_owned())
         })
     }
@@ -42,13 +42,36 @@ impl Shelf for ServerStore {
     fn change(&self, about: RunKey, changes: Vec<Change>) -> Answer<'_, u64> {
         Box::pin(async move { call!(self, &about, |tx| change(tx, &changes)) })
     }
+
+    fn all_or_none(&self, run: RunKey, statements: Vec<Statement>) -> Answer<'_, bool> {
+        Box::pin(async move { call!(self, &run, |tx| all_or_none(tx, &run, &statements)) })
+    }
+
+    fn now(&self) -> String {
+        "{now}".to_owned()
+    }
+}
+
+async fn all_or_none(tx: &mut Tx<'_>, run: &RunKey, statements: &[Statement]) -> Outcome<bool> {
+    hold(tx, run).await?;
+    for Statement { sql, values, must_meet } in statements {
+        if tx.execute(sql, &bound(values)).await? == 0 && *must_meet {
+            return Err(Halt::Settle(Ok(false)));
+        }
+    }
+    Ok(true)
+}
+
+/// Whoever writes or deletes bytes of a run holds its row.
+async fn hold(tx: &mut Tx<'_>, run: &RunKey) -> Result<(), Fault> {
+    let sql = "SELECT 1 FROM hapax_runs WHERE namespace = ? AND run_id = ? FOR UPDATE";
+    tx.one(sql, values![run.namespace.as_str(), run.run.as_str()]).await.map(drop)
 }
 
 /// All that concerns a run holds its row: so whoever writes bytes that are there already finds them there still.
 async fn change(tx: &mut Tx<'_>, changes: &[Change]) -> Outcome<u64> {
     for run in runs_of(changes, |_| true) {
-        let sql = "SELECT 1 FROM hapax_runs WHERE namespace = ? AND run_id = ? FOR UPDATE";
-        tx.one(sql, values![run.namespace.as_str(), run.run.as_str()]).await?;
+        hold(tx, run).await?;
     }
     let mut met = 0;
     for Change { run, update, blobs, .. } in changes {

@@ -12,6 +12,7 @@ use super::{
     writer::Tx,
 };
 use crate::{
+    blobs::end_objects_sql,
     check::{is_elsewhere, is_over},
     clock::micros,
     error::StoreError,
@@ -244,6 +245,7 @@ pub(super) async fn delete_rows(tx: &mut Tx<'_>, key: &RunKey) -> Result<(), Fau
         "DELETE FROM hapax_frontier WHERE namespace = ? AND run_id = ?",
         "DELETE FROM hapax_checkpoints WHERE namespace = ? AND run_id = ?",
         "DELETE FROM hapax_blobs WHERE namespace = ? AND run_id = ?",
+        &end_objects_sql("{now}"),
         "DELETE FROM hapax_keys WHERE namespace = ? AND run_id = ?",
         "DELETE FROM hapax_tags WHERE namespace = ? AND run_id = ?",
         "DELETE FROM hapax_runs WHERE namespace = ? AND run_id = ?",

@@ -5,6 +5,7 @@
 //! `hapax_` for the configured tables.
 
 use crate::{
+    depot::Away,
     error::{Locked, Source},
     store::{BoxFuture, Hint},
 };
@@ -35,6 +36,8 @@ pub(crate) enum Fault {
     Damage(Option<u64>, String),
     /// What is stored can't be read with the keys that were given.
     Locked(Locked),
+    /// What is stored rests where it can't be had.
+    Away(Away),
 }
 
 impl Fault {
@@ -44,6 +47,10 @@ impl Fault {
 
     /// Stored bytes that can't be decoded: for lack of a key, or because they can't be what we wrote.
     pub(crate) fn undecoded(step: Option<u64>, what: &str, error: Source) -> Self {
+        let error = match error.downcast::<Away>() {
+            Ok(away) => return Fault::Away(*away),
+            Err(error) => error,
+        };
         match error.downcast::<Locked>() {
             Ok(locked) => Fault::Locked(*locked),
             Err(error) => Fault::Damage(step, format!("{what} cannot be read: {error}")),
@@ -62,6 +69,7 @@ impl Fault {
             Fault::Warned => Fault::Warned,
             Fault::Damage(step, what) => Fault::Damage(*step, what.clone()),
             Fault::Locked(locked) => Fault::Locked(locked.clone()),
+            Fault::Away(away) => Fault::Away(away.for_another()),
         }
     }
 

@@ -3,10 +3,12 @@
 use super::ShardedStore;
 use crate::{
     clock::Clock,
+    depot::{self, Rested},
     error::StoreError,
     flow::Flow,
     house::House,
     outbox::Outbox,
+    recode::{self, PayloadKeys, Recoded},
     schedules::Schedules,
     store::{
         Answer, BoxFuture, Census, CensusFilter, Claimant, Created, Fact, Fleet, GcPolicy, GcReport, Hint,
@@ -174,6 +176,18 @@ impl Store for ShardedStore {
 
     fn gc(&self, policy: GcPolicy) -> Answer<'_, GcReport> {
         Box::pin(self.gc_all(policy))
+    }
+
+    fn recode(&self, from: recode::From) -> Answer<'_, Recoded> {
+        Box::pin(self.recode_each(from))
+    }
+
+    fn payload_keys(&self) -> Answer<'_, PayloadKeys> {
+        Box::pin(self.payload_keys_of_all())
+    }
+
+    fn rest(&self, from: depot::From) -> Answer<'_, Rested> {
+        Box::pin(self.rest_each(from))
     }
 
     fn outbox(&self) -> &dyn Outbox {

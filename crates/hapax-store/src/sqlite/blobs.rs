@@ -3,9 +3,13 @@
 //! Invariant: a file has one writer at a time, so what a transaction sees of a run's rows and bytes is all there is.
 
 use super::{error::undecoded, writer::Tx};
-use crate::blobs::{Blob, Reference, is_new, sweep_sql};
+use crate::{
+    blobs::{Blob, OBJECT, Reference, is_new, sweep_sql},
+    codec::Codec,
+    depot::fetch_now,
+};
 use hapax_core::id::RunKey;
-use rusqlite::{Connection, params, params_from_iter};
+use rusqlite::{Connection, OptionalExtension, params, params_from_iter};
 use std::borrow::Cow;
 
 /// Writes what a run doesn't have yet.
@@ -24,15 +28,17 @@ pub(super) fn insert(tx: &Tx<'_>, run: &RunKey, blobs: &[Blob]) -> rusqlite::Res
 
 /// Deletes what no row of the run refers to any more.
 pub(super) fn sweep(tx: &Tx<'_>, run: &RunKey) -> rusqlite::Result<()> {
-    let (sql, times) = sweep_sql();
     let values = [run.namespace.as_str(), run.run.as_str()];
-    tx.execute(&sql, params_from_iter(values.iter().cycle().take(2 * times)))?;
+    for (sql, times) in sweep_sql(&tx.now.to_string()) {
+        tx.execute(&sql, params_from_iter(values.iter().cycle().take(2 * times)))?;
+    }
     Ok(())
 }
 
 /// The bytes of a payload, wherever they lie.
 pub(super) fn whole<'s>(
     connection: &Connection,
+    codec: &Codec,
     run: &RunKey,
     stored: &'s [u8],
 ) -> rusqlite::Result<Cow<'s, [u8]>> {
@@ -42,6 +48,21 @@ pub(super) fn whole<'s>(
     let mut statement = connection.prepare_cached(sql)?;
     let which = params![run.namespace.as_str(), run.run.as_str(), reference.hash.0];
     let parts = statement.query_map(which, |row| row.get(0))?.collect::<rusqlite::Result<Vec<_>>>()?;
-    let whole = reference.whole(&parts).map_err(|error| undecoded(None, "a large payload", error))?;
-    Ok(whole.into())
+    let damaged = |error| undecoded(None, "a large payload", error);
+    let parts = match parts.is_empty().then(|| resting_as(connection, run, &reference)).transpose()?.flatten()
+    {
+        Some(name) => vec![fetch_now(codec.resting.as_ref(), name).map_err(damaged)?],
+        None => parts,
+    };
+    Ok(reference.whole(&parts).map_err(damaged)?.into())
+}
+
+/// The name of the object as which bytes rest.
+fn resting_as(
+    connection: &Connection,
+    run: &RunKey,
+    reference: &Reference<'_>,
+) -> rusqlite::Result<Option<String>> {
+    let which = params![run.namespace.as_str(), run.run.as_str(), reference.hash.0];
+    connection.prepare_cached(OBJECT)?.query_row(which, |row| row.get(0)).optional()
 }

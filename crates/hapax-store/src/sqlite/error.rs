@@ -2,7 +2,10 @@
 //!
 //! Invariant: an error is only reported as "nothing was written" when SQLite can't have made a commit durable.
 
-use crate::error::{Locked, Source, StoreError};
+use crate::{
+    depot::Away,
+    error::{Locked, Source, StoreError},
+};
 use hapax_core::{
     error::{Code, code},
     id::{Namespace, RunId, RunKey},
@@ -70,10 +73,13 @@ pub(super) fn read_only_cure(error: &str) -> String {
 
 /// An error after which nothing of the transaction is in the file.
 pub(super) fn nothing_written(error: &Arc<Error>, about: &RunKey) -> StoreError {
-    if let Error::FromSqlConversionFailure(_, _, reason) = &**error
-        && let Some(locked) = reason.downcast_ref::<Locked>()
-    {
-        return StoreError::Locked { run: about.clone(), locked: locked.clone() };
+    if let Error::FromSqlConversionFailure(_, _, reason) = &**error {
+        if let Some(locked) = reason.downcast_ref::<Locked>() {
+            return StoreError::Locked { run: about.clone(), locked: locked.clone() };
+        }
+        if let Some(away) = reason.downcast_ref::<Away>() {
+            return away.for_another().of(about);
+        }
     }
     if is_damage(error) {
         let (step, what) = damage_of(error);
@@ -164,10 +170,10 @@ pub(super) fn damaged_at(step: u64, what: impl Into<String>) -> Error {
 
 /// Stored bytes that can't be decoded: for lack of a key, or because they can't be what we wrote.
 pub(super) fn undecoded(step: Option<u64>, what: &str, error: Source) -> Error {
-    match error.downcast::<Locked>() {
-        Ok(locked) => Error::FromSqlConversionFailure(0, rusqlite::types::Type::Blob, locked),
-        Err(error) => damage(step, format!("{what} cannot be read: {error}")),
+    if error.is::<Locked>() || error.is::<Away>() {
+        return Error::FromSqlConversionFailure(0, rusqlite::types::Type::Blob, error);
     }
+    damage(step, format!("{what} cannot be read: {error}"))
 }
 
 fn damage(step: Option<u64>, what: String) -> Error {

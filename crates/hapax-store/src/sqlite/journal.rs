@@ -224,7 +224,7 @@ impl<'r> Stored<'r> {
     }
 
     fn unpacked(&self, connection: &Connection, codec: &Codec, run: &RunKey) -> rusqlite::Result<Vec<u8>> {
-        let entry = blobs::whole(connection, run, self.entry)?;
+        let entry = blobs::whole(connection, codec, run, self.entry)?;
         let unpacked = codec.unpack(&entry, &Place::of(run, Part::Journal { seq: self.seq }));
         unpacked.map_err(|error| self.unreadable(error))
     }

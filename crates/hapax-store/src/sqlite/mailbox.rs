@@ -154,7 +154,7 @@ fn read_letter(
 ) -> rusqlite::Result<Letter> {
     let number = row.get::<_, i64>(0)?.cast_unsigned();
     let place = Place::of(run, Part::Letter { id: row.get_ref(2)?.as_str()? });
-    let stored = blobs::whole(connection, run, row.get_ref(1)?.as_blob()?)?;
+    let stored = blobs::whole(connection, codec, run, row.get_ref(1)?.as_blob()?)?;
     let payload = codec
         .unpack(&stored, &place)
         .and_then(|bytes| Ok(serde_json::from_slice::<Json>(&bytes)?))

@@ -43,6 +43,7 @@ use crate::{
     clock::Clock,
     codec::{Codec, Encoders, PayloadCodec},
     db::{self, Statement},
+    depot::{self, Rested, Resting},
     error::StoreError,
     flow::{Flow, NameKind, look_first, looks_first},
     house::House,
@@ -128,6 +129,13 @@ impl SqliteOptions {
         self.codec.aside = Some(bytes);
         self
     }
+
+    /// Lets what lies beside its row rest in an object store once its run is quiet.
+    #[must_use]
+    pub fn resting(mut self, resting: Resting) -> Self {
+        self.codec.resting = Some(resting);
+        self
+    }
 }
 
 impl std::fmt::Debug for SqliteOptions {
@@ -137,6 +145,7 @@ impl std::fmt::Debug for SqliteOptions {
             .field("must_exist", &self.must_exist)
             .field("payload_codec", &self.codec.hook.is_some())
             .field("blobs_over", &self.codec.aside)
+            .field("resting", &self.codec.resting)
             .finish()
     }
 }
@@ -267,6 +276,11 @@ impl SqliteStore {
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;
         }
         let room = self.queue.room(write.weight()).await?;
+        if canary::on("blob_apart") {
+            let (prepared, run) =
+                (crate::prepare::prepare(&write, &self.encoders, &self.codec)?, write.run().clone());
+            self.queue.call(run.clone(), move |tx| Ok(blobs::insert(tx, &run, &prepared.blobs)?)).await?;
+        }
         // From here on nothing waits, so that the order of encoding is the order of the queue.
         let prepared = crate::prepare::prepare(&write, &self.encoders, &self.codec)?;
         self.queue.write(prepared, room, pace)
@@ -507,6 +521,10 @@ impl Store for SqliteStore {
 
     fn payload_keys(&self) -> Answer<'_, PayloadKeys> {
         Box::pin(async move { crate::recode::payload_keys(self).await })
+    }
+
+    fn rest(&self, from: depot::From) -> Answer<'_, Rested> {
+        Box::pin(async move { depot::rest(self, from).await })
     }
 
     fn outbox(&self) -> &dyn Outbox {

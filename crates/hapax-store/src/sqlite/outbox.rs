@@ -217,10 +217,18 @@ impl Stored {
         let Self { mut record, payload } = self;
         let OutboxRecord { run, place: Place { step, position }, .. } = &record;
         let part = Part::Message { step: *step, position: u64::from(*position) };
-        let payload = blobs::whole(connection, run, &payload)?;
+        let payload = blobs::whole(connection, codec, run, &payload).map_err(reason)?;
         let unpacked = codec.unpack(&payload, &codec::Place::of(run, part))?;
         record.message.payload = serde_json::from_slice(&unpacked)?;
         Ok(record)
+    }
+}
+
+/// Why bytes can't be had, without SQLite's words around it.
+fn reason(error: rusqlite::Error) -> Source {
+    match error {
+        rusqlite::Error::FromSqlConversionFailure(_, _, reason) => reason,
+        error => error.into(),
     }
 }
 

@@ -214,7 +214,7 @@ fn scanned_state(
     }
     let on = at.and(base.as_ref()).map(|(_, state)| state.as_slice());
     let place = Place::state(key, row.get::<_, i64>(12)?.cast_unsigned());
-    let stored = blobs::whole(connection, key, row.get_ref(15)?.as_blob()?)?;
+    let stored = blobs::whole(connection, codec, key, row.get_ref(15)?.as_blob()?)?;
     let read = codec.read_state(kind, &stored, on, &place);
     read.map_err(|error| undecoded(None, "its state", error))
 }
@@ -354,7 +354,7 @@ fn unpack<T: serde::de::DeserializeOwned>(
     stored: &[u8],
     what: &str,
 ) -> rusqlite::Result<T> {
-    let stored = blobs::whole(connection, key, stored)?;
+    let stored = blobs::whole(connection, codec, key, stored)?;
     let read = codec.unpack(&stored, place).and_then(|json| Ok(serde_json::from_slice(&json)?));
     read.map_err(|error| undecoded(None, what, error))
 }
@@ -382,7 +382,7 @@ fn state(connection: &Connection, codec: &Codec, key: &RunKey, step: u64) -> rus
     }
     let mut state: Option<Vec<u8>> = None;
     for (step, kind, bytes) in chain.into_iter().rev() {
-        let bytes = blobs::whole(connection, key, &bytes)?;
+        let bytes = blobs::whole(connection, codec, key, &bytes)?;
         let next = codec.read_state(kind, &bytes, state.as_deref(), &Place::state(key, step));
         state = Some(next.map_err(|error| undecoded(None, "its state", error))?);
     }

@@ -3,11 +3,11 @@
 use super::{
     SqliteStore, blobs,
     error::{all_runs, unreadable},
-    writer::{Outcome, Tx},
+    writer::{Halt, Outcome, Tx},
 };
 use crate::{
     codec::Codec,
-    db::{Row, Value, bound, value_of},
+    db::{Row, Statement, Value, bound, value_of},
     recode::{Change, Shelf, runs_of},
     store::Answer,
 };
@@ -32,8 +32,8 @@ impl Shelf for SqliteStore {
     }
 
     fn whole(&self, run: RunKey, stored: Vec<u8>) -> Answer<'_, Vec<u8>> {
-        let read = move |connection: &Connection, _: &Codec, run: &RunKey| {
-            let whole = blobs::whole(connection, run, &stored);
+        let read = move |connection: &Connection, codec: &Codec, run: &RunKey| {
+            let whole = blobs::whole(connection, codec, run, &stored);
             whole.map(Cow::into_owned).map_err(|error| unreadable(error, run))
         };
         Box::pin(self.read(run, read))
@@ -41,6 +41,14 @@ impl Shelf for SqliteStore {
 
     fn change(&self, about: RunKey, changes: Vec<Change>) -> Answer<'_, u64> {
         Box::pin(self.queue.call(about, move |tx| change(tx, &changes)))
+    }
+
+    fn all_or_none(&self, run: RunKey, statements: Vec<Statement>) -> Answer<'_, bool> {
+        Box::pin(self.queue.call(run, move |tx| all_or_none(tx, &statements)))
+    }
+
+    fn now(&self) -> String {
+        self.clock.now_us().to_string()
     }
 }
 
@@ -52,6 +60,15 @@ fn rows(connection: &Connection, sql: &str, values: &[Value]) -> rusqlite::Resul
         Ok(Row::new(values.collect::<rusqlite::Result<_>>()?))
     };
     statement.query_map(params_from_iter(bound(values)), read)?.collect()
+}
+
+fn all_or_none(tx: &Tx<'_>, statements: &[Statement]) -> Outcome<bool> {
+    for Statement { sql, values, must_meet } in statements {
+        if tx.execute(sql, params_from_iter(bound(values)))? == 0 && *must_meet {
+            return Err(Halt::Settle(Ok(false)));
+        }
+    }
+    Ok(true)
 }
 
 fn change(tx: &Tx<'_>, changes: &[Change]) -> Outcome<u64> {

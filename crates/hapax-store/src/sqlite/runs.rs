@@ -12,6 +12,7 @@ use super::{
     writer::{Outcome, Tx},
 };
 use crate::{
+    blobs::end_objects_sql,
     check::{is_elsewhere, is_over},
     error::StoreError,
     prepare::{self, Birth},
@@ -239,6 +240,7 @@ pub(super) fn delete_rows(tx: &Tx<'_>, key: &RunKey) -> rusqlite::Result<()> {
         "DELETE FROM hapax_frontier WHERE namespace = ?1 AND run_id = ?2",
         "DELETE FROM hapax_checkpoints WHERE namespace = ?1 AND run_id = ?2",
         "DELETE FROM hapax_blobs WHERE namespace = ?1 AND run_id = ?2",
+        &end_objects_sql(&tx.now.to_string()),
         "DELETE FROM hapax_keys WHERE namespace = ?1 AND run_id = ?2",
         "DELETE FROM hapax_tags WHERE namespace = ?1 AND run_id = ?2",
         "DELETE FROM hapax_runs WHERE namespace = ?1 AND run_id = ?2",

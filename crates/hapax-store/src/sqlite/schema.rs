@@ -10,7 +10,7 @@ use std::collections::HashSet;
 
 /// Each entry brings a file from the version that is its index to the next one. Entries are never changed, only
 /// added.
-const MIGRATIONS: &[&str] = &[V1, V2, V3, V4, V5, V6, V7, V8];
+const MIGRATIONS: &[&str] = &[V1, V2, V3, V4, V5, V6, V7, V8, V9];
 
 /// Which version the tables have.
 const SCHEMA: &str =
@@ -172,6 +172,16 @@ CREATE INDEX hapax_flow_names_run ON hapax_flow_names (namespace, run_id) WHERE 
 /// Which shard the file is, if it is one of several.
 const V8: &str = "
 CREATE TABLE hapax_shards (namespace TEXT PRIMARY KEY, plate TEXT NOT NULL) WITHOUT ROWID;
+";
+
+/// Large payloads that rest in an object store: what it holds of ours, and whether a run refers to it.
+const V9: &str = "
+CREATE TABLE hapax_objects (
+    namespace TEXT NOT NULL, run_id TEXT NOT NULL, hash BLOB NOT NULL, name TEXT NOT NULL, state INTEGER NOT NULL,
+    since INTEGER NOT NULL,
+    PRIMARY KEY (namespace, run_id, hash, name)
+) WITHOUT ROWID;
+CREATE INDEX hapax_objects_due ON hapax_objects (since) WHERE state <> 1;
 ";
 
 /// Brings the file to our version. A file that has it is only read: whoever looks at runs waits for no writer.

@@ -18,7 +18,7 @@ use hapax_store::{
 use std::sync::Arc;
 
 /// A text that doesn't compress.
-fn noise(seed: u64, len: usize) -> String {
+pub(crate) fn noise(seed: u64, len: usize) -> String {
     let mut x = seed | 1;
     let mut letter = || {
         x ^= x << 13;
@@ -29,14 +29,14 @@ fn noise(seed: u64, len: usize) -> String {
     (0..len).map(|_| letter()).filter(|c| !matches!(c, '"' | '\\')).collect()
 }
 
-const LARGE: usize = 3 << 20;
+pub(crate) const LARGE: usize = 3 << 20;
 
-fn rows(place: &Place) -> u64 {
+pub(crate) fn rows(place: &Place) -> u64 {
     place.count("SELECT count(*) FROM hapax_blobs")
 }
 
 /// A run with a large state, a large message and a large letter.
-async fn large(store: &Arc<dyn Store>, name: &str) -> Holder {
+pub(crate) async fn large(store: &Arc<dyn Store>, name: &str) -> Holder {
     let mut holder = Sample::run(name).hold(store).await;
     let sent = vec![message(&noise(7, 10_000)), message(&noise(7, 10_000)), message("small")];
     holder.commit(holder.next_with(&noise(3, LARGE), 2, 2, sent)).await.expect("a step");
@@ -45,7 +45,7 @@ async fn large(store: &Arc<dyn Store>, name: &str) -> Holder {
     holder
 }
 
-async fn messages(store: &Arc<dyn Store>) -> Vec<String> {
+pub(crate) async fn messages(store: &Arc<dyn Store>) -> Vec<String> {
     let listed = store.outbox().list(OutboxFilter::default()).await.expect("messages");
     listed.into_iter().map(|record| record.message.payload.as_str().to_owned()).collect()
 }

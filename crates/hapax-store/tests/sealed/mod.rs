@@ -4,6 +4,7 @@
 
 pub(crate) mod large;
 pub(crate) mod promises;
+pub(crate) mod resting;
 
 use hapax_store::codec::{Encrypted, Keyring, PayloadCodec};
 use std::sync::Arc;

@@ -52,7 +52,7 @@ impl Place {
         (self.sql)(sql).trim().parse().expect("a number")
     }
 
-    fn with(&self, keys: &str) -> Arc<dyn Store> {
+    pub(crate) fn with(&self, keys: &str) -> Arc<dyn Store> {
         (self.open)(Some(codec(keys)))
     }
 
@@ -82,6 +82,22 @@ macro_rules! promises {
             a_write_that_comes_to_nothing_leaves_no_bytes_and_is_written_whole_again,
         ]);
     };
+    (resting, $module:ident, $place:expr) => {
+        $crate::sealed::promises::promises!($module, $place, resting, [
+            what_rests_is_read_as_ever,
+            messages_rest_when_they_are_sent,
+            an_object_goes_with_its_run,
+            an_object_goes_when_nothing_refers_to_it,
+            what_is_written_again_rests_once,
+            an_object_store_that_is_away_stops_nobody,
+            whoever_has_no_object_store_is_told_so,
+            a_mover_that_is_cut_off_anywhere_loses_nothing,
+            a_mover_that_stood_still_refers_to_nothing_that_is_gone,
+            two_movers_bring_each_payload_to_rest_once,
+            what_rests_is_rotated,
+            what_rests_moves_to_another_store,
+        ]);
+    };
     (keys, $module:ident, $place:expr) => {
         $crate::sealed::promises::promises!($module, $place, promises, [
             whoever_lacks_a_key_is_told_which,
@@ -95,7 +111,7 @@ macro_rules! promises {
 pub(crate) use promises;
 
 /// A run with a payload of every kind, and a schedule.
-async fn fill(store: &Arc<dyn Store>, name: &str) -> Holder {
+pub(crate) async fn fill(store: &Arc<dyn Store>, name: &str) -> Holder {
     let mut holder = Sample::run(name).items(300).hold(store).await;
     // A page and a little more.
     let items = FRONTIER_PAGE as u32 + 5;
@@ -115,7 +131,7 @@ async fn fill(store: &Arc<dyn Store>, name: &str) -> Holder {
 }
 
 /// All that a store says of a run and of the schedule of its name.
-async fn told(store: &Arc<dyn Store>, run: &RunKey) -> String {
+pub(crate) async fn told(store: &Arc<dyn Store>, run: &RunKey) -> String {
     let picture = format!("{:?}", Picture::of(store, run).await);
     let steps = store.checkpoints(run.clone(), 0, 100).await.expect("steps");
     let journal = store.journal(run.clone(), 0, 100).await.expect("rows");
@@ -134,7 +150,7 @@ async fn told(store: &Arc<dyn Store>, run: &RunKey) -> String {
 }
 
 /// Encodes everything anew; answers how many payloads that were.
-async fn rotate(store: &Arc<dyn Store>) -> u64 {
+pub(crate) async fn rotate(store: &Arc<dyn Store>) -> u64 {
     let (mut next, mut rewritten) = (Some(From::default()), 0);
     while let Some(from) = next {
         let done = store.recode(from).await.expect("a batch");

@@ -18,7 +18,7 @@ pub(crate) fn without_flow(kind: Kind, url: &str) {
     sql(
         url,
         &format!(
-            "DROP TABLE hapax_shards; DROP TABLE hapax_flow_slots; DROP TABLE hapax_flow_queue; DROP TABLE hapax_flow_names; \
+            "DROP TABLE hapax_objects; DROP TABLE hapax_shards; DROP TABLE hapax_flow_slots; DROP TABLE hapax_flow_queue; DROP TABLE hapax_flow_names; \
              ALTER TABLE hapax_runs DROP COLUMN terms; ALTER TABLE hapax_runs DROP COLUMN head_start; \
              UPDATE hapax_schema SET version = {before}"
         ),

@@ -33,7 +33,7 @@ fn account(kind: Kind, user: &str) -> String {
     kind.pick(user.to_owned(), format!("{user}@'%'"))
 }
 
-const TABLES: [&str; 15] = [
+const TABLES: [&str; 16] = [
     "runs",
     "keys",
     "checkpoints",
@@ -45,6 +45,7 @@ const TABLES: [&str; 15] = [
     "tags",
     "schedules",
     "blobs",
+    "objects",
     "flow_slots",
     "flow_queue",
     "flow_names",

@@ -179,6 +179,9 @@ const OF_REQUESTS: [Code; 12] = [
 /// Only met with the feature `encryption`: the tests of `hapax-store` meet them on every store.
 const OF_KEYS: [Code; 4] = [code::KEY_MISSING, code::KEY_WRONG, code::NOT_ENCRYPTED, code::BAD_KEYRING];
 
+/// Of object stores: the same tests meet the first, and the examples of `Resting` the second.
+const OF_OBJECTS: [Code; 2] = [code::NO_DEPOT, code::BAD_DEPOT];
+
 /// Of agents: the tests named `agents` meet them with real processes.
 const OF_AGENTS: [Code; 13] = [
     code::AGENT_INVALID,
@@ -234,6 +237,7 @@ async fn every_code_can_be_met() {
     let lists: [&[Code]; 10] = [
         &OF_HOUSES,
         &OF_KEYS,
+        &OF_OBJECTS,
         &OF_THE_COMMAND_LINE,
         &OF_REQUESTS,
         &OF_AGENTS,

@@ -204,7 +204,15 @@ pub(crate) fn stock(args: &[&str]) -> Command {
 }
 
 pub(crate) fn clean_env(command: &mut Command) {
-    for name in ["HAPAX_STORE", "HAPAX_NAMESPACE", "HAPAX_KEYS", "HAPAX_KEYS_FILE", "COLUMNS", "NO_COLOR"] {
+    for name in [
+        "HAPAX_STORE",
+        "HAPAX_NAMESPACE",
+        "HAPAX_KEYS",
+        "HAPAX_KEYS_FILE",
+        "HAPAX_OBJECTS",
+        "COLUMNS",
+        "NO_COLOR",
+    ] {
         command.env_remove(name);
     }
 }

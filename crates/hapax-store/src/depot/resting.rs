@@ -1,0 +1,254 @@
+//! How bytes come to rest, and how objects end.
+//!
+//! Invariant: an object that a database has ever named has a row that says what it is: on its way there (0), resting (1), to
+//! be deleted (2). The row is written before the object, and goes after it, so no crash leaves an object that nobody knows.
+//! A run's bytes are in exactly one of the two places that rows tell, since what moves them is one transaction:
+//!
+//! ```text
+//! mover                                                   database
+//! names an object                                         row 0
+//! puts it; it is durable
+//! says that it is there, unless it is to be deleted       row 1, and the bytes beside their row are gone
+//! ```
+//!
+//! Whoever deletes first makes a row 2, so that a mover that stood still in between can't refer to what is gone.
+
+use super::{From, Rested, Resting, name_of};
+use crate::{
+    db::{Row, Statement, ToValue, Value},
+    error::{Source, StoreError},
+    recode::{Shelf, about, text},
+};
+use futures::stream::{self, StreamExt};
+use hapax_core::{
+    canary,
+    id::RunKey,
+    key::{Digest, sha256},
+};
+
+/// Payloads of one look.
+const BATCH: usize = 64;
+/// Payloads on their way at the same time.
+const AT_A_TIME: usize = 8;
+
+/// Bytes beside their row, by what identifies them.
+struct Bytes {
+    run: RunKey,
+    hash: Digest,
+}
+
+/// What became of bytes that may rest.
+enum Became {
+    Resting,
+    /// They, or the run, changed meanwhile.
+    Changed,
+    Stayed(String),
+}
+
+/// Brings the next payloads to rest, and ends objects whose time is over.
+pub(crate) async fn rest(shelf: &dyn Shelf, from: From) -> Result<Rested, StoreError> {
+    let Some(resting) = &shelf.codec().resting else { return Ok(Rested::default()) };
+    let mut done = Rested::default();
+    if from == From::default() {
+        end_objects(shelf, resting, &mut done).await?;
+    }
+    let found = find(shelf, resting, &from).await?;
+    done.next = found.last().filter(|_| found.len() == BATCH).map(|last| From {
+        shard: from.shard,
+        namespace: last.run.namespace.to_string(),
+        run: last.run.run.to_string(),
+        hash: last.hash.0.to_vec(),
+    });
+    let became = stream::iter(found).map(|bytes| move_out(shelf, resting, bytes)).buffered(AT_A_TIME);
+    for became in became.collect::<Vec<_>>().await {
+        match became? {
+            Became::Resting => done.rested += 1,
+            Became::Changed => {}
+            Became::Stayed(why) => done.failed.push(why),
+        }
+    }
+    Ok(done)
+}
+
+/// What may rest: bytes of runs in which nothing has changed for a while, but for messages that are yet to be sent.
+async fn find(shelf: &dyn Shelf, resting: &Resting, from: &From) -> Result<Vec<Bytes>, StoreError> {
+    let sql = format!(
+        "SELECT b.namespace, b.run_id, b.hash FROM hapax_blobs b \
+         JOIN hapax_runs r ON r.namespace = b.namespace AND r.run_id = b.run_id \
+         WHERE b.part = 0 AND (b.namespace, b.run_id, b.hash) > (?, ?, ?) AND r.updated_at <= {} - ? \
+         AND NOT EXISTS (SELECT 1 FROM hapax_outbox o WHERE o.namespace = b.namespace AND o.run_id = b.run_id \
+         AND o.status <> 'sent' AND substr(o.payload, {}, 32) = b.hash) \
+         ORDER BY b.namespace, b.run_id, b.hash LIMIT {BATCH}",
+        shelf.now(),
+        crate::blobs::HASH_AT
+    );
+    let after = i64::try_from(resting.after.as_micros()).unwrap_or(i64::MAX);
+    let values = vec![
+        from.namespace.to_value(),
+        from.run.to_value(),
+        Value::Bytes(from.hash.clone()),
+        Value::Int(after),
+    ];
+    let rows = shelf.ask(sql, values).await?;
+    let bytes = |row: &Row| {
+        let run = about(&text(row.value(0)?)?, &text(row.value(1)?)?);
+        Some(Bytes { run, hash: Digest(bytes_of(row, 2)?.try_into().ok()?) })
+    };
+    rows.iter().map(bytes).collect::<Option<_>>().ok_or_else(|| odd(from, "what identifies a large payload"))
+}
+
+/// Brings bytes to rest.
+async fn move_out(shelf: &dyn Shelf, resting: &Resting, bytes: Bytes) -> Result<Became, StoreError> {
+    let bytes = &bytes;
+    if forget(shelf, bytes).await? {
+        return Ok(Became::Resting);
+    }
+    let sql = "SELECT bytes FROM hapax_blobs WHERE namespace = ? AND run_id = ? AND hash = ? ORDER BY part";
+    let rows = shelf.ask(sql.into(), bytes.which()).await?;
+    let whole: Vec<u8> = rows.iter().filter_map(|row| bytes_of(row, 0)).flatten().collect();
+    if rows.is_empty() {
+        return Ok(Became::Changed);
+    }
+    if sha256(&whole) != bytes.hash {
+        return Ok(Became::Stayed(format!("a large payload of run `{}` is damaged", bytes.run)));
+    }
+    let name = name_of(&bytes.hash);
+    if !is_met(shelf, bytes, vec![bytes.announced(&name, shelf.now())]).await? {
+        return Ok(Became::Changed);
+    }
+    if canary::on("rest_before_put") {
+        is_met(shelf, bytes, bytes.moved(&name)).await?;
+    }
+    if let Err(error) = put(resting, name.clone(), whole).await {
+        return Ok(Became::Stayed(format!(
+            "the object store can't take a payload of run `{}`: {error}",
+            bytes.run
+        )));
+    }
+    if is_met(shelf, bytes, bytes.moved(&name)).await? {
+        return Ok(Became::Resting);
+    }
+    // Whoever ended it while this stood still has forgotten it.
+    let _ = delete(resting, name).await;
+    Ok(Became::Changed)
+}
+
+async fn put(resting: &Resting, name: String, whole: Vec<u8>) -> Result<(), Source> {
+    let depot = resting.depot.clone();
+    super::here()?.spawn(async move { depot.put(&name, whole).await }).await?
+}
+
+async fn delete(resting: &Resting, name: String) -> Result<(), Source> {
+    let depot = resting.depot.clone();
+    super::here()?.spawn(async move { depot.delete(&name).await }).await?
+}
+
+/// Forgets bytes that were written again although they rest.
+async fn forget(shelf: &dyn Shelf, bytes: &Bytes) -> Result<bool, StoreError> {
+    let sql = "SELECT 1 FROM hapax_objects WHERE namespace = ? AND run_id = ? AND hash = ? AND state = 1";
+    if shelf.ask(sql.into(), bytes.which()).await?.is_empty() {
+        return Ok(false);
+    }
+    let rests = format!("EXISTS ({sql})");
+    let sql = format!("DELETE FROM hapax_blobs WHERE namespace = ? AND run_id = ? AND hash = ? AND {rests}");
+    let values = [bytes.which(), bytes.which()].concat();
+    is_met(shelf, bytes, vec![Statement { sql, values, must_meet: true }]).await
+}
+
+/// Deletes objects to which no run refers, when their time is over.
+async fn end_objects(shelf: &dyn Shelf, resting: &Resting, done: &mut Rested) -> Result<(), StoreError> {
+    let grace = i64::try_from(resting.grace.as_micros()).unwrap_or(i64::MAX);
+    let now = shelf.now();
+    let sql = format!(
+        "SELECT namespace, run_id, hash, name FROM hapax_objects WHERE state <> 1 AND since <= {now} - ? LIMIT {BATCH}"
+    );
+    for row in shelf.ask(sql, vec![Value::Int(grace)]).await? {
+        let read = || {
+            let run = about(&text(row.value(0)?)?, &text(row.value(1)?)?);
+            let bytes = Bytes { run, hash: Digest(bytes_of(&row, 2)?.try_into().ok()?) };
+            Some((bytes, text(row.value(3)?)?))
+        };
+        let (bytes, name) = read().ok_or_else(|| odd(&From::default(), "what identifies an object"))?;
+        if !is_met(shelf, &bytes, vec![bytes.condemned(&name)]).await? {
+            continue;
+        }
+        match delete(resting, name.clone()).await {
+            Ok(()) => {
+                is_met(shelf, &bytes, vec![bytes.over(&name)]).await?;
+                done.deleted += 1;
+            }
+            Err(error) => done.failed.push(format!("the object store can't delete `{name}`: {error}")),
+        }
+    }
+    Ok(())
+}
+
+impl Bytes {
+    fn which(&self) -> Vec<Value> {
+        vec![
+            self.run.namespace.as_str().to_value(),
+            self.run.run.as_str().to_value(),
+            Value::Bytes(self.hash.0.to_vec()),
+        ]
+    }
+
+    fn of(&self, name: &str, sql: impl Into<String>) -> Statement {
+        let values = [self.which(), vec![name.to_value()]].concat();
+        Statement { sql: sql.into(), values, must_meet: true }
+    }
+
+    /// An object is on its way.
+    fn announced(&self, name: &str, now: String) -> Statement {
+        self.of(
+            name,
+            format!(
+                "INSERT INTO hapax_objects (namespace, run_id, hash, name, state, since) VALUES (?, ?, ?, ?, 0, {now})"
+            ),
+        )
+    }
+
+    /// The object is there, and the bytes aren't beside their row any more.
+    fn moved(&self, name: &str) -> Vec<Statement> {
+        let bytes = "hapax_blobs WHERE namespace = ? AND run_id = ? AND hash = ?";
+        let sql = "UPDATE hapax_objects SET state = 1 WHERE namespace = ? AND run_id = ? AND hash = ? AND name = ? AND state = 0";
+        let object = Statement { must_meet: !canary::on("moves_anyway"), ..self.of(name, sql) };
+        let bytes = Statement { sql: format!("DELETE FROM {bytes}"), values: self.which(), must_meet: true };
+        vec![object, bytes]
+    }
+
+    /// Nobody may refer to the object any more.
+    fn condemned(&self, name: &str) -> Statement {
+        self.of(
+            name,
+            "UPDATE hapax_objects SET state = 2 WHERE namespace = ? AND run_id = ? AND hash = ? AND name = ? AND state <> 1",
+        )
+    }
+
+    /// The object is gone.
+    fn over(&self, name: &str) -> Statement {
+        self.of(
+            name,
+            "DELETE FROM hapax_objects WHERE namespace = ? AND run_id = ? AND hash = ? AND name = ? AND state = 2",
+        )
+    }
+}
+
+/// All of them in one transaction that holds the run's row, or none.
+async fn is_met(shelf: &dyn Shelf, bytes: &Bytes, statements: Vec<Statement>) -> Result<bool, StoreError> {
+    shelf.all_or_none(bytes.run.clone(), statements).await
+}
+
+fn bytes_of(row: &Row, at: usize) -> Option<Vec<u8>> {
+    match row.value(at)? {
+        Value::Bytes(bytes) => Some(bytes.clone()),
+        _ => None,
+    }
+}
+
+fn odd(from: &From, what: &str) -> StoreError {
+    StoreError::Corrupt {
+        run: about(&from.namespace, &from.run),
+        step: None,
+        what: format!("{what} can't be read"),
+    }
+}
