@@ -39,7 +39,7 @@ async fn commands_read_what_rests_where_the_environment_says() {
     };
     let address = format!("file://{}", objects.display());
     let shown = hapax(Some(&address), &["show", "order-1", "--json"]).json();
-    assert_eq!(shown["state"]["receipt"], "5040 cents", "{shown}");
+    assert_eq!(shown["checkpoint"]["state"]["receipt"], "5040 cents", "{shown}");
     assert!(hapax(None, &["list"]).ok().contains("order-1"), "a list reads no payloads");
     let refused = hapax(None, &["show", "order-1"]).fails(3);
     assert!(refused.contains("HX0194") && refused.contains("HAPAX_OBJECTS"), "{refused}");

@@ -112,10 +112,7 @@ async fn move_out(shelf: &dyn Shelf, resting: &Resting, bytes: Bytes) -> Result<
     if sha256(&whole) != bytes.hash {
         return Ok(Became::Stayed(format!("a large payload of run `{}` is damaged", bytes.run)));
     }
-    let name = name_of(&bytes.hash);
-    if !is_met(shelf, bytes, vec![bytes.announced(&name, shelf.now())]).await? {
-        return Ok(Became::Changed);
-    }
+    let Some(name) = announce(shelf, bytes).await? else { return Ok(Became::Changed) };
     if canary::on("rest_before_put") {
         is_met(shelf, bytes, bytes.moved(&name)).await?;
     }
@@ -128,9 +125,27 @@ async fn move_out(shelf: &dyn Shelf, resting: &Resting, bytes: Bytes) -> Result<
     if is_met(shelf, bytes, bytes.moved(&name)).await? {
         return Ok(Became::Resting);
     }
-    // Whoever ended it while this stood still has forgotten it.
-    let _ = delete(resting, name).await;
+    // Whoever ended it while this stood still has forgotten it. Otherwise it is known, and may be referred to.
+    let known = "SELECT 1 FROM hapax_objects WHERE namespace = ? AND run_id = ? AND hash = ? AND name = ?";
+    let Statement { sql, values, .. } = bytes.of(&name, known);
+    if shelf.ask(sql, values).await?.is_empty() {
+        let _ = delete(resting, name).await;
+    }
     Ok(Became::Changed)
+}
+
+/// The name of an object that is on its way from now on: that of an attempt that came to nothing, or a new one. So there are no
+/// more of them than payloads, however long an object store is away.
+async fn announce(shelf: &dyn Shelf, bytes: &Bytes) -> Result<Option<String>, StoreError> {
+    let sql = "SELECT name FROM hapax_objects WHERE namespace = ? AND run_id = ? AND hash = ? AND state = 0";
+    let rows = shelf.ask(sql.into(), bytes.which()).await?;
+    for name in rows.iter().filter_map(|row| text(row.value(0)?)) {
+        if is_met(shelf, bytes, vec![bytes.announced_again(&name, &shelf.now())]).await? {
+            return Ok(Some(name));
+        }
+    }
+    let name = name_of(&bytes.hash);
+    Ok(is_met(shelf, bytes, vec![bytes.announced(&name, &shelf.now())]).await?.then_some(name))
 }
 
 async fn put(resting: &Resting, name: String, whole: Vec<u8>) -> Result<(), Source> {
@@ -198,13 +213,19 @@ impl Bytes {
     }
 
     /// An object is on its way.
-    fn announced(&self, name: &str, now: String) -> Statement {
+    fn announced(&self, name: &str, now: &str) -> Statement {
         self.of(
             name,
             format!(
                 "INSERT INTO hapax_objects (namespace, run_id, hash, name, state, since) VALUES (?, ?, ?, ?, 0, {now})"
             ),
         )
+    }
+
+    /// It is tried again under its name, and nobody ends it meanwhile.
+    fn announced_again(&self, name: &str, now: &str) -> Statement {
+        let which = "WHERE namespace = ? AND run_id = ? AND hash = ? AND name = ? AND state = 0";
+        self.of(name, format!("UPDATE hapax_objects SET since = {now} {which}"))
     }
 
     /// The object is there, and the bytes aren't beside their row any more.

@@ -271,6 +271,13 @@ pub(crate) async fn an_object_store_that_is_away_stops_nobody(place: Place) {
     let looked = rest(&store).await;
     assert_eq!(looked.rested, 0);
     assert!(looked.failed.iter().all(|why| why.contains("it is away")) && !looked.failed.is_empty());
+    let tried = place.count("SELECT count(*) FROM hapax_objects");
+    rest(&store).await;
+    assert_eq!(
+        place.count("SELECT count(*) FROM hapax_objects"),
+        tried,
+        "it is tried again, not remembered again"
+    );
     let loaded = place.plain().load(holder.key.clone()).await.expect("it is where it was");
     assert_eq!(&*loaded.checkpoint.state, json(&noise(3, LARGE)).as_bytes());
     place.attic.away.store(false, SeqCst);

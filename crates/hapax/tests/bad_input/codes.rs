@@ -234,7 +234,7 @@ const OF_HOUSES: [Code; 7] = [
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_code_can_be_met() {
-    let lists: [&[Code]; 10] = [
+    let lists: [&[Code]; 11] = [
         &OF_HOUSES,
         &OF_KEYS,
         &OF_OBJECTS,
