@@ -29,7 +29,12 @@ use std::{
     path::{Path, PathBuf},
     thread,
 };
+use table::Table;
 use tempfile::TempDir;
+
+/// What isn't in the README's table, page by page.
+static TABLES: [&Table; 5] =
+    [&transfers::TABLE, &requests::TABLE, &agents::TABLE, &telemetry::TABLE, &payloads::TABLE];
 
 /// Everything that was measured, and where.
 #[derive(Debug, serde::Serialize)]
@@ -62,10 +67,9 @@ pub(crate) fn run(options: &SuiteOptions) -> Result<()> {
 
 fn tell(outcome: &Outcome, options: &SuiteOptions) -> Result<()> {
     let notes = notes(outcome);
-    let tables =
-        [table::text, transfers::text, requests::text, agents::text, telemetry::text, payloads::text]
-            .map(|text| text(&outcome.rows));
-    println!("{}\n{}", tables.join("\n"), notes.join("\n"));
+    let own = TABLES.iter().map(|table| table.text(&outcome.rows));
+    let tables = [table::text(&outcome.rows)].into_iter().chain(own).filter(|table| !table.is_empty());
+    println!("{}\n{}", tables.collect::<Vec<_>>().join("\n"), notes.join("\n"));
     let plot = svg::bars(&outcome.rows);
     if let Some(path) = &options.json {
         fs::write(path, serde_json::to_string_pretty(outcome)? + "\n")?;
@@ -89,20 +93,8 @@ fn write(root: &Path, outcome: &Outcome, plot: &str, notes: &[String]) -> Result
         fs::write(root.join("docs/bench.svg"), plot)?;
         rewrite("README.md", &readme::section(&outcome.rows, notes))?;
     }
-    if outcome.rows.iter().any(Row::is_transfer) {
-        rewrite("docs/guide/transactions.md", &transfers::section(&outcome.rows, &notes[0]))?;
-    }
-    if outcome.rows.iter().any(Row::is_request) {
-        rewrite("docs/guide/requests.md", &requests::section(&outcome.rows, &notes[0]))?;
-    }
-    if outcome.rows.iter().any(Row::is_agent) {
-        rewrite("docs/guide/agents.md", &agents::section(&outcome.rows, &notes[0]))?;
-    }
-    if outcome.rows.iter().any(Row::is_telemetry) {
-        rewrite("docs/guide/observability.md", &telemetry::section(&outcome.rows, &notes[0]))?;
-    }
-    if outcome.rows.iter().any(Row::is_payloads) {
-        rewrite("docs/guide/large-payloads.md", &payloads::section(&outcome.rows, &notes[0]))?;
+    for table in TABLES.iter().filter(|table| outcome.rows.iter().any(|row| table.holds(row))) {
+        rewrite(&format!("docs/guide/{}.md", table.page), &table.section(&outcome.rows, &notes[0]))?;
     }
     Ok(())
 }
