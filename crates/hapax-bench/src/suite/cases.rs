@@ -148,8 +148,8 @@ impl Sizes {
             requests,
             agents,
             telemetry: [w1, w2_runs],
-            payloads: [500, w1],
-            starts: 10_000,
+            payloads: [300, w1],
+            starts: 4000,
             moved: 1000,
         }
     }
