@@ -33,7 +33,7 @@ pub(crate) struct TestOptions {
 pub(crate) struct BenchOptions {
     /// What is handed to the suite as it is.
     pub(crate) passed_on: Vec<String>,
-    /// Rewrite the README's table and the plot.
+    /// Rewrite the plot, and the tables of the README and the guides.
     pub(crate) write: bool,
 }
 
@@ -138,11 +138,12 @@ Options of `bench`:
   --long            also a run of 1,000,000 steps: does memory stay bounded?
   --only STORE      memory, sqlite, postgres or mysql alone; `transfer`: the transactions in users' databases,
                     `requests`: requests that take effect once; `agents`: commands to agents, and snapshots;
-                    `telemetry`: what traces cost
+                    `telemetry`: what traces cost; `payloads`: large ones beside their rows, and encryption;
+                    `starts`: what flow control costs; `migrate`: runs that move to another store
   --json FILE       write everything that was measured
   --svg FILE        write the plot
   --folder FOLDER   put the databases there: it decides which disk is measured
-  --write           rewrite the table of README.md and docs/bench.svg";
+  --write           rewrite what was measured: the table of README.md with docs/bench.svg, those of the guides";
 
 const EXAMPLES: &str = "\
 Examples:

@@ -25,6 +25,7 @@ Workloads, each in this process; prints BEGIN, then RESULT {json}:
   timers RUNS SECONDS          parked runs that are due one after the other
   starts TERMS COUNT IN_FLIGHT starts alone: plain, key, rate, priority or singleton
   replay STEPS                 a run made again from its record
+  migrate FROM                 moves all runs of the store FROM to this one
   transfers COUNT IN_FLIGHT HOW [STEP]  transactions between accounts, so many at a time: bare, co-commit, marker,
                                introspection; so many in each step, or one
   requests COUNT CONNECTIONS HOW [redis]  requests to a service, over so many connections: bare, first, replay; with a cache
@@ -53,11 +54,12 @@ The suite runs all of them, several times, and prints a table:
   --long           also 1,000,000 steps in one run: does memory stay bounded?
   --only STORE     memory, sqlite, postgres or mysql alone; `transfer`: the transactions in users' databases,
                    `requests`: requests that take effect once; `agents`: commands to agents, and snapshots;
-                   `telemetry`: what traces cost; `payloads`: large ones beside their rows, and encryption
+                   `telemetry`: what traces cost; `payloads`: large ones beside their rows, and encryption;
+                   `starts`: what flow control costs; `migrate`: runs that move to another store
   --json FILE      everything that was measured
   --svg FILE       a plot
   --write ROOT     the plot to ROOT/docs/bench.svg, the tables into ROOT/README.md and the guides to transactions,
-                   requests, agents, observability and large payloads
+                   requests, agents, observability, large payloads, flow control and moving house
   --folder FOLDER  where the databases are; it decides which disk is measured";
 
 /// What the caller asked for.
@@ -198,10 +200,10 @@ pub enum Workload {
         /// Its steps.
         steps: u64,
     },
-    /// Runs that move to another file.
+    /// Runs that move here.
     Migrate {
-        /// How many.
-        runs: u64,
+        /// The store that they are in.
+        from: String,
     },
     /// Transactions in a database of the user's.
     Transfers {
@@ -401,7 +403,7 @@ fn parse_workload(words: &[&str]) -> Result<Workload, String> {
             in_flight: number(in_flight)?.max(1) as usize,
         },
         ["replay", steps] => Workload::Replay { steps: number(steps)? },
-        ["migrate", runs] => Workload::Migrate { runs: number(runs)? },
+        ["migrate", from] => Workload::Migrate { from: (*from).to_owned() },
         ["transfers", count, in_flight, how, step @ ..] if step.len() < 2 => Workload::Transfers {
             count: number(count)?,
             in_flight: number(in_flight)?,

@@ -100,6 +100,17 @@ fn several_processes_can_use_one_database() {
 }
 
 #[test]
+fn all_runs_of_a_store_move_to_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| format!("sqlite:{}", folder.path().join(name).display());
+    report(&format!("--store {} fill 3 5", file("old.db")));
+    let moves = format!("--store {} migrate {}", file("new.db"), file("old.db"));
+    let moved = report(&moves);
+    assert_eq!((moved.steps, moved.executed), (3, 3));
+    assert!(moved.extra_u64("transactions").unwrap() > 0 && moved.extra_u64("fsyncs").unwrap() > 0);
+}
+
+#[test]
 fn a_killed_run_goes_on_and_no_committed_step_is_executed_again() {
     for durability in ["strict", "pipelined"] {
         let folder = tempfile::tempdir().unwrap();

@@ -3,7 +3,7 @@
 use super::{
     cases::{Case, Place, Sizes, thousands},
     rows::{Figures, Row},
-    table::{aligned, piped, short},
+    table::{Table, short},
 };
 
 /// Agents that work at the same time.
@@ -11,9 +11,13 @@ const CREW: u64 = 8;
 const FILES: u64 = 10_000;
 const PIPE: &str = "agents-pipe";
 
-const HEADINGS: [&str; 6] = ["what", "store", "a second", "p50 ms", "p99 ms", "p50 beside the pipe's"];
-/// Columns from here on are numbers.
-const NUMBERS_FROM: usize = 2;
+pub(super) static TABLE: Table = Table {
+    ids: "agents",
+    page: "agents",
+    headings: &["what", "store", "a second", "p50 ms", "p99 ms", "p50 beside the pipe's"],
+    numbers_from: 2,
+    line,
+};
 
 /// The bare pipe first: what the others are held against.
 pub(super) fn cases(sizes: &Sizes) -> Vec<Case> {
@@ -55,36 +59,18 @@ pub(super) fn cases(sizes: &Sizes) -> Vec<Case> {
     ]
 }
 
-fn lines(rows: &[Row]) -> Vec<[String; HEADINGS.len()]> {
+fn line(row: &Row, rows: &[Row]) -> Vec<String> {
     let pipe = rows.iter().find(|row| row.id == PIPE).map(|row| row.figures.p50_ms).filter(|p50| *p50 > 0.0);
-    let line = |row: &Row| {
-        let Figures { steps_per_s, p50_ms, p99_ms, .. } = row.figures;
-        let beside = pipe.filter(|_| row.limit.is_some()).map(|pipe| p50_ms / pipe);
-        [
-            row.title.clone(),
-            if row.is_limit() { "-".into() } else { row.store.to_owned() },
-            short(steps_per_s),
-            short(p50_ms),
-            short(p99_ms),
-            beside.map_or("-".into(), |times| format!("{} x", short(times))),
-        ]
-    };
-    rows.iter().filter(|row| row.is_agent()).map(line).collect()
-}
-
-/// For a terminal; nothing, when none was made.
-pub(super) fn text(rows: &[Row]) -> String {
-    let lines = lines(rows);
-    if lines.is_empty() {
-        return String::new();
-    }
-    let all: Vec<_> = [HEADINGS.map(str::to_owned)].into_iter().chain(lines).collect();
-    aligned(&all, NUMBERS_FROM)
-}
-
-/// For the guide.
-pub(super) fn section(rows: &[Row], note: &str) -> String {
-    format!("{}\n{note}.\n", piped(&HEADINGS, lines(rows).into_iter(), NUMBERS_FROM))
+    let Figures { steps_per_s, p50_ms, p99_ms, .. } = row.figures;
+    let beside = pipe.filter(|_| row.limit.is_some()).map(|pipe| p50_ms / pipe);
+    vec![
+        row.title.clone(),
+        if row.is_limit() { "-".into() } else { row.store.to_owned() },
+        short(steps_per_s),
+        short(p50_ms),
+        short(p99_ms),
+        beside.map_or("-".into(), |times| format!("{} x", short(times))),
+    ]
 }
 
 #[cfg(test)]
@@ -104,12 +90,12 @@ mod tests {
             samples: vec![],
         };
         let rows = [row(PIPE, None, 0.5), row("agents-one", Some(PIPE), 3.0)];
-        let table = section(&rows, "medians of 3");
+        let table = TABLE.section(&rows, "medians of 3");
         assert_eq!(
             table.lines().nth(3),
             Some("| agents-one | sqlite | 250 | 3.00 | 9.00 | 6.00 x |"),
             "{table}"
         );
-        assert_eq!((text(&rows).lines().count(), text(&[]).as_str()), (3, ""));
+        assert_eq!((TABLE.text(&rows).lines().count(), TABLE.text(&[]).as_str()), (3, ""));
     }
 }

@@ -1,6 +1,6 @@
 //! What the suite runs, as data: each case is one call of the driver, what it is held against, and its goals.
 
-use super::{agents, goals::Goal, payloads, requests, starts, telemetry, transfers};
+use super::{agents, goals::Goal, moves, payloads, requests, starts, telemetry, transfers};
 
 /// Where a case's runs live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,6 +93,8 @@ pub(crate) struct Sizes {
     pub(super) payloads: [u64; 2],
     /// Starts that nobody executes.
     pub(super) starts: u64,
+    /// Runs that move to another store.
+    pub(super) moved: u64,
 }
 
 /// Steps of each older run.
@@ -125,6 +127,7 @@ impl Sizes {
                 telemetry: [w1, w2_runs],
                 payloads: [50, w1],
                 starts: 500,
+                moved: 100,
             };
         }
         let (w1, w2_runs, w3, w4, limit) = (20_000, 2000, 100_000, 1000, 10_000);
@@ -145,8 +148,9 @@ impl Sizes {
             requests,
             agents,
             telemetry: [w1, w2_runs],
-            payloads: [500, w1],
-            starts: 10_000,
+            payloads: [300, w1],
+            starts: 4000,
+            moved: 1000,
         }
     }
 }
@@ -173,6 +177,7 @@ pub(crate) fn all(sizes: &Sizes) -> Vec<Case> {
     cases.extend(telemetry::cases(sizes));
     cases.extend(payloads::cases(sizes));
     cases.extend(starts::cases(sizes));
+    cases.extend(moves::cases(sizes));
     cases.extend(sizes.long.map(long));
     cases
 }
@@ -234,14 +239,6 @@ fn journal(sizes: &Sizes) -> Vec<Case> {
             Some(1),
             format!("replay {w1}"),
             vec![Goal::StepsPerCpuS(50_000.0)],
-        ),
-        case(
-            "migrate",
-            format!("{} runs moved to another file", thousands(calls / 100)),
-            "pipelined",
-            None,
-            format!("migrate {}", calls / 100),
-            vec![],
         ),
     ]
 }

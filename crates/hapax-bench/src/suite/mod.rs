@@ -6,6 +6,7 @@ mod cases;
 mod child;
 mod goals;
 mod machine;
+mod moves;
 mod payloads;
 mod readme;
 mod requests;
@@ -22,14 +23,26 @@ use cases::{Case, FILL_STEPS, LEASE_MS, Place, Sizes, thousands};
 use child::{Call, Sample};
 use machine::Machine;
 use rows::Row;
-use servers::{Database, Servers};
+use servers::{Database, Servers, Used};
 use std::{
     collections::HashMap,
     fs,
     path::{Path, PathBuf},
     thread,
 };
+use table::Table;
 use tempfile::TempDir;
+
+/// What isn't in the README's table, page by page.
+static TABLES: [&Table; 7] = [
+    &transfers::TABLE,
+    &requests::TABLE,
+    &agents::TABLE,
+    &telemetry::TABLE,
+    &payloads::TABLE,
+    &starts::TABLE,
+    &moves::TABLE,
+];
 
 /// Everything that was measured, and where.
 #[derive(Debug, serde::Serialize)]
@@ -62,10 +75,9 @@ pub(crate) fn run(options: &SuiteOptions) -> Result<()> {
 
 fn tell(outcome: &Outcome, options: &SuiteOptions) -> Result<()> {
     let notes = notes(outcome);
-    let tables =
-        [table::text, transfers::text, requests::text, agents::text, telemetry::text, payloads::text]
-            .map(|text| text(&outcome.rows));
-    println!("{}\n{}", tables.join("\n"), notes.join("\n"));
+    let own = TABLES.iter().map(|table| table.text(&outcome.rows));
+    let tables = [table::text(&outcome.rows)].into_iter().chain(own).filter(|table| !table.is_empty());
+    println!("{}\n{}", tables.collect::<Vec<_>>().join("\n"), notes.join("\n"));
     let plot = svg::bars(&outcome.rows);
     if let Some(path) = &options.json {
         fs::write(path, serde_json::to_string_pretty(outcome)? + "\n")?;
@@ -89,20 +101,8 @@ fn write(root: &Path, outcome: &Outcome, plot: &str, notes: &[String]) -> Result
         fs::write(root.join("docs/bench.svg"), plot)?;
         rewrite("README.md", &readme::section(&outcome.rows, notes))?;
     }
-    if outcome.rows.iter().any(Row::is_transfer) {
-        rewrite("docs/guide/transactions.md", &transfers::section(&outcome.rows, &notes[0]))?;
-    }
-    if outcome.rows.iter().any(Row::is_request) {
-        rewrite("docs/guide/requests.md", &requests::section(&outcome.rows, &notes[0]))?;
-    }
-    if outcome.rows.iter().any(Row::is_agent) {
-        rewrite("docs/guide/agents.md", &agents::section(&outcome.rows, &notes[0]))?;
-    }
-    if outcome.rows.iter().any(Row::is_telemetry) {
-        rewrite("docs/guide/observability.md", &telemetry::section(&outcome.rows, &notes[0]))?;
-    }
-    if outcome.rows.iter().any(Row::is_payloads) {
-        rewrite("docs/guide/large-payloads.md", &payloads::section(&outcome.rows, &notes[0]))?;
+    for table in TABLES.iter().filter(|table| outcome.rows.iter().any(|row| table.holds(row))) {
+        rewrite(&format!("docs/guide/{}.md", table.page), &table.section(&outcome.rows, &notes[0]))?;
     }
     Ok(())
 }
@@ -122,7 +122,7 @@ type Samples = HashMap<String, Vec<Sample>>;
 /// Where the databases are.
 struct Bench {
     folder: TempDir,
-    fill_runs: u64,
+    sizes: Sizes,
     servers: Servers,
 }
 
@@ -131,7 +131,7 @@ impl Bench {
         let beside_us = std::env::current_exe()?.parent().map(Path::to_owned);
         let folder = folder.map(Path::to_owned).or(beside_us).unwrap_or_else(|| ".".into());
         let folder = tempfile::Builder::new().prefix("hapax-bench-").tempdir_in(folder)?;
-        Ok(Self { folder, fill_runs: sizes.fill_runs, servers: Servers::default() })
+        Ok(Self { folder, sizes: sizes.clone(), servers: Servers::default() })
     }
 
     fn measure(&self, cases: &[Case], rounds: usize) -> Result<Samples> {
@@ -151,15 +151,18 @@ impl Bench {
 
     /// Older runs, once for all cases among them.
     fn fill(&self) -> Result<()> {
-        eprintln!("filling a database with {} keys", thousands(self.fill_runs * FILL_STEPS));
+        eprintln!("filling a database with {} keys", thousands(self.sizes.fill_runs * FILL_STEPS));
         let store = format!("sqlite:{}", self.file("filled.db").display());
-        let call = format!("--store {store} fill {} {FILL_STEPS}", self.fill_runs);
+        let call = format!("--store {store} fill {} {FILL_STEPS}", self.sizes.fill_runs);
         let (report, _) = Call::new(call.split(' ')).run()?;
         eprintln!("filled in {:.1} s", report.wall_s);
         Ok(())
     }
 
     fn sample(&self, case: &Case) -> Result<Sample> {
+        if let Some(from) = moves::from(case) {
+            return self.sample_of_moves(case, from);
+        }
         if let Some(database) = self.servers.database(case.place)? {
             return self.sample_on(&database, case);
         }
@@ -189,6 +192,29 @@ impl Bench {
         Ok(sample)
     }
 
+    /// Runs are made in one store, and then the timed process moves them to another; what both stores use counts.
+    fn sample_of_moves(&self, case: &Case, from: Place) -> Result<Sample> {
+        let (old, new) = (self.home(from, "old.db")?, self.home(case.place, "new.db")?);
+        call(case, &old.url(), &format!("fill {} {}", self.sizes.moved, moves::STEPS)).run()?;
+        call(case, &new.url(), "fill 1 40").run()?;
+        let (old_before, new_before) = (old.used()?, new.used()?);
+        let (report, _) = call(case, &new.url(), &format!("migrate {}", old.url())).run()?;
+        let (old_used, new_used) = (old.used()?.since(old_before), new.used()?.since(new_before));
+        let in_files = report.extra_u64("fsyncs").unwrap_or_default();
+        let server = Used {
+            fsyncs: in_files + old_used.fsyncs + new_used.fsyncs,
+            cpu_s: old_used.cpu_s + new_used.cpu_s,
+            disk_bytes: new_used.disk_bytes,
+        };
+        old.remove();
+        new.remove();
+        Ok(Sample { report, restart_s: None, disk_bytes: Some(new_used.disk_bytes), server: Some(server) })
+    }
+
+    fn home(&self, place: Place, file: &str) -> Result<Home> {
+        Ok(self.servers.database(place)?.map_or_else(|| Home::File(self.file(file)), Home::Server))
+    }
+
     fn run(&self, case: &Case, store: &str) -> Result<Sample> {
         if case.is_crash() {
             return self.crash(case, store);
@@ -213,6 +239,35 @@ impl Bench {
 
     fn file(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
+    }
+}
+
+/// Where the runs are before they move, or after.
+enum Home {
+    File(PathBuf),
+    Server(Database),
+}
+
+impl Home {
+    fn url(&self) -> String {
+        match self {
+            Home::File(path) => format!("sqlite:{}", path.display()),
+            Home::Server(database) => database.url.clone(),
+        }
+    }
+
+    /// A file works in whoever has it open, who counts that himself.
+    fn used(&self) -> Result<Used> {
+        match self {
+            Home::File(path) => Ok(Used { disk_bytes: child::disk_bytes(path)?, ..Used::default() }),
+            Home::Server(database) => database.used(),
+        }
+    }
+
+    fn remove(&self) {
+        if let Home::File(path) = self {
+            child::remove(path);
+        }
     }
 }
 

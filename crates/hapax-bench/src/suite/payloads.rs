@@ -3,12 +3,16 @@
 use super::{
     cases::{Case, Place, Sizes},
     rows::Row,
-    table::{aligned, piped, short},
+    table::{Table, short},
 };
 
-const HEADINGS: [&str; 5] = ["what", "store", "steps/s", "CPU µs a step", "steps/s beside plain"];
-/// Columns from here on are numbers.
-const NUMBERS_FROM: usize = 2;
+pub(super) static TABLE: Table = Table {
+    ids: "payloads",
+    page: "large-payloads",
+    headings: &["what", "store", "steps/s", "CPU µs a step", "steps/s beside plain"],
+    numbers_from: 2,
+    line,
+};
 /// The name of what the others are held against.
 const PLAIN: &str = "plain";
 
@@ -50,36 +54,18 @@ pub(super) fn cases(sizes: &Sizes) -> Vec<Case> {
     cases
 }
 
-fn lines(rows: &[Row]) -> Vec<[String; HEADINGS.len()]> {
-    let line = |row: &Row| {
-        let way = row.id.split('-').nth(1).unwrap_or_default();
-        let plain = row.id.replacen(way, PLAIN, 1);
-        let plain = rows.iter().find(|other| other.id == plain && way != PLAIN);
-        let beside = plain.map(|other| row.figures.steps_per_s / other.figures.steps_per_s);
-        [
-            row.title.clone(),
-            row.store.to_owned(),
-            short(row.figures.steps_per_s),
-            short(row.figures.cpu_us_per_step),
-            beside.map_or("-".into(), |times| format!("{} x", short(times))),
-        ]
-    };
-    rows.iter().filter(|row| row.is_payloads()).map(line).collect()
-}
-
-/// For a terminal; nothing, when none was made.
-pub(super) fn text(rows: &[Row]) -> String {
-    let lines = lines(rows);
-    if lines.is_empty() {
-        return String::new();
-    }
-    let all: Vec<_> = [HEADINGS.map(str::to_owned)].into_iter().chain(lines).collect();
-    aligned(&all, NUMBERS_FROM)
-}
-
-/// For the guide.
-pub(super) fn section(rows: &[Row], note: &str) -> String {
-    format!("{}\n{note}.\n", piped(&HEADINGS, lines(rows).into_iter(), NUMBERS_FROM))
+fn line(row: &Row, rows: &[Row]) -> Vec<String> {
+    let way = row.id.split('-').nth(1).unwrap_or_default();
+    let plain = row.id.replacen(way, PLAIN, 1);
+    let plain = rows.iter().find(|other| other.id == plain && way != PLAIN);
+    let beside = plain.map(|other| row.figures.steps_per_s / other.figures.steps_per_s);
+    vec![
+        row.title.clone(),
+        row.store.to_owned(),
+        short(row.figures.steps_per_s),
+        short(row.figures.cpu_us_per_step),
+        beside.map_or("-".into(), |times| format!("{} x", short(times))),
+    ]
 }
 
 #[cfg(test)]
@@ -99,9 +85,9 @@ mod tests {
             samples: vec![],
         };
         let rows = [row("payloads-plain-large-sqlite", 200.0), row("payloads-4k-large-sqlite", 100.0)];
-        let table = section(&rows, "medians of 3");
+        let table = TABLE.section(&rows, "medians of 3");
         let beside = "| payloads-4k-large-sqlite | sqlite | 100 | 10.0 | 0.50 x |";
         assert_eq!(table.lines().nth(3), Some(beside), "{table}");
-        assert_eq!((text(&rows).lines().count(), text(&[]).as_str()), (3, ""));
+        assert_eq!((TABLE.text(&rows).lines().count(), TABLE.text(&[]).as_str()), (3, ""));
     }
 }

@@ -34,6 +34,15 @@ mod tests {
     }
 
     #[test]
+    fn each_table_has_its_place_in_the_guide() {
+        let guide = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide");
+        for table in super::super::TABLES {
+            let page = std::fs::read_to_string(guide.join(format!("{}.md", table.page))).unwrap();
+            assert!(replaced(&page, "new\n").is_ok(), "{}", table.page);
+        }
+    }
+
+    #[test]
     fn cases_without_a_goal_are_left_out() {
         let section = section(&[row("bare", "", 3000.0), row("W1", "strict", 1.0)], &["medians of 3".into()]);
         assert!(section.contains("| bare |") && !section.contains("| W1 |"));

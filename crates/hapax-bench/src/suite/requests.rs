@@ -4,27 +4,31 @@ use super::{
     cases::{Case, Place, Sizes},
     goals::Goal,
     rows::{Figures, Row},
-    table::{aligned, goals, piped, short},
+    table::{Table, goals, short},
 };
 
 const PLACES: [Place; 4] = [Place::Memory, Place::Sqlite, Place::Postgres, Place::Mysql];
 /// One client, and many at a time.
 const CONNECTIONS: [(u64, &str); 2] = [(1, "requests-bare-1"), (64, "requests-bare-64")];
 
-const HEADINGS: [&str; 10] = [
-    "request",
-    "store",
-    "connections",
-    "a second",
-    "p50 ms",
-    "p99 ms",
-    "added p50 ms",
-    "added p99 ms",
-    "commits each",
-    "goal",
-];
-/// Columns from here to the goal are numbers.
-const NUMBERS_FROM: usize = 2;
+pub(super) static TABLE: Table = Table {
+    ids: "requests",
+    page: "requests",
+    headings: &[
+        "request",
+        "store",
+        "connections",
+        "a second",
+        "p50 ms",
+        "p99 ms",
+        "added p50 ms",
+        "added p99 ms",
+        "commits each",
+        "goal",
+    ],
+    numbers_from: 2,
+    line,
+};
 
 /// The bare service first: what the others are held against.
 pub(super) fn cases(sizes: &Sizes) -> Vec<Case> {
@@ -79,40 +83,22 @@ fn goals_of(place: Place, asks: &str, connections: u64) -> Vec<Goal> {
     }
 }
 
-fn lines(rows: &[Row]) -> Vec<[String; HEADINGS.len()]> {
-    let line = |row: &Row| {
-        let Figures { steps_per_s, p50_ms, p99_ms, added_p50_ms, added_p99_ms, commits, .. } = row.figures;
-        let figure = |figure: Option<f64>| figure.map_or("-".into(), short);
-        let connections = CONNECTIONS.iter().find(|(_, bare)| row.limit.unwrap_or(&row.id) == *bare);
-        [
-            row.title.clone(),
-            if row.is_limit() { "-".into() } else { row.store.to_owned() },
-            connections.map_or("-".into(), |(connections, _)| connections.to_string()),
-            short(steps_per_s),
-            short(p50_ms),
-            short(p99_ms),
-            figure(added_p50_ms),
-            figure(added_p99_ms),
-            figure(commits),
-            goals(row),
-        ]
-    };
-    rows.iter().filter(|row| row.is_request()).map(line).collect()
-}
-
-/// For a terminal; nothing, when none was made.
-pub(super) fn text(rows: &[Row]) -> String {
-    let lines = lines(rows);
-    if lines.is_empty() {
-        return String::new();
-    }
-    let all: Vec<_> = [HEADINGS.map(str::to_owned)].into_iter().chain(lines).collect();
-    aligned(&all, NUMBERS_FROM)
-}
-
-/// For the guide.
-pub(super) fn section(rows: &[Row], note: &str) -> String {
-    format!("{}\n{note}.\n", piped(&HEADINGS, lines(rows).into_iter(), NUMBERS_FROM))
+fn line(row: &Row, _: &[Row]) -> Vec<String> {
+    let Figures { steps_per_s, p50_ms, p99_ms, added_p50_ms, added_p99_ms, commits, .. } = row.figures;
+    let figure = |figure: Option<f64>| figure.map_or("-".into(), short);
+    let connections = CONNECTIONS.iter().find(|(_, bare)| row.limit.unwrap_or(&row.id) == *bare);
+    vec![
+        row.title.clone(),
+        if row.is_limit() { "-".into() } else { row.store.to_owned() },
+        connections.map_or("-".into(), |(connections, _)| connections.to_string()),
+        short(steps_per_s),
+        short(p50_ms),
+        short(p99_ms),
+        figure(added_p50_ms),
+        figure(added_p99_ms),
+        figure(commits),
+        goals(row),
+    ]
 }
 
 #[cfg(test)]
@@ -148,7 +134,7 @@ mod tests {
             row("requests-bare-64", None, bare),
             row("requests-first-64-postgres", Some("requests-bare-64"), added),
         ];
-        let table = section(&rows, "medians of 3");
+        let table = TABLE.section(&rows, "medians of 3");
         let last = "| first execution | postgres | 64 | 250 | 3.20 | 9.40 | 3.00 | 9.00 | 2.00 | met: <= 2 commits each |";
         assert_eq!(table.lines().nth(3), Some(last), "{table}");
         assert!(
@@ -157,6 +143,6 @@ mod tests {
                 .nth(2)
                 .is_some_and(|line| line.starts_with("| without the layer | - | 64 | 5,000 |"))
         );
-        assert_eq!((text(&rows).lines().count(), text(&[]).as_str()), (3, ""));
+        assert_eq!((TABLE.text(&rows).lines().count(), TABLE.text(&[]).as_str()), (3, ""));
     }
 }

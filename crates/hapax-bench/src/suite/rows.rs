@@ -1,6 +1,6 @@
 //! From samples to the figures of a row: medians, rates and the ratio to the limit of the same round.
 
-use super::{cases::Case, child::Sample, goals::Verdict};
+use super::{TABLES, cases::Case, child::Sample, goals::Verdict};
 use crate::histogram::median;
 use serde::Serialize;
 use std::collections::HashMap;
@@ -61,31 +61,7 @@ impl Row {
     }
 
     pub(crate) fn has_own_table(&self) -> bool {
-        self.is_transfer()
-            || self.is_request()
-            || self.is_agent()
-            || self.is_telemetry()
-            || self.is_payloads()
-    }
-
-    pub(crate) fn is_transfer(&self) -> bool {
-        self.id.starts_with("transfer")
-    }
-
-    pub(crate) fn is_request(&self) -> bool {
-        self.id.starts_with("requests")
-    }
-
-    pub(crate) fn is_agent(&self) -> bool {
-        self.id.starts_with("agents")
-    }
-
-    pub(crate) fn is_telemetry(&self) -> bool {
-        self.id.starts_with("telemetry")
-    }
-
-    pub(crate) fn is_payloads(&self) -> bool {
-        self.id.starts_with("payloads")
+        TABLES.iter().any(|table| table.holds(self))
     }
 }
 

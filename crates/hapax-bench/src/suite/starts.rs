@@ -1,9 +1,21 @@
-//! What flow control costs: starts on each of its terms, held against plain ones of the same store.
+//! What flow control costs: starts on each of its terms, held against plain ones of the same store, and the table.
 
-use super::cases::{Case, Place, Sizes, thousands};
+use super::{
+    cases::{Case, Place, Sizes, thousands},
+    rows::Row,
+    table::{Table, short},
+};
 
 /// Starts under way at the same time.
 const IN_FLIGHT: u64 = 32;
+
+pub(super) static TABLE: Table = Table {
+    ids: "starts",
+    page: "flow-control",
+    headings: &["what", "store", "starts/s", "CPU µs a start", "starts/s beside plain"],
+    numbers_from: 2,
+    line,
+};
 
 /// The plain ones first: what the others are held against.
 pub(super) fn cases(sizes: &Sizes) -> Vec<Case> {
@@ -29,9 +41,19 @@ pub(super) fn cases(sizes: &Sizes) -> Vec<Case> {
     all.map(case).collect()
 }
 
+fn line(row: &Row, _: &[Row]) -> Vec<String> {
+    vec![
+        row.title.clone(),
+        row.store.to_owned(),
+        short(row.figures.steps_per_s),
+        short(row.figures.cpu_us_per_step),
+        row.figures.ratio.map_or("-".into(), |times| format!("{} x", short(times))),
+    ]
+}
+
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::rows::Figures, *};
 
     #[test]
     fn each_start_on_terms_is_held_against_a_plain_one_of_its_store() {
@@ -43,5 +65,23 @@ mod tests {
             assert!(ids.contains(&plain));
         }
         assert_eq!(cases.len(), 12);
+    }
+
+    #[test]
+    fn a_line_says_how_many_there_are_beside_plain_ones() {
+        let row = |id: &str, ratio| Row {
+            id: id.into(),
+            title: id.into(),
+            store: "sqlite",
+            durability: "pipelined",
+            limit: None,
+            figures: Figures { steps_per_s: 250.0, cpu_us_per_step: 90.0, ratio, ..Figures::default() },
+            verdicts: vec![],
+            samples: vec![],
+        };
+        let rows = [row("starts-plain-sqlite", None), row("starts-key-sqlite", Some(0.5))];
+        let table = TABLE.section(&rows, "medians of 3");
+        let key = "| starts-key-sqlite | sqlite | 250 | 90.0 | 0.50 x |";
+        assert_eq!(table.lines().nth(3), Some(key), "{table}");
     }
 }

@@ -5,6 +5,39 @@ use super::{
     rows::{Figures, Row},
 };
 
+/// A table of its own, in a page of the guide.
+pub(super) struct Table {
+    /// How the ids of its rows begin.
+    pub(super) ids: &'static str,
+    /// The page's name.
+    pub(super) page: &'static str,
+    pub(super) headings: &'static [&'static str],
+    /// Columns from here on, up to the last, are numbers.
+    pub(super) numbers_from: usize,
+    /// A row as a line; it may be held against another one.
+    pub(super) line: fn(&Row, &[Row]) -> Vec<String>,
+}
+
+impl Table {
+    pub(super) fn holds(&self, row: &Row) -> bool {
+        row.id.starts_with(self.ids)
+    }
+
+    fn lines(&self, rows: &[Row]) -> Vec<Vec<String>> {
+        rows.iter().filter(|row| self.holds(row)).map(|row| (self.line)(row, rows)).collect()
+    }
+
+    /// For a terminal.
+    pub(super) fn text(&self, rows: &[Row]) -> String {
+        aligned(self.headings, &self.lines(rows), self.numbers_from)
+    }
+
+    /// For the guide.
+    pub(super) fn section(&self, rows: &[Row], note: &str) -> String {
+        format!("{}\n{note}.\n", piped(self.headings, &self.lines(rows), self.numbers_from))
+    }
+}
+
 const HEADINGS: [&str; 13] = [
     "workload",
     "store",
@@ -23,15 +56,13 @@ const HEADINGS: [&str; 13] = [
 /// Columns from here to the goal are numbers.
 const NUMBERS_FROM: usize = 3;
 
-type Cells = [String; HEADINGS.len()];
-
-fn cells(row: &Row) -> Cells {
+fn cells(row: &Row) -> Vec<String> {
     let Figures { wall_ms, steps_per_s, cpu_us_per_step, peak_mb, .. } = row.figures;
     let Figures { commits_per_s, fsyncs_per_s, fsyncs_per_commit, disk_bytes_per_step, ratio, .. } =
         row.figures;
     let on_disk = |figure: Option<f64>| figure.filter(|_| row.store != "memory").map_or("-".into(), short);
     let ratio = ratio.zip(row.limit).map(|(ratio, limit)| format!("{ratio:.2} {limit}"));
-    [
+    vec![
         row.title.clone(),
         row.store.to_owned(),
         if row.is_limit() { "limit".into() } else { row.durability.to_owned() },
@@ -74,17 +105,27 @@ pub(super) fn short(number: f64) -> String {
 
 /// For a terminal.
 pub(super) fn text(rows: &[Row]) -> String {
-    let cells = rows.iter().filter(|row| !row.has_own_table()).map(cells);
-    aligned(&[HEADINGS.map(str::to_owned)].into_iter().chain(cells).collect::<Vec<_>>(), NUMBERS_FROM)
+    let lines: Vec<_> = rows.iter().filter(|row| !row.has_own_table()).map(cells).collect();
+    aligned(&HEADINGS, &lines, NUMBERS_FROM)
 }
 
-/// Lines of equal cells; from that column on, up to the last, they are numbers.
-pub(super) fn aligned<const N: usize>(lines: &[[String; N]], numbers_from: usize) -> String {
+/// For the README.
+pub(super) fn markdown<'a>(rows: impl Iterator<Item = &'a Row>) -> String {
+    piped(&HEADINGS, &rows.map(cells).collect::<Vec<_>>(), NUMBERS_FROM)
+}
+
+/// Lines of equal cells; nothing, when there is none.
+fn aligned(headings: &[&str], lines: &[Vec<String>], numbers_from: usize) -> String {
+    if lines.is_empty() {
+        return String::new();
+    }
+    let headings = headings.iter().map(ToString::to_string).collect();
+    let lines: Vec<&Vec<String>> = [&headings].into_iter().chain(lines).collect();
     let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
-    let widths: [usize; N] = std::array::from_fn(width);
-    let aligned = |line: &[String; N]| {
+    let widths: Vec<usize> = (0..headings.len()).map(width).collect();
+    let aligned = |line: &&Vec<String>| {
         let cells = line.iter().zip(&widths).enumerate().map(|(column, (cell, width))| {
-            if (numbers_from..N - 1).contains(&column) {
+            if (numbers_from..widths.len() - 1).contains(&column) {
                 format!("{cell:>width$}")
             } else {
                 format!("{cell:<width$}")
@@ -95,27 +136,20 @@ pub(super) fn aligned<const N: usize>(lines: &[[String; N]], numbers_from: usize
     lines.iter().map(aligned).collect()
 }
 
-/// For the README.
-pub(super) fn markdown<'a>(rows: impl Iterator<Item = &'a Row>) -> String {
-    piped(&HEADINGS, rows.map(cells), NUMBERS_FROM)
-}
-
 /// The same as a table of Markdown.
-pub(super) fn piped<const N: usize>(
-    headings: &[&str; N],
-    lines: impl Iterator<Item = [String; N]>,
-    numbers_from: usize,
-) -> String {
-    let line = |cells: &[String; N]| format!("| {} |\n", cells.join(" | "));
-    let is_number = |column| (numbers_from..N - 1).contains(&column);
-    let rule: [&str; N] = std::array::from_fn(|column| if is_number(column) { "---:" } else { "---" });
-    let head = format!("{}|{}|\n", line(&headings.map(str::to_owned)), rule.join("|"));
-    lines.fold(head, |table, cells| table + &line(&cells))
+fn piped(headings: &[&str], lines: &[Vec<String>], numbers_from: usize) -> String {
+    let is_number = |column| (numbers_from..headings.len() - 1).contains(&column);
+    let rule = (0..headings.len()).map(|column| if is_number(column) { "---:" } else { "---" });
+    let head = format!("| {} |\n|{}|\n", headings.join(" | "), rule.collect::<Vec<_>>().join("|"));
+    lines.iter().fold(head, |table, cells| table + &format!("| {} |\n", cells.join(" | ")))
 }
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::{super::goals::Verdict, *};
+    use super::{
+        super::{TABLES, goals::Verdict},
+        *,
+    };
 
     pub(in super::super) fn row(title: &str, durability: &'static str, steps_per_s: f64) -> Row {
         let figures = Figures {
@@ -167,6 +201,15 @@ W1        sqlite  pipelined   801   25,000       98.2       108           1.10  
             "{table}"
         );
         assert_eq!(lines.len(), 3);
+    }
+
+    #[test]
+    fn each_table_has_a_cell_for_each_heading_and_is_nothing_without_rows() {
+        for table in TABLES {
+            assert_eq!((table.line)(&judged(), &[]).len(), table.headings.len(), "{}", table.page);
+            assert_eq!(table.text(&[judged()]), "", "{}", table.page);
+        }
+        assert_eq!(text(&[]), "");
     }
 
     #[test]

@@ -3,12 +3,16 @@
 use super::{
     cases::{Case, Place, Sizes},
     rows::Row,
-    table::{aligned, piped, short},
+    table::{Table, short},
 };
 
-const HEADINGS: [&str; 5] = ["what", "store", "steps/s", "CPU µs a step", "CPU beside without"];
-/// Columns from here on are numbers.
-const NUMBERS_FROM: usize = 2;
+pub(super) static TABLE: Table = Table {
+    ids: "telemetry",
+    page: "observability",
+    headings: &["what", "store", "steps/s", "CPU µs a step", "CPU beside without"],
+    numbers_from: 2,
+    line,
+};
 
 /// Pieces of the work with and without metrics, by turns.
 const PAIRS: u64 = 201;
@@ -47,36 +51,18 @@ pub(super) fn cases(sizes: &Sizes) -> Vec<Case> {
     [Place::Memory, Place::Sqlite].map(turns).into_iter().chain(works.into_iter().flat_map(pair)).collect()
 }
 
-fn lines(rows: &[Row]) -> Vec<[String; HEADINGS.len()]> {
-    let line = |row: &Row| {
-        let untraced = row.id.replace("-on-", "-off-");
-        let untraced = rows.iter().find(|other| other.id == untraced && other.id != row.id);
-        let cpu_us = row.figures.cpu_us_per_step;
-        let beside = untraced.map(|other| cpu_us / other.figures.cpu_us_per_step).or(row.figures.cpu_beside);
-        [
-            row.title.clone(),
-            row.store.to_owned(),
-            short(row.figures.steps_per_s),
-            short(cpu_us),
-            beside.map_or("-".into(), |times| format!("{times:.3} x")),
-        ]
-    };
-    rows.iter().filter(|row| row.is_telemetry()).map(line).collect()
-}
-
-/// For a terminal; nothing, when none was made.
-pub(super) fn text(rows: &[Row]) -> String {
-    let lines = lines(rows);
-    if lines.is_empty() {
-        return String::new();
-    }
-    let all: Vec<_> = [HEADINGS.map(str::to_owned)].into_iter().chain(lines).collect();
-    aligned(&all, NUMBERS_FROM)
-}
-
-/// For the guide.
-pub(super) fn section(rows: &[Row], note: &str) -> String {
-    format!("{}\n{note}.\n", piped(&HEADINGS, lines(rows).into_iter(), NUMBERS_FROM))
+fn line(row: &Row, rows: &[Row]) -> Vec<String> {
+    let untraced = row.id.replace("-on-", "-off-");
+    let untraced = rows.iter().find(|other| other.id == untraced && other.id != row.id);
+    let cpu_us = row.figures.cpu_us_per_step;
+    let beside = untraced.map(|other| cpu_us / other.figures.cpu_us_per_step).or(row.figures.cpu_beside);
+    vec![
+        row.title.clone(),
+        row.store.to_owned(),
+        short(row.figures.steps_per_s),
+        short(cpu_us),
+        beside.map_or("-".into(), |times| format!("{times:.3} x")),
+    ]
 }
 
 #[cfg(test)]
@@ -96,9 +82,9 @@ mod tests {
             samples: vec![],
         };
         let rows = [row("telemetry-off-memory-w1", 10.0), row("telemetry-on-memory-w1", 11.0)];
-        let table = section(&rows, "medians of 3");
+        let table = TABLE.section(&rows, "medians of 3");
         let traced = "| telemetry-on-memory-w1 | memory | 250 | 11.0 | 1.100 x |";
         assert_eq!(table.lines().nth(3), Some(traced), "{table}");
-        assert_eq!((text(&rows).lines().count(), text(&[]).as_str()), (3, ""));
+        assert_eq!((TABLE.text(&rows).lines().count(), TABLE.text(&[]).as_str()), (3, ""));
     }
 }

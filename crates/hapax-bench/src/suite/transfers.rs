@@ -4,7 +4,7 @@ use super::{
     cases::{Case, Place, Sizes},
     goals::Goal,
     rows::{Figures, Row},
-    table::{aligned, goals, piped, short},
+    table::{Table, goals, short},
 };
 
 /// How the outcome of a transaction is known, where that can be had, and how many times the bare one it may take when many
@@ -17,20 +17,24 @@ const MANY: u64 = 32;
 /// Transfers in a step where the step itself, which costs what any step does, is to count for little.
 const FEW_STEPS: u64 = 10;
 
-const HEADINGS: [&str; 10] = [
-    "transfer",
-    "database",
-    "a second",
-    "p50 ms",
-    "p99 ms",
-    "round trips",
-    "fsyncs each",
-    "p50 x bare",
-    "x bare",
-    "goal",
-];
-/// Columns from here to the goal are numbers.
-const NUMBERS_FROM: usize = 2;
+pub(super) static TABLE: Table = Table {
+    ids: "transfer",
+    page: "transactions",
+    headings: &[
+        "transfer",
+        "database",
+        "a second",
+        "p50 ms",
+        "p99 ms",
+        "round trips",
+        "fsyncs each",
+        "p50 x bare",
+        "x bare",
+        "goal",
+    ],
+    numbers_from: 2,
+    line,
+};
 
 /// The bare ones first: what the others are held against.
 pub(super) fn cases(sizes: &Sizes) -> Vec<Case> {
@@ -85,41 +89,23 @@ fn bare(place: Place, in_flight: u64) -> &'static str {
     }
 }
 
-fn lines(rows: &[Row]) -> Vec<[String; HEADINGS.len()]> {
+fn line(row: &Row, rows: &[Row]) -> Vec<String> {
     let p50_of = |id: &str| rows.iter().find(|row| row.id == id).map(|row| row.figures.p50_ms);
-    let line = |row: &Row| {
-        let Figures { steps_per_s, p50_ms, p99_ms, round_trips, fsyncs_per_step, ratio, .. } = row.figures;
-        let bare_p50 = row.limit.and_then(p50_of).filter(|p50| *p50 > 0.0);
-        let figure = |figure: Option<f64>| figure.map_or("-".into(), short);
-        [
-            row.title.clone(),
-            row.store.to_owned(),
-            short(steps_per_s),
-            short(p50_ms),
-            short(p99_ms),
-            figure(round_trips),
-            figure(fsyncs_per_step),
-            figure(bare_p50.map(|bare| p50_ms / bare)),
-            figure(ratio.map(f64::recip)),
-            goals(row),
-        ]
-    };
-    rows.iter().filter(|row| row.is_transfer()).map(line).collect()
-}
-
-/// For a terminal; nothing, when none was made.
-pub(super) fn text(rows: &[Row]) -> String {
-    let lines = lines(rows);
-    if lines.is_empty() {
-        return String::new();
-    }
-    let all: Vec<_> = [HEADINGS.map(str::to_owned)].into_iter().chain(lines).collect();
-    aligned(&all, NUMBERS_FROM)
-}
-
-/// For the guide.
-pub(super) fn section(rows: &[Row], note: &str) -> String {
-    format!("{}\n{note}.\n", piped(&HEADINGS, lines(rows).into_iter(), NUMBERS_FROM))
+    let Figures { steps_per_s, p50_ms, p99_ms, round_trips, fsyncs_per_step, ratio, .. } = row.figures;
+    let bare_p50 = row.limit.and_then(p50_of).filter(|p50| *p50 > 0.0);
+    let figure = |figure: Option<f64>| figure.map_or("-".into(), short);
+    vec![
+        row.title.clone(),
+        row.store.to_owned(),
+        short(steps_per_s),
+        short(p50_ms),
+        short(p99_ms),
+        figure(round_trips),
+        figure(fsyncs_per_step),
+        figure(bare_p50.map(|bare| p50_ms / bare)),
+        figure(ratio.map(f64::recip)),
+        goals(row),
+    ]
 }
 
 #[cfg(test)]
@@ -151,11 +137,11 @@ mod tests {
     fn a_transfer_is_held_against_the_bare_one() {
         let bare = bare(Place::Postgres, MANY);
         let rows = [row(bare, None, 4.0, None), row("transfer-marker", Some(bare), 7.0, Some(0.625))];
-        let table = section(&rows, "medians of 3");
+        let table = TABLE.section(&rows, "medians of 3");
         let last = "| marker, 32 in flight | postgres | 250 | 7.00 | 9.00 | 6.00 | - | 1.75 | 1.60 | met: <= 2 x bare |";
         assert_eq!(table.lines().nth(3), Some(last), "{table}");
         assert!(table.ends_with("|\n\nmedians of 3.\n"), "{table}");
-        assert_eq!(text(&rows).lines().count(), 3);
-        assert_eq!(text(&[]), "");
+        assert_eq!(TABLE.text(&rows).lines().count(), 3);
+        assert_eq!(TABLE.text(&[]), "");
     }
 }

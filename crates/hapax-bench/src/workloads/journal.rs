@@ -8,11 +8,7 @@ use crate::{
     meter::{Meter, Tally, extra, transactions},
 };
 use futures::{StreamExt, TryStreamExt, stream};
-use hapax::{
-    EffectKind,
-    prelude::*,
-    store::{ListFilter, SqliteOptions, SqliteStore, Store as _, house::Mover},
-};
+use hapax::{EffectKind, prelude::*};
 use serde::{Deserialize, Serialize};
 use std::{
     convert::Infallible,
@@ -27,10 +23,6 @@ use tokio::sync::Notify;
 const STEP: Node = Node::new("step");
 /// Runs that are started at a time.
 const AT_ONCE: usize = 256;
-/// Steps of a run that is moved.
-const MOVED: u64 = 10;
-/// Runs that are on their way at once, as `hapax migrate` has them.
-const MOVED_AT_ONCE: usize = 8;
 /// How many timers can be set in a second, with room to spare.
 const SET_PER_S: u64 = 3000;
 
@@ -94,32 +86,6 @@ pub(super) async fn replay(drive: &Drive, steps: u64) -> Result<()> {
         return Err(format!("the replay diverges: {found}").into());
     }
     meter.end(replay.steps, transactions(before, store.stats()), extra("steps", "none"));
-    close(&engine).await;
-    Ok(())
-}
-
-/// So many runs of a few steps each, moved to a file beside their own.
-pub(super) async fn migrate(drive: &Drive, runs: u64) -> Result<()> {
-    let (engine, tally) = (open(drive).await?, Tally::new(runs));
-    let flow = engine.register(graph("moved", EffectKind::Read), tally.clone()).await?;
-    let started = stream::iter(0..runs).map(async |run| {
-        flow.start(&format!("moved-{run}"), Calls { done: 0, of: MOVED, each: 0 }).await?.wait().await
-    });
-    started.buffer_unordered(AT_ONCE).try_for_each(async |_| Ok(())).await?;
-    let path = drive.store.strip_prefix("sqlite:").ok_or("only files are moved here")?;
-    let new = SqliteStore::open(format!("{path}-moved"), SqliteOptions::default()).await?;
-    let (store, before) = (engine.store(), engine.store().stats());
-    let mover = Mover::new(store.clone(), new.clone(), "the file beside it");
-    let listed = engine.list(ListFilter { limit: usize::MAX, ..ListFilter::default() }).await?;
-    let meter = Meter::begin(tally.clone());
-    let moved = stream::iter(listed).map(async |run| {
-        tally.tick();
-        mover.carry(run.key).await.map(|load| load.runs)
-    });
-    let moved: u64 =
-        moved.buffer_unordered(MOVED_AT_ONCE).try_fold(0, async |sum, runs| Ok(sum + runs)).await?;
-    meter.end(moved, transactions(before, store.stats()), extra("runs", "between two runs"));
-    new.close().await;
     close(&engine).await;
     Ok(())
 }

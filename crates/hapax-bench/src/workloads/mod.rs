@@ -6,6 +6,7 @@ mod crash;
 mod fan_out;
 mod journal;
 mod large_state;
+mod moves;
 mod payloads;
 mod requests;
 mod starts;
@@ -66,7 +67,7 @@ async fn run_on_engine(drive: &Drive, workload: &Workload) -> Result<()> {
         Workload::Agents(call) => agents::run(drive, call).await,
         Workload::Serve { layered, redis } => requests::serve(&drive.store, *layered, redis.as_deref()).await,
         Workload::Replay { steps } => journal::replay(drive, *steps).await,
-        Workload::Migrate { runs } => journal::migrate(drive, *runs).await,
+        Workload::Migrate { from } => moves::run(drive, from).await,
         Workload::Timers { runs, seconds } => journal::timers(drive, *runs, *seconds).await,
         Workload::LimitFsync { .. }
         | Workload::LimitRows { .. }
