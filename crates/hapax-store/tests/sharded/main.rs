@@ -1,11 +1,13 @@
 //! Several databases keep every promise of one store: files, and databases of every kind together.
 
-use hapax_core::{error::Coded as _, id::Namespace};
+mod flow;
+mod left_behind;
+
+use hapax_core::error::Coded as _;
 use hapax_store::{
     ListFilter, ShardedStore, Store, StoreError,
     conformance::{
         Fixture, Sample,
-        flow::{keys, on},
         sample::{key, ready},
     },
     faulty::{Fault, Faulty},
@@ -52,14 +54,19 @@ fn one_of_each() -> Fixture {
     let place = folder.path().to_owned();
     let open = move || -> Arc<dyn Store> {
         wait(async {
-            let first: Arc<dyn Store> = file(&place, 0).await;
-            let second = PostgresStore::open(&postgres, PostgresOptions::default()).await?;
-            let third = MySqlStore::open(&mysql, MySqlOptions::default()).await?;
-            ShardedStore::open(vec![first, second, third]).await
+            let databases = every_kind(&place, &postgres, &mysql).await;
+            ShardedStore::open(databases.to_vec()).await
         })
         .expect("they open")
     };
     Fixture::new(open()).reopen(open).keep(folder)
+}
+
+async fn every_kind(folder: &Path, postgres: &str, mysql: &str) -> [Arc<dyn Store>; 3] {
+    let first = file(folder, 0).await;
+    let second = PostgresStore::open(postgres, PostgresOptions::default()).await.expect("it opens");
+    let third = MySqlStore::open(mysql, MySqlOptions::default()).await.expect("it opens");
+    [first, second, third]
 }
 
 store_conformance!(three_files, three_files);
@@ -188,26 +195,4 @@ async fn runs_move_from_one_map_to_another() {
     assert_eq!((before.0.runs, before.0.steps), (after.0.runs, after.0.steps));
     assert_eq!(new.list(ListFilter::default()).await.unwrap().len(), 40);
     assert!(matches!(text(&old).await, Err(house::ExportError::Store(StoreError::Moved { .. }))));
-}
-
-/// Half of them in each of two databases would be twice as many.
-#[tokio::test]
-async fn a_key_lets_so_many_go_over_all_databases_or_refuses_the_run() {
-    let (_folder, files) = folder().await;
-    let store: Arc<dyn Store> = ShardedStore::open(files).await.expect("they open");
-    let one = keys(&[("customer-42", 1)]);
-    for n in 0..8 {
-        store.create(on(&format!("customer-42/order-{n}"), &one)).await.expect("they belong together");
-    }
-    assert_eq!(ready(&store, "a", 10).await.len(), 1);
-    let mut refused = 0;
-    for n in 0..8 {
-        if let Err(error) = store.create(on(&format!("order-{n}"), &one)).await {
-            assert_eq!(error.code(), "HX0186", "{error}");
-            refused += 1;
-        }
-    }
-    assert!(refused > 0, "eight names over three databases");
-    let listed = store.flow().keys(Namespace::default()).await.expect("an answer");
-    assert_eq!((listed.len(), listed[0].held), (1, 1));
 }
