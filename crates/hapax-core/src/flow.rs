@@ -248,16 +248,6 @@ impl Terms {
         Self { token, not_before_us: None, rate: None, debounce: None, ..self }
     }
 
-    /// All names that they use, each with what it is.
-    pub fn names(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        let keys = self.keys.iter().map(|key| ("the concurrency key", &*key.name));
-        let rate = self.rate.iter().map(|rate| ("the rate", &*rate.name));
-        let singleton = self.singleton.iter().map(|name| ("the singleton", &**name));
-        keys.chain(rate)
-            .chain(singleton)
-            .chain(self.debounce.iter().map(|calm| ("the debounce", &*calm.name)))
-    }
-
     /// Whether they ask for nothing.
     pub fn is_plain(&self) -> bool {
         *self == Self::default()

@@ -94,12 +94,26 @@ pub fn through_the_door() -> StartOptions {
     StartOptions::default().key("door", MOST).unheld()
 }
 
+/// Behind the one door, and for some behind others, which three databases have one each of.
+pub fn through_several_doors(visit: u32) -> StartOptions {
+    match visit % 3 {
+        0 => through_the_door(),
+        1 => through_the_door().key("gate", MOST + 1),
+        _ => through_the_door().key("stairs", MOST).key("gate", MOST + 1),
+    }
+}
+
 /// So many starts in a second.
 pub const A_SECOND: u32 = 50;
 
 /// At a rate that all who start share.
 pub fn in_turn() -> StartOptions {
-    StartOptions::default().rate(Rate::new("turnstile", A_SECOND, Duration::from_secs(1)).burst(2)).unheld()
+    at_the_rate(StartOptions::default()).unheld()
+}
+
+/// The same, beside other terms.
+pub fn at_the_rate(options: StartOptions) -> StartOptions {
+    options.rate(Rate::new("turnstile", A_SECOND, Duration::from_secs(1)).burst(2))
 }
 
 /// One that lives, whoever starts it.

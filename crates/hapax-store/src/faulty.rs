@@ -147,8 +147,8 @@ pub struct Faulty {
     inner: Arc<dyn Store>,
     at: u64,
     fault: Fault,
-    calls: AtomicU64,
-    fired: AtomicBool,
+    calls: Arc<AtomicU64>,
+    fired: Arc<AtomicBool>,
     dead: watch::Sender<bool>,
     log: Arc<Mutex<Log>>,
 }
@@ -166,14 +166,29 @@ enum Turn {
 impl Faulty {
     /// Wraps a store: its call number `at`, counted from 0, suffers the fault.
     pub fn new(inner: Arc<dyn Store>, at: u64, fault: Fault) -> Arc<Self> {
-        Arc::new(Self {
-            inner,
-            at,
-            fault,
-            calls: AtomicU64::new(0),
-            fired: AtomicBool::new(false),
-            dead: watch::Sender::new(false),
-            log: Arc::default(),
+        let [one] = Self::several([inner], at, fault);
+        one
+    }
+
+    /// Wraps the databases of one process: call number `at` of all calls to any of them suffers the fault, and the process
+    /// dies for all of them.
+    ///
+    /// ```
+    /// use hapax_store::{MemoryStore, Store, conformance::Sample, faulty::{Fault, Faulty}};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let databases = [MemoryStore::shared() as std::sync::Arc<dyn Store>, MemoryStore::shared()];
+    /// let [one, other] = Faulty::several(databases, 1, Fault::Before);
+    /// assert!(one.create(Sample::run("r").build()).await.is_ok());
+    /// assert!(other.create(Sample::run("r").build()).await.is_err() && one.is_dead());
+    /// # }
+    /// ```
+    pub fn several<const N: usize>(inner: [Arc<dyn Store>; N], at: u64, fault: Fault) -> [Arc<Self>; N] {
+        let (calls, fired, log) = (Arc::default(), Arc::default(), Arc::default());
+        let dead = watch::Sender::new(false);
+        inner.map(|inner| {
+            let (calls, fired, dead) = (Arc::clone(&calls), Arc::clone(&fired), dead.clone());
+            Arc::new(Self { inner, at, fault, calls, fired, dead, log: Arc::clone(&log) })
         })
     }
 

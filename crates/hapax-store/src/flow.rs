@@ -14,7 +14,8 @@ use hapax_core::{
 /// Concurrency keys, buckets and names.
 ///
 /// Each call is one transaction, and changes nothing when it is repeated. A key, a bucket and a name need not live where
-/// their runs do: none of these calls but [`sweep`](Flow::sweep) and [`replace`](Flow::replace) reads a run's row.
+/// their runs do: none of these calls but [`sweep`](Flow::sweep), [`replace`](Flow::replace), [`let_go`](Flow::let_go) and
+/// [`standing`](Flow::standing) reads a run's row.
 ///
 /// ```
 /// # #[cfg(feature = "conformance")]
@@ -40,7 +41,8 @@ use hapax_core::{
 /// ```
 pub trait Flow: Send + Sync {
     /// Takes a run's place in the queue of its first key, and hands out what is free. Answers the runs that have all of
-    /// their slots now; those that live here are pending again with the same transaction. Durable when it answers.
+    /// their slots now, this one also if it had the only one that it asks for before; those that live here are pending again
+    /// with the same transaction, unless their slots are [spread](Flow::spread). Durable when it answers.
     fn enrol(&self, run: RunKey, terms: Terms) -> Answer<'_, Vec<RunKey>>;
 
     /// Frees what a run that is over has taken under a token: slots, places in queues, names. Hands the slots on, and answers
@@ -66,6 +68,65 @@ pub trait Flow: Send + Sync {
 
     /// The names of buckets, singletons and debounces, by kind and name.
     fn names(&self, namespace: Namespace) -> Answer<'_, Vec<NameRecord>>;
+
+    /// Lets a run go that has a slot of each of its keys under a token, in whatever databases; nothing if it has another
+    /// token by now. Answers whether it waited for them. Durable when it answers.
+    fn let_go(&self, run: RunKey, token: String) -> Answer<'_, bool>;
+
+    /// A page of the runs whose slots are spread over several databases, as this database knows them, behind one of them.
+    fn spread(&self, namespace: Namespace, seen: Seen, after: Option<Spread>) -> Answer<'_, Vec<Spread>>;
+
+    /// What this database says of those runs: where they stand that live here, and under which tokens they are in its queues.
+    fn standing(&self, namespace: Namespace, runs: Vec<RunId>) -> Answer<'_, Vec<(Spread, Stands)>>;
+}
+
+/// A run that takes its slots in several databases, and what it takes them under.
+///
+/// ```
+/// use hapax_core::id::RunId;
+/// use hapax_store::flow::Spread;
+/// let one = Spread { run: RunId::new("order-7")?, token: "spread:1".into() };
+/// assert!(one < Spread { token: "spread:2".into(), ..one.clone() }, "by name, and by token");
+/// # Ok::<(), hapax_core::id::InvalidId>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Spread {
+    /// The run.
+    pub run: RunId,
+    /// Its token, or one that it had.
+    pub token: String,
+}
+
+/// As what a database knows a run whose slots are spread.
+///
+/// ```
+/// use hapax_store::flow::Seen;
+/// assert_ne!(Seen::Walking, Seen::Holding);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Seen {
+    /// It lives here, and nobody has said that it has all of its slots.
+    Walking,
+    /// It has a slot here.
+    Holding,
+}
+
+/// What a database says of a run.
+///
+/// ```
+/// use hapax_store::flow::Stands;
+/// assert_ne!(Stands::Queued, Stands::Over);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Stands {
+    /// It lives here.
+    Live,
+    /// It lives here, and waits for a key.
+    Parked,
+    /// It lived here, and is over.
+    Over,
+    /// It is in the queue of a key.
+    Queued,
 }
 
 /// What became of a debounced run that was started again.
@@ -232,7 +293,9 @@ pub(crate) fn let_go(terms: &Terms, now_us: i64) -> (Status, Option<i64>) {
 /// The run with terms as they are stored: under a token of its own, its keys in order. Nobody claims a run that they park.
 pub(crate) fn admitted(mut run: NewRun) -> NewRun {
     if !run.terms.is_plain() {
-        run.terms = Terms { token: new_token(), not_before_us: None, ..run.terms.in_order() };
+        let (token, reserved) = (next_token(&run.terms.token), run.terms.not_before_us);
+        let not_before_us = reserved.filter(|_| is_spread(&run.terms.token));
+        run.terms = Terms { token, not_before_us, ..run.terms.in_order() };
     }
     if run.terms.parks() {
         run.claim = None;
@@ -242,7 +305,7 @@ pub(crate) fn admitted(mut run: NewRun) -> NewRun {
 
 /// The terms of a run that came from another store: it takes anew what it held there.
 pub(crate) fn moved_in(terms: Terms) -> Terms {
-    Terms { token: new_token(), ..terms }
+    Terms { token: next_token(&terms.token), ..terms }
 }
 
 /// Whether a run that came from another store waits for its slots here. One that is parked for another reason takes its place
@@ -251,9 +314,37 @@ pub(crate) fn waits_anew(status: &Status, terms: &Terms) -> bool {
     status.is_runnable() && !terms.keys.is_empty()
 }
 
-/// A token like no other.
-pub(crate) fn new_token() -> String {
-    uuid::Uuid::new_v4().simple().to_string()
+/// With this begins every token of a run whose slots or whose time come from other databases than its own.
+pub(crate) const SPREAD: &str = "spread:";
+
+/// Whether the slots of a run are spread over several databases: none of them knows by itself whether it has them all, or
+/// whether it is gone.
+pub(crate) fn is_spread(token: &str) -> bool {
+    token.starts_with(SPREAD)
+}
+
+/// Whether the run goes from key to key: its own database parks it, and leaves the keys to whoever knows all databases.
+pub(crate) fn walks(terms: &Terms) -> bool {
+    is_spread(&terms.token) && !terms.keys.is_empty()
+}
+
+/// A token like no other, for a run that had this one.
+pub(crate) fn next_token(had: &str) -> String {
+    let mark = if is_spread(had) { SPREAD } else { "" };
+    format!("{mark}{}", uuid::Uuid::new_v4().simple())
+}
+
+/// The kind of a row that says that a run walks from key to key. It bears the run's name.
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+pub(crate) const WALK: &str = "walk";
+
+/// Where a run stands whose row is here.
+pub(crate) fn stands(status: &Status) -> Stands {
+    match status {
+        status if status.is_final() => Stands::Over,
+        status if *status == waits_for_key() => Stands::Parked,
+        _ => Stands::Live,
+    }
 }
 
 /// The bucket that is asked, or, of a mutant, one of this process alone.

@@ -1,8 +1,8 @@
 //! Several databases as one store: each run lives in one of them, by its name.
 //!
 //! Invariant: a run and all that it is bound to share a database, since what binds them is written in one transaction. Which
-//! database that is follows from its name alone, by a map that the databases themselves keep; another map is refused. So do a concurrency key, a bucket and a name, with
-//! all runs that use them.
+//! database that is follows from its name alone, by a map that the databases themselves keep; another map is refused. So does
+//! the one of a concurrency key and of a bucket, which any run of any database may use.
 //!
 //! A run's **route key** is its name up to the first `/` or `@`: `order-42/parcel-1` and `nightly@2031-01-01T00:00:00Z`
 //! belong with `order-42` and `nightly`. So a child is named after its parent, and a schedule's runs are by themselves.
@@ -12,14 +12,21 @@
 //! | `everywhere` | what is asked of all databases, and put together |
 //! | `payloads` | how payloads are stored, in each of them |
 //! | `store`, `rest` | the contract: what goes to one database, what to all |
+//! | `flow` | flow control, over all of them |
+//! | `walk` | the way of a run to keys that live elsewhere |
+//! | `sweep` | what is left when someone dies on that way |
 
 mod everywhere;
+mod flow;
 mod payloads;
 mod rest;
 mod store;
+mod sweep;
+mod walk;
 
 use crate::{
     error::StoreError,
+    flow::names_of,
     store::{Hint, Store},
 };
 use hapax_core::{
@@ -32,7 +39,7 @@ use hapax_core::{
 use serde::{Deserialize, Serialize};
 use std::{
     fmt,
-    sync::{Arc, atomic::AtomicUsize},
+    sync::{Arc, Mutex, MutexGuard, atomic::AtomicUsize},
 };
 use tokio::sync::broadcast;
 
@@ -103,6 +110,7 @@ pub struct ShardedStore {
     map: Vec<u16>,
     /// Who is asked first, next time.
     turn: AtomicUsize,
+    cursors: Mutex<sweep::Cursors>,
     hints: Option<broadcast::Sender<Hint>>,
 }
 
@@ -142,7 +150,8 @@ impl ShardedStore {
         let map: Vec<u16> = map.into_iter().map(|shard| u16::try_from(shard).unwrap_or(u16::MAX)).collect();
         check_plates(&databases, &map).await?;
         let hints = everywhere::gather_hints(&databases);
-        Ok(Arc::new(Self { shards: databases, map, turn: AtomicUsize::new(0), hints }))
+        let (turn, cursors) = (AtomicUsize::new(0), Mutex::default());
+        Ok(Arc::new(Self { shards: databases, map, turn, cursors, hints }))
     }
 
     /// The place of the database that a run of this name belongs to.
@@ -169,10 +178,14 @@ impl ShardedStore {
         }
     }
 
-    /// Refuses a run whose terms have a name of another database.
+    /// Refuses a run with a singleton's name or a debounce of another database: only one run lives under it, whose row and
+    /// whose name are written in one transaction.
     fn named_alike(&self, run: &RunKey, terms: &Terms) -> Result<(), StoreError> {
-        let mut names = terms.names().filter(|_| !canary::on("keys_in_shards"));
-        names.try_for_each(|(what, name)| self.together(run, name, what))
+        names_of(terms).try_for_each(|(kind, name)| self.together(run, name, &format!("the {}", kind.word())))
+    }
+
+    fn cursors(&self) -> MutexGuard<'_, sweep::Cursors> {
+        self.cursors.lock().expect("no call panics while it holds the lock")
     }
 }
 

@@ -1,12 +1,14 @@
-//! Whoever works on visits, or starts them, as a process that is killed: `hapax-doorman STORE HALL work`, or `start NAME`.
+//! Whoever works on visits, or starts them, as a process that is killed: `hapax-doorman STORE HALL work`, `start NAME`, or
+//! `visit NAME`.
 //!
 //! A worker says `works` once it does. A starter starts one run after the other, at a rate, under a singleton's name and
-//! under a debounce's, and says a line for each round. Both end with their standard input, so that they can't outlive the
+//! under a debounce's, and says a line for each round; or visits behind several doors, at a rate, each under one more name.
+//! All of them end with their standard input, so that they can't outlive the
 //! test that started them.
 
 use hapax::{Engine, Flow, Options};
 use hapax_sim::doors::{self, Hall, Visit};
-use std::{env, io::Read, path::Path, process, thread, time::Duration};
+use std::{collections::VecDeque, env, io::Read, path::Path, process, thread, time::Duration};
 
 /// Leases that end soon after their holder's death.
 const QUICK: Duration = Duration::from_millis(1500);
@@ -23,8 +25,9 @@ fn main() -> hapax::Result<()> {
     match words[..] {
         [store, hall, "work"] => runtime.block_on(work(store, hall)),
         [store, hall, "start", name] => runtime.block_on(start(store, hall, name)),
+        [store, hall, "visit", name] => runtime.block_on(visit(store, hall, name)),
         _ => {
-            eprintln!("usage: hapax-doorman STORE HALL work, or hapax-doorman STORE HALL start NAME");
+            eprintln!("usage: hapax-doorman STORE HALL work, or hapax-doorman STORE HALL start|visit NAME");
             process::exit(2);
         }
     }
@@ -52,6 +55,25 @@ async fn start(store: &str, hall: &str, name: &str) -> hapax::Result<()> {
         let latest = Visit { seen: vec![n] };
         flow.start_with(&run("quiet"), latest, doors::when_quiet()).await?;
         println!("{n}");
+    }
+    Ok(())
+}
+
+/// Visits of which so many are under way that this process has begun.
+const GUESTS: usize = 4;
+
+async fn visit(store: &str, hall: &str, name: &str) -> hapax::Result<()> {
+    let (_engine, flow) = open(store, hall, Options::default().finds_work(false)).await?;
+    let mut guests = VecDeque::new();
+    for n in 0_u32.. {
+        let options = doors::at_the_rate(doors::through_several_doors(n));
+        guests.push_back(flow.start_with(&format!("visit-{name}-{n}"), Visit::default(), options).await?);
+        println!("{n}");
+        if guests.len() > GUESTS
+            && let Some(first) = guests.pop_front()
+        {
+            first.wait().await?;
+        }
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 //! started anew.
 
 use hapax::{
-    Engine, Flow, Options, Status,
+    Engine, Flow, Options, StartOptions, Status,
     core::{order::PathHash, rng::Rng},
 };
 use hapax_sim::{
@@ -27,6 +27,9 @@ const PATIENCE: Duration = Duration::from_secs(180);
 const KILLS: u32 = 6;
 /// Runs that want through the door for each kill.
 const VISITS: u32 = 6;
+
+/// Stands for a test's own folder in the address of a store.
+const FOLDER: &str = "FOLDER";
 
 const DOORMAN: &str = env!("CARGO_BIN_EXE_hapax-doorman");
 
@@ -58,8 +61,7 @@ impl House {
         let hall = Hall::new(&folder.path().join("hall")).expect("a hall");
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.expect("a runtime");
-        let url =
-            if url == "sqlite" { format!("sqlite:{}", folder.path().join("runs.db").display()) } else { url };
+        let url = url.replace(FOLDER, &folder.path().display().to_string());
         let (engine, flow) = runtime.block_on(async {
             // It only looks, and starts.
             let options = Options::default().finds_work(false);
@@ -92,11 +94,11 @@ impl House {
         self.runs().iter().filter(|run| run.status.is_final()).count()
     }
 
-    /// Starts a run for each visit; each wants through the one door.
-    fn start_visits(&self, count: u32) {
+    /// Starts a run for each visit; each wants through the one door, and may be through others.
+    fn start_visits(&self, count: u32, how: fn(u32) -> StartOptions) {
         for n in 0..count {
             let name = format!("visit-{n}");
-            let visit = self.flow.start_with(&name, Visit::default(), doors::through_the_door());
+            let visit = self.flow.start_with(&name, Visit::default(), how(n));
             self.runtime.block_on(visit).expect("it starts");
         }
     }
@@ -119,9 +121,13 @@ impl House {
 }
 
 fn no_door_lets_one_too_many_in(url: String) {
+    visits_end_behind(url, |_| doors::through_the_door());
+}
+
+fn visits_end_behind(url: String, how: fn(u32) -> StartOptions) {
     let (mut rng, house, kills) = (rng(), House::new(url), kills());
     let visits = kills * VISITS;
-    house.start_visits(visits);
+    house.start_visits(visits, how);
     let mut workers = [house.worker(), house.worker()];
     for kill in 1..=kills {
         let waits = Waits::begin(PATIENCE);
@@ -172,6 +178,35 @@ fn names_hold_whoever_starts_and_dies(url: String) {
     assert_eq!(kinds, [NameKind::Debounce, NameKind::Rate, NameKind::Singleton]);
 }
 
+/// Starters are killed between any two of their calls to several databases: what they have begun is a visit like any other.
+fn what_a_killed_starter_began_goes_on(url: String) {
+    let (mut rng, house) = (rng(), House::new(url));
+    let _worker = house.worker();
+    let mut starters = [0, 1].map(|n| house.process(&["visit", &format!("p{n}")]));
+    for kill in 0..kills() {
+        for (_, said) in &mut starters {
+            for _ in 0..=rng.below(4) {
+                let mut line = String::new();
+                assert_ne!(said.read_line(&mut line).expect("it is heard"), 0, "a starter ended by itself");
+            }
+        }
+        let victim = rng.below(2) as usize;
+        starters[victim].0.kill();
+        starters[victim].0.wait();
+        starters[victim] = house.process(&["visit", &format!("p{}", kill + 2)]);
+    }
+    for (starter, _) in &mut starters {
+        starter.kill();
+        starter.wait();
+    }
+    let (waits, visits) = (Waits::begin(PATIENCE), house.runs());
+    while house.over() < visits.len() {
+        waits.check("every visit ends");
+    }
+    check_rate(visits.iter().map(|run| run.terms.not_before_us.expect("it was given a time")).collect());
+    house.check_visits();
+}
+
 /// No window of time holds more starts than the bucket allows.
 fn check_rate(mut times: Vec<i64>) {
     times.sort_unstable();
@@ -193,12 +228,12 @@ fn check_rate(mut times: Vec<i64>) {
 mod sqlite {
     #[test]
     fn while_workers_are_killed_no_door_lets_one_too_many_in() {
-        super::no_door_lets_one_too_many_in("sqlite".into());
+        super::no_door_lets_one_too_many_in("sqlite:FOLDER/runs.db".into());
     }
 
     #[test]
     fn while_starters_are_killed_rates_and_names_hold() {
-        super::names_hold_whoever_starts_and_dies("sqlite".into());
+        super::names_hold_whoever_starts_and_dies("sqlite:FOLDER/runs.db".into());
     }
 }
 
@@ -223,5 +258,38 @@ mod mysql {
     #[test]
     fn while_starters_are_killed_rates_and_names_hold() {
         super::names_hold_whoever_starts_and_dies(hapax_servers::mysql().expect("a server"));
+    }
+}
+
+/// Keys, a bucket and runs that are spread over three databases, each for itself.
+mod sharded {
+    use super::{doors, visits_end_behind, what_a_killed_starter_began_goes_on};
+
+    const FILES: &str = "sharded:sqlite:FOLDER/a.db,sqlite:FOLDER/b.db,sqlite:FOLDER/c.db";
+
+    fn of_every_kind() -> String {
+        let (postgres, mysql) = (hapax_servers::postgres(), hapax_servers::mysql());
+        let (postgres, mysql) = (postgres.expect("a server"), mysql.expect("a server"));
+        format!("sharded:sqlite:FOLDER/a.db,{postgres},{mysql}")
+    }
+
+    #[test]
+    fn while_workers_are_killed_no_door_of_any_file_lets_one_too_many_in() {
+        visits_end_behind(FILES.into(), doors::through_several_doors);
+    }
+
+    #[test]
+    fn while_workers_are_killed_no_door_of_any_database_lets_one_too_many_in() {
+        visits_end_behind(of_every_kind(), doors::through_several_doors);
+    }
+
+    #[test]
+    fn while_starters_are_killed_visits_to_doors_of_any_file_go_on() {
+        what_a_killed_starter_began_goes_on(FILES.into());
+    }
+
+    #[test]
+    fn while_starters_are_killed_visits_to_doors_of_any_database_go_on() {
+        what_a_killed_starter_began_goes_on(of_every_kind());
     }
 }

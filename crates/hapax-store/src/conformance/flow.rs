@@ -130,7 +130,7 @@ pub async fn a_slot_that_is_given_back_goes_to_the_next(fixture: Fixture) {
     let again = read(store, "f/b").await.terms;
     assert_eq!(
         store.flow().enrol(key("f/b"), again).await.unwrap(),
-        [],
+        [key("f/b")],
         "it holds the slot that it asks for"
     );
     assert_eq!(release(store, "f/b").await, [key("f/c")]);
@@ -212,6 +212,20 @@ pub async fn a_retried_run_takes_its_place_again(fixture: Fixture) {
     create(store, "f/d", &keys(&[("f/k", 1)])).await;
     assert_eq!(store.flow().release(key("f/a"), late).await.unwrap(), [], "that was its slot before");
     assert!(is_let_go(store, "f/a").await && !is_let_go(store, "f/d").await);
+}
+
+/// Nobody gave its slot back before it was retried: it has another place, and doesn't wait for itself.
+pub async fn a_run_that_is_retried_never_waits_for_itself(fixture: Fixture) {
+    let store = &*fixture.store;
+    for run in ["f/a", "f/b"] {
+        create(store, run, &keys(&[("f/k", 1)])).await;
+    }
+    fail_and_die(&fixture.store, "f/a").await;
+    store.retry(key("f/a")).await.unwrap();
+    assert!(is_let_go(store, "f/b").await && !is_let_go(store, "f/a").await);
+    assert_eq!(release(store, "f/b").await, [key("f/a")]);
+    assert_eq!(release(store, "f/a").await, []);
+    assert!(store.flow().keys(Namespace::default()).await.unwrap().is_empty());
 }
 
 /// Only of runs that are over.

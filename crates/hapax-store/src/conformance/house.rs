@@ -377,3 +377,28 @@ pub async fn a_run_that_moves_takes_its_place_again(fixture: Fixture) {
     assert_eq!(to.flow().sweep(Namespace::default()).await.unwrap(), 1);
     assert!(to.flow().keys(Namespace::default()).await.unwrap().is_empty());
 }
+
+/// What it left here the first time was not swept yet.
+pub async fn a_run_that_comes_home_never_waits_for_itself(fixture: Fixture) {
+    let (home, elsewhere): (_, Arc<dyn Store>) = (fixture.store.clone(), MemoryStore::shared());
+    home.create(on("k/moves", &keys(&[("k/1", 1), ("k/2", 1)]))).await.unwrap();
+    Mover::new(home.clone(), elsewhere.clone(), "elsewhere").carry(key("k/moves")).await.unwrap();
+    Mover::new(elsewhere.clone(), home.clone(), "home").carry(key("k/moves")).await.unwrap();
+    let run = home.run(key("k/moves")).await.unwrap().unwrap();
+    assert_eq!(run.status, Status::Pending);
+    home.flow().release(key("k/moves"), run.terms.token).await.unwrap();
+    assert!(home.flow().keys(Namespace::default()).await.unwrap().is_empty());
+}
+
+/// The slot became free while it was shut.
+pub async fn a_run_that_stays_has_the_slot_that_it_was_given_meanwhile(fixture: Fixture) {
+    let store = &*fixture.store;
+    for run in ["k/first", "k/second"] {
+        store.create(on(run, &keys(&[("k/1", 1)]))).await.unwrap();
+    }
+    store.house().leave(key("k/second"), "elsewhere".into()).await.unwrap();
+    let token = store.run(key("k/first")).await.unwrap().unwrap().terms.token;
+    store.flow().release(key("k/first"), token).await.unwrap();
+    store.house().stay(key("k/second")).await.unwrap();
+    assert_eq!(store.run(key("k/second")).await.unwrap().unwrap().status, Status::Pending);
+}

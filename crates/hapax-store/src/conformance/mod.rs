@@ -300,6 +300,7 @@ macro_rules! store_conformance {
                 a_run_waits_for_all_of_its_keys,
                 runs_that_share_keys_never_wait_for_each_other,
                 a_retried_run_takes_its_place_again,
+                a_run_that_is_retried_never_waits_for_itself,
                 what_a_dead_engine_did_not_give_back_is_swept,
                 a_run_that_waits_for_a_key_can_be_cancelled,
                 a_run_of_higher_priority_goes_first,
@@ -360,6 +361,8 @@ macro_rules! store_conformance {
                 of_two_movers_the_earlier_one_is_fenced,
                 a_run_does_not_arrive_over_another,
                 a_run_that_moves_takes_its_place_again,
+                a_run_that_comes_home_never_waits_for_itself,
+                a_run_that_stays_has_the_slot_that_it_was_given_meanwhile,
                 a_failure_at_any_statement_of_a_move_leaves_nothing,
             }
             retention {

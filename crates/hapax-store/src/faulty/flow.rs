@@ -2,12 +2,12 @@
 
 use super::Faulty;
 use crate::{
-    flow::{Flow, KeyRecord, KeyView, NameRecord, Replaced},
+    flow::{Flow, KeyRecord, KeyView, NameRecord, Replaced, Seen, Spread, Stands},
     store::{Answer, NewRun},
 };
 use hapax_core::{
     flow::{Rate, Reservation, Terms},
-    id::{Namespace, RunKey},
+    id::{Namespace, RunId, RunKey},
 };
 
 impl Flow for Faulty {
@@ -41,5 +41,17 @@ impl Flow for Faulty {
 
     fn names(&self, namespace: Namespace) -> Answer<'_, Vec<NameRecord>> {
         Box::pin(self.uncounted(async move { self.inner.flow().names(namespace).await }))
+    }
+
+    fn let_go(&self, run: RunKey, token: String) -> Answer<'_, bool> {
+        Box::pin(self.counted(async move { self.inner.flow().let_go(run, token).await }))
+    }
+
+    fn spread(&self, namespace: Namespace, seen: Seen, after: Option<Spread>) -> Answer<'_, Vec<Spread>> {
+        Box::pin(self.uncounted(async move { self.inner.flow().spread(namespace, seen, after).await }))
+    }
+
+    fn standing(&self, namespace: Namespace, runs: Vec<RunId>) -> Answer<'_, Vec<(Spread, Stands)>> {
+        Box::pin(self.uncounted(async move { self.inner.flow().standing(namespace, runs).await }))
     }
 }

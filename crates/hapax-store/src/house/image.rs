@@ -159,8 +159,10 @@ impl Head {
 
     /// Whether it is the same run as one that began to arrive before, whoever moves it.
     pub(crate) fn continues(&self, record: &RunRecord) -> bool {
+        let terms = Terms { token: String::new(), ..self.terms.clone() };
+        let arrives = Head { terms, ..self.clone() };
         matches!(record.status, Status::Arriving { .. })
-            && Head::of(record.clone()).is_ok_and(|before| Head { epoch: self.epoch, ..before } == *self)
+            && Head::of(record.clone()).is_ok_and(|before| Head { epoch: self.epoch, ..before } == arrives)
     }
 }
 

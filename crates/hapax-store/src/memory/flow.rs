@@ -5,8 +5,9 @@ use crate::{
     check::check_new_run,
     error::StoreError,
     flow::{
-        Flow, Holder, KeyRecord, KeyView, NameKind, NameRecord, RESTED_US, Replaced, bucket, keeps_name,
-        let_go, may_be_replaced, moved_in, names_of, new_token, waits_anew, waits_for_key,
+        Flow, Holder, KeyRecord, KeyView, NameKind, NameRecord, RESTED_US, Replaced, Seen, Spread, Stands,
+        bucket, is_spread, keeps_name, let_go, may_be_replaced, moved_in, names_of, next_token, stands,
+        waits_anew, waits_for_key, walks,
     },
     store::{Answer, NewRun, RunRecord},
 };
@@ -25,6 +26,8 @@ pub(super) struct FlowTables {
     /// By key, in the order in which they are let go.
     queue: BTreeMap<(Namespace, String, i64, RunId), Place>,
     names: BTreeMap<(Namespace, NameKind, String), Name>,
+    /// The tokens of runs that walk from key to key.
+    walking: BTreeMap<(Namespace, RunId), String>,
 }
 
 #[derive(Debug)]
@@ -64,7 +67,7 @@ impl Tables {
     /// Meets the terms of a run that was just created.
     pub(super) fn meet_terms(&mut self, run: &RunKey, now_us: i64) {
         let mut terms = self.runs[run].record.terms.clone();
-        if let Some(rate) = &terms.rate {
+        if let Some(rate) = terms.rate.as_ref().filter(|_| terms.not_before_us.is_none()) {
             let reserved = self.reserve(&run.namespace, rate, now_us);
             terms.not_before_us = Some(reserved.at_us);
         }
@@ -92,7 +95,16 @@ impl Tables {
             (stored.record.status, stored.record.wake.at_us) = (status, wake_at);
         }
         stored.record.terms = terms.clone();
-        self.enrol(run, terms, now_us);
+        self.set_out(run, terms, now_us);
+    }
+
+    /// Sends a run to its keys: to all of them here, or from one database to the next.
+    fn set_out(&mut self, run: &RunKey, terms: &Terms, now_us: i64) {
+        if walks(terms) {
+            self.flow.walking.insert((run.namespace.clone(), run.run.clone()), terms.token.clone());
+        } else {
+            self.enrol(run, terms, now_us);
+        }
     }
 
     /// The terms on which a failed run goes on; an error when its name is another's now.
@@ -108,14 +120,39 @@ impl Tables {
         {
             return Err(StoreError::NameTaken { name: name.clone(), holder });
         }
-        Ok(terms.again(new_token()))
+        let token = next_token(&terms.token);
+        Ok(terms.again(token))
     }
 
     /// A failed run that goes on takes what it held again.
     pub(super) fn readmit(&mut self, run: &RunKey, terms: &Terms, now_us: i64) {
         if terms.holds() {
+            self.free_all(run, now_us);
             self.take_names(run, terms, now_us);
             self.admit(run, terms, now_us);
+        }
+    }
+
+    /// Frees what a run has of an earlier life and nobody has given back yet: it must not wait for itself.
+    fn free_all(&mut self, run: &RunKey, now_us: i64) {
+        let slots = self.flow.slots.iter().map(|((of, ..), slot)| (of, &slot.run, &slot.token));
+        let queue = self.flow.queue.iter().map(|((of, _, _, waiting), place)| (of, waiting, &place.token));
+        let ours =
+            slots.chain(queue).filter(|(of, held_by, _)| **of == run.namespace && **held_by == run.run);
+        let tokens: BTreeSet<String> = ours.map(|(.., token)| token.clone()).collect();
+        for token in tokens {
+            self.release(run, &token, now_us);
+        }
+    }
+
+    /// A run that stays after all may have been given its slots while it was shut.
+    pub(super) fn stay(&mut self, run: &RunKey, now_us: i64) {
+        let record = &self.runs[run].record;
+        let ours = |slot: &&Slot| slot.run == run.run && slot.token == record.terms.token;
+        let held = self.flow.slots.iter().filter(|((of, ..), _)| *of == run.namespace);
+        let has_all = held.map(|(_, slot)| slot).filter(ours).count() == record.terms.keys.len();
+        if has_all && !walks(&record.terms) {
+            self.wake(run, now_us);
         }
     }
 
@@ -126,6 +163,7 @@ impl Tables {
             return;
         }
         let terms = moved_in(stored.record.terms.clone());
+        self.free_all(run, now_us);
         if self.terms_again(run).is_ok() {
             self.take_names(run, &terms, now_us);
         }
@@ -135,7 +173,7 @@ impl Tables {
                 stored.record.status = waits_for_key();
             }
         }
-        self.enrol(run, &terms, now_us);
+        self.set_out(run, &terms, now_us);
     }
 
     fn enrol(&mut self, run: &RunKey, terms: &Terms, now_us: i64) -> Vec<RunKey> {
@@ -153,7 +191,7 @@ impl Tables {
                 && place.token == terms.token
         });
         if holds || waits {
-            return vec![];
+            return if holds && rest.is_empty() { vec![run.clone()] } else { vec![] };
         }
         let rank = now_us - terms.head_start_us();
         self.queue(run, rank, &terms.token, first, rest);
@@ -175,6 +213,8 @@ impl Tables {
                         self.queue(&run, rank, &place.token, next, rest);
                         keys.insert(next.name.clone());
                     }
+                    // Whether a run has all of its slots that are spread, no database knows by itself.
+                    None if is_spread(&place.token) => free.push(run),
                     None => {
                         self.wake(&run, now_us);
                         free.push(run);
@@ -208,8 +248,21 @@ impl Tables {
         }
     }
 
+    /// Lets a run go that has all of its slots under a token. One that moves goes on when it has settled.
+    fn arrived(&mut self, run: &RunKey, token: &str) -> bool {
+        let Some(Run { record, .. }) = self.runs.get(run) else { return false };
+        if record.terms.token != token || record.status.is_moving() {
+            return false;
+        }
+        let (waited, now) = (record.status == waits_for_key(), self.clock.now_us());
+        self.flow.walking.remove(&(run.namespace.clone(), run.run.clone()));
+        self.wake(run, now);
+        self.stats.transactions += 1;
+        waited
+    }
+
     fn release(&mut self, run: &RunKey, token: &str, now_us: i64) -> Vec<RunKey> {
-        let (mut keys, FlowTables { slots, queue, names }) = (BTreeSet::new(), &mut self.flow);
+        let (mut keys, FlowTables { slots, queue, names, walking }) = (BTreeSet::new(), &mut self.flow);
         slots.retain(|(namespace, key, _), slot| {
             let ours = *namespace == run.namespace && slot.run == run.run && slot.token == token;
             if ours {
@@ -222,6 +275,9 @@ impl Tables {
         });
         names.retain(|(namespace, ..), name| {
             !(*namespace == run.namespace && name.run.as_ref() == Some(&run.run) && name.token == token)
+        });
+        walking.retain(|(namespace, walker), under| {
+            !(*namespace == run.namespace && *walker == run.run && under == token)
         });
         self.stats.transactions += 1;
         self.hand_out(&run.namespace, keys, now_us)
@@ -263,8 +319,11 @@ impl Tables {
     fn sweep(&mut self, namespace: &Namespace) -> u64 {
         let now = self.clock.now_us();
         let slots = self.flow.slots.iter().map(|((of, ..), slot)| (of, Some(&slot.run), &slot.token));
+        // Of slots that are spread this store can't tell.
+        let slots = slots.filter(|(.., token)| !is_spread(token));
+        let walking = self.flow.walking.iter().map(|((of, run), token)| (of, Some(run), token));
         let names = self.flow.names.iter().map(|((of, ..), name)| (of, name.run.as_ref(), &name.token));
-        let held = slots.chain(names).filter(|(of, ..)| *of == namespace);
+        let held = slots.chain(walking).chain(names).filter(|(of, ..)| *of == namespace);
         let held: BTreeSet<(RunKey, String)> = held
             .filter_map(|(of, run, token)| {
                 Some((RunKey { namespace: of.clone(), run: run?.clone() }, token.clone()))
@@ -312,6 +371,36 @@ impl Tables {
                 .collect(),
             waiting: waiting.take(FLOW_PAGE).map(|(.., run)| run.clone()).collect(),
         }
+    }
+
+    fn spread(&self, namespace: &Namespace, seen: Seen, after: Option<&Spread>) -> Vec<Spread> {
+        let one = |run: &RunId, token: &String| Spread { run: run.clone(), token: token.clone() };
+        let found: BTreeSet<Spread> = match seen {
+            Seen::Walking => {
+                let here = self.flow.walking.iter().filter(|((of, _), _)| of == namespace);
+                here.map(|((_, run), token)| one(run, token)).collect()
+            }
+            Seen::Holding => {
+                let here = self.flow.slots.iter().filter(|((of, ..), _)| of == namespace);
+                let here = here.filter(|(_, slot)| is_spread(&slot.token));
+                here.map(|(_, slot)| one(&slot.run, &slot.token)).collect()
+            }
+        };
+        found.into_iter().filter(|one| after.is_none_or(|after| one > after)).take(FLOW_PAGE).collect()
+    }
+
+    fn standing(&self, namespace: &Namespace, runs: &[RunId]) -> Vec<(Spread, Stands)> {
+        let key = |run: &RunId| RunKey { namespace: namespace.clone(), run: run.clone() };
+        let live = runs.iter().filter_map(|run| self.runs.get(&key(run))).map(|run| {
+            let one = Spread { run: run.record.key.run.clone(), token: run.record.terms.token.clone() };
+            (one, stands(&run.record.status))
+        });
+        let queued =
+            self.flow.queue.iter().filter(|((of, _, _, run), _)| of == namespace && runs.contains(run));
+        let queued = queued.map(|((.., run), place)| {
+            (Spread { run: run.clone(), token: place.token.clone() }, Stands::Queued)
+        });
+        live.chain(queued).collect()
     }
 
     fn flow_names(&self, namespace: &Namespace) -> Vec<NameRecord> {
@@ -376,5 +465,17 @@ impl Flow for MemoryStore {
 
     fn names(&self, namespace: Namespace) -> Answer<'_, Vec<NameRecord>> {
         Box::pin(async move { Ok(self.tables().flow_names(&namespace)) })
+    }
+
+    fn let_go(&self, run: RunKey, token: String) -> Answer<'_, bool> {
+        Box::pin(async move { Ok(self.tables().arrived(&run, &token)) })
+    }
+
+    fn spread(&self, namespace: Namespace, seen: Seen, after: Option<Spread>) -> Answer<'_, Vec<Spread>> {
+        Box::pin(async move { Ok(self.tables().spread(&namespace, seen, after.as_ref())) })
+    }
+
+    fn standing(&self, namespace: Namespace, runs: Vec<RunId>) -> Answer<'_, Vec<(Spread, Stands)>> {
+        Box::pin(async move { Ok(self.tables().standing(&namespace, &runs)) })
     }
 }

@@ -53,7 +53,7 @@ impl Tables {
         family.into_iter().map(|key| Ok((key.clone(), self.run_mut(&key)?.leave(to)))).collect()
     }
 
-    fn stay(&mut self, key: &RunKey) -> Result<(), StoreError> {
+    fn stay_all(&mut self, key: &RunKey) -> Result<(), StoreError> {
         let (family, now) = (self.family(key)?, self.clock.now_us());
         for key in &family {
             let run = self.run(key)?;
@@ -66,6 +66,7 @@ impl Tables {
             run.record.epoch = raised(run.record.epoch);
             run.settle_down(now);
             self.note_live(key);
+            self.stay(key, now);
         }
         Ok(())
     }
@@ -317,7 +318,7 @@ impl House for MemoryStore {
     }
 
     fn stay(&self, run: RunKey) -> Answer<'_, ()> {
-        Box::pin(async move { self.tables().stay(&run) })
+        Box::pin(async move { self.tables().stay_all(&run) })
     }
 
     fn close(&self, family: Vec<Left>, to: Arc<str>) -> Answer<'_, ()> {

@@ -8,16 +8,16 @@ use super::{
     commit::{NewCheckpoint, insert_checkpoint},
     error::{Halt, Outcome, all_runs},
     look, read, runs,
-    sql::{Fault, Row, Session, one, values},
+    sql::{Fault, Row, Session, Value, one, places, values},
     writer::Tx,
 };
 use crate::{
     check::check_new_run,
     error::StoreError,
     flow::{
-        Flow, Holder, KeyRecord, KeyView, NameKind, NameRecord, RESTED_US, Replaced, bucket, keeps_name,
-        let_go, may_be_replaced, moved_in, names_of, new_token, read_terms, stored_terms, waits_anew,
-        waits_for_key,
+        Flow, Holder, KeyRecord, KeyView, NameKind, NameRecord, RESTED_US, Replaced, Seen, Spread, Stands,
+        WALK, bucket, is_spread, keeps_name, let_go, may_be_replaced, moved_in, names_of, next_token,
+        read_terms, stored_terms, waits_anew, waits_for_key, walks,
     },
     prepare::Birth,
     store::{Answer, Created, Hint, NewRun, RunRecord},
@@ -32,6 +32,9 @@ use std::collections::BTreeSet;
 
 /// The kind of a row that stands for a concurrency key: whoever holds it may change the key's slots and its queue.
 const KEY: &str = "key";
+
+/// Runs that are asked for in one statement.
+const TOGETHER: usize = 100;
 
 /// A name's row, locked.
 struct Named {
@@ -63,7 +66,7 @@ pub(super) async fn meet_terms(tx: &mut Tx<'_>, new: &NewRun) -> Outcome<Created
     if let Some(holder) = take_names(tx, &new.key, &terms).await? {
         return Err(Halt::Settle(Ok(Created::Exists(Box::new(holder)))));
     }
-    if let Some(rate) = &terms.rate {
+    if let Some(rate) = terms.rate.as_ref().filter(|_| terms.not_before_us.is_none()) {
         terms.not_before_us = Some(reserve(tx, &new.key.namespace, rate).await?.at_us);
     }
     if let Some(calm) = &terms.debounce {
@@ -111,11 +114,26 @@ async fn admit(tx: &mut Tx<'_>, run: &RunKey, terms: &Terms) -> Result<(), Fault
     .await?;
     if !terms.keys.is_empty() {
         stands(tx, run, &waits_for_key(), None).await?;
-        take_place(tx, run, terms).await?;
+        set_out(tx, run, terms).await?;
     } else if terms.parks() {
         let (status, wake_at) = let_go(terms, now(tx).await?);
         stands(tx, run, &status, wake_at).await?;
     }
+    Ok(())
+}
+
+/// Sends a run to its keys: to all of them here, or from one database to the next.
+async fn set_out(tx: &mut Tx<'_>, run: &RunKey, terms: &Terms) -> Result<(), Fault> {
+    if !walks(terms) {
+        return take_place(tx, run, terms).await.map(drop);
+    }
+    let (of, id) = (run.namespace.as_str(), run.run.as_str());
+    lock_name(tx, &run.namespace, WALK, id).await?;
+    tx.execute(
+        "UPDATE hapax_flow_names SET run_id = ?, token = ?, at_us = {now} WHERE namespace = ? AND kind = ? AND name = ?",
+        values![id, terms.token.as_str(), of, WALK, id],
+    )
+    .await?;
     Ok(())
 }
 
@@ -146,12 +164,37 @@ pub(super) async fn readmit(tx: &mut Tx<'_>, record: &RunRecord) -> Outcome<()> 
     if !record.terms.holds() {
         return Ok(());
     }
-    let terms = record.terms.clone().again(new_token());
+    free_all(tx, &record.key).await?;
+    let terms = record.terms.clone().again(next_token(&record.terms.token));
     if let Some(holder) = take_names(tx, &record.key, &terms).await? {
         let name = terms.singleton.unwrap_or_default();
         return Err(StoreError::NameTaken { name, holder: holder.key.run }.into());
     }
     Ok(admit(tx, &record.key, &terms).await?)
+}
+
+/// Frees what a run has of an earlier life and nobody has given back yet: it must not wait for itself.
+async fn free_all(tx: &mut Tx<'_>, run: &RunKey) -> Result<(), Fault> {
+    let ours = values![run.namespace.as_str(), run.run.as_str()];
+    let sql = "SELECT token FROM hapax_flow_slots WHERE namespace = ? AND run_id = ? AND most > 0 \
+               UNION SELECT token FROM hapax_flow_queue WHERE namespace = ? AND run_id = ? AND most > 0";
+    for row in tx.rows(sql, &[*ours, *ours].concat()).await? {
+        release(tx, run, row.text(0)?).await?;
+    }
+    Ok(())
+}
+
+/// A run that stays after all may have been given its slots while it was shut.
+pub(super) async fn stay(tx: &mut Tx<'_>, run: &RunKey) -> Result<(), Fault> {
+    let Some(record) = read::run(tx.session, run).await? else { return Ok(()) };
+    if record.status != waits_for_key() || walks(&record.terms) {
+        return Ok(());
+    }
+    let sql =
+        "SELECT slot FROM hapax_flow_slots WHERE namespace = ? AND run_id = ? AND token = ? AND most > 0";
+    let held = values![run.namespace.as_str(), run.run.as_str(), record.terms.token.as_str()];
+    let has_all = tx.rows(sql, held).await?.len() == record.terms.keys.len();
+    if has_all { wake(tx, run).await } else { Ok(()) }
 }
 
 /// A run that came from another store takes here what it held there. A name that is another's here stays so.
@@ -160,6 +203,7 @@ pub(super) async fn move_in(tx: &mut Tx<'_>, run: &RunKey) -> Result<(), Fault> 
     if record.status.is_final() || !record.terms.holds() {
         return Ok(());
     }
+    free_all(tx, run).await?;
     let terms = moved_in(record.terms);
     // Whoever has the name keeps it.
     take_names(tx, run, &terms).await?;
@@ -172,12 +216,12 @@ pub(super) async fn move_in(tx: &mut Tx<'_>, run: &RunKey) -> Result<(), Fault> 
     if waits_anew(&record.status, &terms) {
         stands(tx, run, &waits_for_key(), None).await?;
     }
-    take_place(tx, run, &terms).await.map(drop)
+    set_out(tx, run, &terms).await
 }
 
 /// Takes a run's place in the queue of its first key, unless it has it.
 async fn enrol(tx: &mut Tx<'_>, run: &RunKey, terms: &Terms) -> Outcome<Vec<RunKey>> {
-    let Some(first) = terms.keys.first() else { return Ok(vec![]) };
+    let Some((first, rest)) = terms.keys.split_first() else { return Ok(vec![]) };
     lock_name(tx, &run.namespace, KEY, &first.name).await?;
     let held = tx
         .one(
@@ -185,7 +229,11 @@ async fn enrol(tx: &mut Tx<'_>, run: &RunKey, terms: &Terms) -> Outcome<Vec<RunK
             values![run.namespace.as_str(), run.run.as_str(), first.name.as_str(), terms.token.as_str()],
         )
         .await?;
-    Ok(if held.is_some() { vec![] } else { take_place(tx, run, terms).await? })
+    match held {
+        Some(_) if rest.is_empty() => Ok(vec![run.clone()]),
+        Some(_) => Ok(vec![]),
+        None => Ok(take_place(tx, run, terms).await?),
+    }
 }
 
 /// Takes the place of a run that has none.
@@ -233,6 +281,8 @@ async fn hand_out(
                     queue(tx, &place.run, place.rank, &place.token, next, rest).await?;
                     keys.insert(next.name.clone());
                 }
+                // Whether a run has all of its slots that are spread, no database knows by itself.
+                None if is_spread(&place.token) => free.push(place.run),
                 None => {
                     wake(tx, &place.run).await?;
                     free.push(place.run);
@@ -318,8 +368,23 @@ async fn wake(tx: &mut Tx<'_>, run: &RunKey) -> Result<(), Fault> {
     stands(tx, run, &status, wake_at).await
 }
 
+/// Lets a run go that has all of its slots under a token. One that moves goes on when it has settled.
+async fn arrived(tx: &mut Tx<'_>, run: &RunKey, token: &str) -> Outcome<bool> {
+    let (of, id) = (run.namespace.as_str(), run.run.as_str());
+    let lock = "SELECT 1 FROM hapax_runs WHERE namespace = ? AND run_id = ? FOR UPDATE";
+    tx.one(lock, values![of, id]).await?;
+    let Some(record) = read::run(tx.session, run).await? else { return Ok(false) };
+    if record.terms.token != token || record.status.is_moving() {
+        return Ok(false);
+    }
+    let sql = "DELETE FROM hapax_flow_names WHERE namespace = ? AND kind = ? AND name = ? AND token = ?";
+    tx.execute(sql, values![of, WALK, id, token]).await?;
+    wake(tx, run).await?;
+    Ok(record.status == waits_for_key())
+}
+
 /// Frees what a run has taken under a token, and hands it on.
-async fn release(tx: &mut Tx<'_>, run: &RunKey, token: &str) -> Outcome<Vec<RunKey>> {
+async fn release(tx: &mut Tx<'_>, run: &RunKey, token: &str) -> Result<Vec<RunKey>, Fault> {
     let ours = values![run.namespace.as_str(), run.run.as_str(), token];
     let sql = "SELECT flow_key FROM hapax_flow_slots WHERE namespace = ? AND run_id = ? AND token = ? AND most > 0 \
                UNION SELECT flow_key FROM hapax_flow_queue WHERE namespace = ? AND run_id = ? AND token = ? AND most > 0";
@@ -335,7 +400,7 @@ async fn release(tx: &mut Tx<'_>, run: &RunKey, token: &str) -> Outcome<Vec<RunK
     ] {
         tx.execute(sql, ours).await?;
     }
-    Ok(hand_out(tx, &run.namespace, keys).await?)
+    hand_out(tx, &run.namespace, keys).await
 }
 
 async fn reserve(tx: &mut Tx<'_>, namespace: &Namespace, rate: &Rate) -> Result<Reservation, Fault> {
@@ -394,7 +459,7 @@ async fn replace(tx: &mut Tx<'_>, birth: &Birth) -> Outcome<Replaced> {
     Ok(Replaced::Done)
 }
 
-/// Runs that are over or gone, and what they hold.
+/// Runs that are over or gone, and what they hold. Of slots that are spread this database can't tell.
 async fn left_behind(
     session: &mut dyn Session,
     namespace: &Namespace,
@@ -402,7 +467,7 @@ async fn left_behind(
     let rows = session
         .rows(
             "SELECT h.run_id, h.token FROM (SELECT run_id, token FROM hapax_flow_slots WHERE namespace = ? \
-             UNION SELECT run_id, token FROM hapax_flow_names WHERE namespace = ? AND run_id IS NOT NULL) h \
+             AND token NOT LIKE 'spread:%' UNION SELECT run_id, token FROM hapax_flow_names WHERE namespace = ? AND run_id IS NOT NULL) h \
              LEFT JOIN hapax_runs r ON r.namespace = ? AND r.run_id = h.run_id \
              WHERE r.run_id IS NULL OR r.status IN ('succeeded', 'failed', 'cancelled', 'moved') LIMIT ?",
             values![namespace.as_str(), namespace.as_str(), namespace.as_str(), FLOW_PAGE],
@@ -463,8 +528,9 @@ async fn key(session: &mut dyn Session, namespace: &Namespace, name: &str) -> Re
 }
 
 async fn names(session: &mut dyn Session, namespace: &Namespace) -> Result<Vec<NameRecord>, Fault> {
-    let sql = "SELECT kind, name, run_id, at_us FROM hapax_flow_names WHERE namespace = ? AND kind <> ? ORDER BY kind, name";
-    let rows = session.rows(sql, values![namespace.as_str(), KEY]).await?;
+    let sql = "SELECT kind, name, run_id, at_us FROM hapax_flow_names WHERE namespace = ? AND kind NOT IN (?, ?) \
+               ORDER BY kind, name";
+    let rows = session.rows(sql, values![namespace.as_str(), KEY, WALK]).await?;
     let name = |row: &Row| {
         let word = row.text(0)?;
         let kind = NameKind::from_word(word).ok_or_else(|| Fault::damage(format!("a name is a `{word}`")))?;
@@ -474,12 +540,66 @@ async fn names(session: &mut dyn Session, namespace: &Namespace) -> Result<Vec<N
     rows.iter().map(name).collect()
 }
 
+/// A page of the runs whose slots are spread, by name and token.
+async fn spread(
+    session: &mut dyn Session,
+    namespace: &Namespace,
+    seen: Seen,
+    after: Option<&Spread>,
+) -> Result<Vec<Spread>, Fault> {
+    let (run, token) = after.map_or(("", ""), |after| (after.run.as_str(), &*after.token));
+    let from = match seen {
+        Seen::Walking => "hapax_flow_names WHERE kind = 'walk' AND",
+        Seen::Holding => "hapax_flow_slots WHERE token LIKE 'spread:%' AND most > 0 AND",
+    };
+    let sql = format!(
+        "SELECT DISTINCT run_id, token FROM {from} namespace = ? AND (run_id > ? OR (run_id = ? AND token > ?)) \
+         ORDER BY run_id, token LIMIT ?"
+    );
+    let rows = session.rows(&sql, values![namespace.as_str(), run, run, token, FLOW_PAGE]).await?;
+    rows.iter().map(spread_run).collect()
+}
+
+fn spread_run(row: &Row) -> Result<Spread, Fault> {
+    Ok(Spread { run: RunId::new(row.text(0)?)?, token: row.text(1)?.to_owned() })
+}
+
+/// Where runs stand that live here, and under which tokens they wait.
+async fn standing(
+    session: &mut dyn Session,
+    namespace: &Namespace,
+    runs: &[RunId],
+) -> Result<Vec<(Spread, Stands)>, Fault> {
+    let mut found = vec![];
+    for some in runs.chunks(TOGETHER) {
+        // As many places each time, so that there is one statement to keep.
+        let names = some.iter().chain(std::iter::repeat(&some[0])).take(TOGETHER).map(RunId::as_str);
+        let mut which = values![namespace.as_str()].to_vec();
+        which.extend(names.map(Value::from));
+        let places = places(TOGETHER);
+        let sql =
+            format!("SELECT {} FROM hapax_runs WHERE namespace = ? AND run_id IN {places}", read::RECORD);
+        for row in session.rows(&sql, &which).await? {
+            let record = read::record(&row, namespace)?;
+            let one = Spread { run: record.key.run, token: record.terms.token };
+            found.push((one, crate::flow::stands(&record.status)));
+        }
+        let sql = format!(
+            "SELECT run_id, token FROM hapax_flow_queue WHERE namespace = ? AND run_id IN {places} AND most > 0"
+        );
+        for row in session.rows(&sql, &which).await? {
+            found.push((spread_run(&row)?, Stands::Queued));
+        }
+    }
+    Ok(found)
+}
+
 impl ServerStore {
     async fn sweep_flow(&self, namespace: Namespace) -> Result<u64, StoreError> {
         let about = all_runs(&namespace);
         let over = ask!(self, &about, |session| left_behind(session, &namespace))?;
         for (run, token) in &over {
-            call!(self, run, |tx| release(tx, run, token))?;
+            call!(self, run, |tx| async { Ok(release(tx, run, token).await?) })?;
         }
         if ask!(self, &about, |session| rested(session, &namespace))? {
             call!(self, &about, |tx| forget_rested(tx, &namespace))?;
@@ -498,7 +618,7 @@ impl Flow for ServerStore {
     }
 
     fn release(&self, run: RunKey, token: String) -> Answer<'_, Vec<RunKey>> {
-        Box::pin(async move { call!(self, &run, |tx| release(tx, &run, &token)) })
+        Box::pin(async move { call!(self, &run, |tx| async { Ok(release(tx, &run, &token).await?) }) })
     }
 
     fn reserve(&self, namespace: Namespace, rate: Rate) -> Answer<'_, Reservation> {
@@ -545,6 +665,24 @@ impl Flow for ServerStore {
         Box::pin(async move {
             let about = all_runs(&namespace);
             ask!(self, &about, |session| names(session, &namespace))
+        })
+    }
+
+    fn let_go(&self, run: RunKey, token: String) -> Answer<'_, bool> {
+        Box::pin(async move { call!(self, &run, |tx| arrived(tx, &run, &token)) })
+    }
+
+    fn spread(&self, namespace: Namespace, seen: Seen, after: Option<Spread>) -> Answer<'_, Vec<Spread>> {
+        Box::pin(async move {
+            let about = all_runs(&namespace);
+            ask!(self, &about, |session| spread(session, &namespace, seen, after.as_ref()))
+        })
+    }
+
+    fn standing(&self, namespace: Namespace, runs: Vec<RunId>) -> Answer<'_, Vec<(Spread, Stands)>> {
+        Box::pin(async move {
+            let about = all_runs(&namespace);
+            ask!(self, &about, |session| standing(session, &namespace, &runs))
         })
     }
 }

@@ -190,7 +190,9 @@ async fn stay(tx: &mut Tx<'_>, key: &RunKey) -> Outcome<()> {
         let (namespace, run) = (record.key.namespace.as_str(), record.key.run.as_str());
         let sql = "UPDATE hapax_runs SET epoch = epoch + 1, nonce = ? WHERE namespace = ? AND run_id = ?";
         tx.execute(sql, values![&new_nonce().to_be_bytes(), namespace, run]).await?;
+        let key = record.key.clone();
         settle_down(tx, record).await?;
+        flow::stay(tx, &key).await?;
     }
     Ok(())
 }

@@ -1,17 +1,16 @@
-//! The outbox, the schedules, flow control and the house of several databases.
+//! The outbox, the schedules and the house of several databases.
 
-use super::{ShardedStore, everywhere::sum};
+use super::{ShardedStore, everywhere::sum, walk::Away};
 use crate::{
     error::StoreError,
-    flow::{Flow, KeyRecord, KeyView, NameRecord, Replaced},
     house::{Head, House, Image, Left, Piece},
     outbox::{Backlog, Batch, Claim, ClaimFilter, Failure, Fate, Outbox, OutboxFilter, OutboxRecord},
     schedules::{Added, DueFilter, Fire, Fired, ScheduleRecord, Schedules, Turn},
-    store::{Answer, Claimant, NewRun, Store},
+    store::{Answer, Claimant, Store},
 };
 use hapax_core::{
     commit::Epoch,
-    flow::{Rate, Reservation, Terms},
+    flow::Terms,
     id::{Namespace, RunKey},
     outbox::Place,
     schedule::{Schedule, ScheduleKey},
@@ -36,51 +35,6 @@ impl ShardedStore {
             parts[shard].push(thing);
         }
         self.shards.iter().map(|shard| &**shard).zip(parts).filter(|(_, part)| !part.is_empty())
-    }
-}
-
-/// A key, a bucket and a name live in one database, by their own names, and so do all runs that use them.
-impl Flow for ShardedStore {
-    fn enrol(&self, run: RunKey, terms: Terms) -> Answer<'_, Vec<RunKey>> {
-        self.home(&run).flow().enrol(run, terms)
-    }
-
-    fn release(&self, run: RunKey, token: String) -> Answer<'_, Vec<RunKey>> {
-        self.home(&run).flow().release(run, token)
-    }
-
-    fn reserve(&self, namespace: Namespace, rate: Rate) -> Answer<'_, Reservation> {
-        self.shards[self.shard_of(&rate.name)].flow().reserve(namespace, rate)
-    }
-
-    fn replace(&self, run: NewRun) -> Answer<'_, Replaced> {
-        self.home(&run.key).flow().replace(run)
-    }
-
-    fn sweep(&self, namespace: Namespace) -> Answer<'_, u64> {
-        Box::pin(async move {
-            Ok(self.some(|shard| shard.flow().sweep(namespace.clone())).await?.into_iter().sum())
-        })
-    }
-
-    fn keys(&self, namespace: Namespace) -> Answer<'_, Vec<KeyRecord>> {
-        Box::pin(async move {
-            let mut keys = self.all(|shard| shard.flow().keys(namespace.clone())).await?.concat();
-            keys.sort_by(|one, other| one.name.cmp(&other.name));
-            Ok(keys)
-        })
-    }
-
-    fn key(&self, namespace: Namespace, name: String) -> Answer<'_, KeyView> {
-        self.shards[self.shard_of(&name)].flow().key(namespace, name)
-    }
-
-    fn names(&self, namespace: Namespace) -> Answer<'_, Vec<NameRecord>> {
-        Box::pin(async move {
-            let mut names = self.all(|shard| shard.flow().names(namespace.clone())).await?.concat();
-            names.sort_by(|one, other| (one.kind, &one.name).cmp(&(other.kind, &other.name)));
-            Ok(names)
-        })
     }
 }
 
@@ -233,15 +187,18 @@ impl House for ShardedStore {
                 self.together(&key, parent.as_str(), "its parent")?;
             }
             self.named_alike(&key, &head.terms)?;
-            self.home(&key).house().arrive(head, epoch).await
+            let terms = Terms { token: self.mark(&key, &head.terms), ..head.terms.clone() };
+            self.home(&key).house().arrive(Head { terms, ..head }, epoch).await
         })
     }
 
     fn open(&self, family: Vec<(RunKey, u64)>) -> Answer<'_, ()> {
         Box::pin(async move {
+            let runs = family.iter().map(|(run, _)| run.clone()).collect();
             for (shard, part) in self.parted(family, |(run, _)| run) {
                 shard.house().open(part).await?;
             }
+            self.go_on(runs, &mut Away::default()).await;
             Ok(())
         })
     }

@@ -20,6 +20,7 @@ use futures::future::join_all;
 use hapax_core::{
     checkpoint::Checkpoint,
     commit::{Epoch, Write, Written},
+    flow::Terms,
     frontier::WorkItem,
     id::{Namespace, RunKey},
     journal::JournalRow,
@@ -112,7 +113,6 @@ impl Store for ShardedStore {
         request_cancel(run) -> ();
         post(run, letter: NewLetter) -> Posted;
         letter(run, subject: Arc<str>, after: u64) -> Option<Letter>;
-        retry(run) -> ();
         delete(run) -> ();
     }
 
@@ -123,8 +123,16 @@ impl Store for ShardedStore {
             }
             run.terms.check().map_err(StoreError::Terms)?;
             self.named_alike(&run.key, &run.terms)?;
-            self.home(&run.key).create(run).await
+            if self.spreads(&run.key, &run.terms) {
+                return self.create_spread(run).await;
+            }
+            let terms = Terms { token: String::new(), ..run.terms };
+            self.home(&run.key).create(NewRun { terms, ..run }).await
         })
+    }
+
+    fn retry(&self, run: RunKey) -> Answer<'_, ()> {
+        Box::pin(self.retry_spread(run))
     }
 
     fn claim_ready(&self, filter: ReadyFilter, by: Claimant) -> Answer<'_, Vec<(RunKey, Lease)>> {

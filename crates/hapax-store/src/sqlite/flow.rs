@@ -14,9 +14,9 @@ use crate::{
     check::check_new_run,
     error::StoreError,
     flow::{
-        Flow, Holder, KeyRecord, KeyView, NameKind, NameRecord, RESTED_US, Replaced, bucket, keeps_name,
-        let_go, may_be_replaced, moved_in, names_of, new_token, read_terms, stored_terms, waits_anew,
-        waits_for_key,
+        Flow, Holder, KeyRecord, KeyView, NameKind, NameRecord, RESTED_US, Replaced, Seen, Spread, Stands,
+        WALK, bucket, is_spread, keeps_name, let_go, may_be_replaced, moved_in, names_of, next_token,
+        read_terms, stored_terms, waits_anew, waits_for_key, walks,
     },
     prepare::Birth,
     store::{Answer, Created, NewRun, RunRecord},
@@ -42,7 +42,7 @@ pub(super) fn meet_terms(tx: &Tx<'_>, new: &NewRun) -> Met {
     if let Some(holder) = name_holder(tx, &new.key, &terms)? {
         return Err(Halt::Settle(Ok(Created::Exists(Box::new(holder)))));
     }
-    if let Some(rate) = &terms.rate {
+    if let Some(rate) = terms.rate.as_ref().filter(|_| terms.not_before_us.is_none()) {
         terms.not_before_us = Some(reserve(tx, &new.key.namespace, rate)?.at_us);
     }
     if let Some(calm) = &terms.debounce {
@@ -97,7 +97,20 @@ fn admit(tx: &Tx<'_>, run: &RunKey, terms: &Terms) -> rusqlite::Result<()> {
     if terms.parks() {
         stands(tx, run, &status, wake_at)?;
     }
-    enrol(tx, run, terms).map(drop)
+    set_out(tx, run, terms)
+}
+
+/// Sends a run to its keys: to all of them here, or from one database to the next.
+fn set_out(tx: &Tx<'_>, run: &RunKey, terms: &Terms) -> rusqlite::Result<()> {
+    if !walks(terms) {
+        return enrol(tx, run, terms).map(drop);
+    }
+    tx.execute(
+        "INSERT INTO hapax_flow_names (namespace, kind, name, run_id, token, at_us) VALUES (?1, ?2, ?3, ?3, ?4, ?5) \
+         ON CONFLICT (namespace, kind, name) DO UPDATE SET token = ?4, at_us = ?5",
+        params![run.namespace.as_str(), WALK, run.run.as_str(), terms.token, tx.now],
+    )?;
+    Ok(())
 }
 
 fn stands(tx: &Tx<'_>, run: &RunKey, status: &Status, wake_at: Option<i64>) -> rusqlite::Result<()> {
@@ -121,7 +134,8 @@ pub(super) fn readmit(tx: &Tx<'_>, record: &RunRecord) -> Outcome<()> {
     if !record.terms.holds() {
         return Ok(());
     }
-    let terms = record.terms.clone().again(new_token());
+    free_all(tx, &record.key)?;
+    let terms = record.terms.clone().again(next_token(&record.terms.token));
     if let Some(holder) = name_holder(tx, &record.key, &terms)? {
         let name = terms.singleton.unwrap_or_default();
         return Err(StoreError::NameTaken { name, holder: holder.key.run }.into());
@@ -130,12 +144,40 @@ pub(super) fn readmit(tx: &Tx<'_>, record: &RunRecord) -> Outcome<()> {
     Ok(admit(tx, &record.key, &terms)?)
 }
 
+/// Frees what a run has of an earlier life and nobody has given back yet: it must not wait for itself.
+fn free_all(tx: &Tx<'_>, run: &RunKey) -> rusqlite::Result<()> {
+    let mut statement = tx.connection.prepare_cached(
+        "SELECT token FROM hapax_flow_slots WHERE namespace = ?1 AND run_id = ?2 \
+         UNION SELECT token FROM hapax_flow_queue WHERE namespace = ?1 AND run_id = ?2",
+    )?;
+    let tokens = statement.query_map(params![run.namespace.as_str(), run.run.as_str()], |row| row.get(0))?;
+    for token in tokens.collect::<rusqlite::Result<Vec<String>>>()? {
+        release(tx, run, &token)?;
+    }
+    Ok(())
+}
+
+/// A run that stays after all may have been given its slots while it was shut.
+pub(super) fn stay(tx: &Tx<'_>, run: &RunKey) -> rusqlite::Result<()> {
+    let Some(record) = read::run(tx.connection, run)? else { return Ok(()) };
+    if record.status != waits_for_key() || walks(&record.terms) {
+        return Ok(());
+    }
+    let held = tx.one(
+        "SELECT count(*) FROM hapax_flow_slots WHERE namespace = ?1 AND run_id = ?2 AND token = ?3",
+        params![run.namespace.as_str(), run.run.as_str(), record.terms.token],
+        |row| row.get::<_, i64>(0),
+    )?;
+    if held == Some(record.terms.keys.len() as i64) { wake(tx, run) } else { Ok(()) }
+}
+
 /// A run that came from another store takes here what it held there. A name that is another's here stays so.
 pub(super) fn move_in(tx: &Tx<'_>, run: &RunKey) -> rusqlite::Result<()> {
     let Some(record) = read::run(tx.connection, run)? else { return Ok(()) };
     if record.status.is_final() || !record.terms.holds() {
         return Ok(());
     }
+    free_all(tx, run)?;
     let terms = moved_in(record.terms);
     if name_holder(tx, run, &terms)?.is_none() {
         take_names(tx, run, &terms)?;
@@ -147,7 +189,7 @@ pub(super) fn move_in(tx: &Tx<'_>, run: &RunKey) -> rusqlite::Result<()> {
     if waits_anew(&record.status, &terms) {
         stands(tx, run, &waits_for_key(), None)?;
     }
-    enrol(tx, run, &terms).map(drop)
+    set_out(tx, run, &terms)
 }
 
 /// Takes a run's place in the queue of its first key, unless it has it.
@@ -159,7 +201,7 @@ fn enrol(tx: &Tx<'_>, run: &RunKey, terms: &Terms) -> rusqlite::Result<Vec<RunKe
         |_| Ok(()),
     )?;
     if held.is_some() {
-        return Ok(vec![]);
+        return Ok(if rest.is_empty() { vec![run.clone()] } else { vec![] });
     }
     let rank = tx.now.saturating_sub(terms.head_start_us());
     queue(tx, run, rank, &terms.token, first, rest)?;
@@ -193,6 +235,8 @@ fn hand_out(tx: &Tx<'_>, namespace: &Namespace, mut keys: BTreeSet<String>) -> r
                     queue(tx, &place.run, place.rank, &place.token, next, rest)?;
                     keys.insert(next.name.clone());
                 }
+                // Whether a run has all of its slots that are spread, no database knows by itself.
+                None if is_spread(&place.token) => free.push(place.run),
                 None => {
                     wake(tx, &place.run)?;
                     free.push(place.run);
@@ -260,6 +304,20 @@ fn wake(tx: &Tx<'_>, run: &RunKey) -> rusqlite::Result<()> {
     let Some(json) = json else { return Ok(()) };
     let (status, wake_at) = let_go(&read_terms(json.as_deref()).map_err(damaged)?, tx.now);
     stands(tx, run, &status, wake_at)
+}
+
+/// Lets a run go that has all of its slots under a token. One that moves goes on when it has settled.
+fn arrived(tx: &Tx<'_>, run: &RunKey, token: &str) -> rusqlite::Result<bool> {
+    let Some(record) = read::run(tx.connection, run)? else { return Ok(false) };
+    if record.terms.token != token || record.status.is_moving() {
+        return Ok(false);
+    }
+    tx.execute(
+        "DELETE FROM hapax_flow_names WHERE namespace = ?1 AND kind = ?2 AND name = ?3 AND token = ?4",
+        params![run.namespace.as_str(), WALK, run.run.as_str(), token],
+    )?;
+    wake(tx, run)?;
+    Ok(record.status == waits_for_key())
 }
 
 /// Frees what a run has taken under a token, and hands it on.
@@ -339,11 +397,11 @@ fn replace(tx: &Tx<'_>, birth: &Birth) -> Outcome<Replaced> {
     Ok(Replaced::Done)
 }
 
-/// Runs that are over or gone, and what they hold.
+/// Runs that are over or gone, and what they hold. Of slots that are spread this database can't tell.
 fn left_behind(connection: &Connection, namespace: &Namespace) -> rusqlite::Result<Vec<(RunKey, String)>> {
     let mut statement = connection.prepare_cached(
         "SELECT h.run_id, h.token FROM (SELECT run_id, token FROM hapax_flow_slots WHERE namespace = ?1 \
-         UNION SELECT run_id, token FROM hapax_flow_names WHERE namespace = ?1 AND run_id IS NOT NULL) AS h \
+         AND token NOT LIKE 'spread:%' UNION SELECT run_id, token FROM hapax_flow_names WHERE namespace = ?1 AND run_id IS NOT NULL) AS h \
          LEFT JOIN hapax_runs AS r ON r.namespace = ?1 AND r.run_id = h.run_id \
          WHERE r.run_id IS NULL OR r.status IN ('succeeded', 'failed', 'cancelled', 'moved') LIMIT ?2",
     )?;
@@ -403,9 +461,10 @@ fn key(connection: &Connection, namespace: &Namespace, name: &str) -> rusqlite::
 
 fn names(connection: &Connection, namespace: &Namespace) -> rusqlite::Result<Vec<NameRecord>> {
     let mut statement = connection.prepare_cached(
-        "SELECT kind, name, run_id, at_us FROM hapax_flow_names WHERE namespace = ?1 ORDER BY kind, name",
+        "SELECT kind, name, run_id, at_us FROM hapax_flow_names WHERE namespace = ?1 AND kind <> ?2 \
+         ORDER BY kind, name",
     )?;
-    let rows = statement.query_map(params![namespace.as_str()], |row| {
+    let rows = statement.query_map(params![namespace.as_str(), WALK], |row| {
         let word: String = row.get(0)?;
         let kind = NameKind::from_word(&word).ok_or_else(|| damaged(format!("a name is a `{word}`")))?;
         let run = row.get::<_, Option<String>>(2)?.map(RunId::new).transpose();
@@ -413,6 +472,53 @@ fn names(connection: &Connection, namespace: &Namespace) -> rusqlite::Result<Vec
         Ok(NameRecord { kind, name: row.get(1)?, run, at_us: row.get(3)? })
     })?;
     rows.collect()
+}
+
+/// A page of the runs whose slots are spread, by name and token.
+fn spread(
+    connection: &Connection,
+    namespace: &Namespace,
+    seen: Seen,
+    after: Option<&Spread>,
+) -> rusqlite::Result<Vec<Spread>> {
+    let (run, token) = after.map_or(("", ""), |after| (after.run.as_str(), &*after.token));
+    let from = match seen {
+        Seen::Walking => "hapax_flow_names WHERE kind = 'walk' AND",
+        Seen::Holding => "hapax_flow_slots WHERE token LIKE 'spread:%' AND",
+    };
+    let mut statement = connection.prepare_cached(&format!(
+        "SELECT DISTINCT run_id, token FROM {from} namespace = ?1 AND (run_id > ?2 OR (run_id = ?2 AND token > ?3)) \
+         ORDER BY run_id, token LIMIT ?4"
+    ))?;
+    let rows = statement.query_map(params![namespace.as_str(), run, token, FLOW_PAGE as i64], spread_run)?;
+    rows.collect()
+}
+
+fn spread_run(row: &rusqlite::Row<'_>) -> rusqlite::Result<Spread> {
+    let run = RunId::new(row.get_ref(0)?.as_str()?).map_err(|error| damaged(error.to_string()))?;
+    Ok(Spread { run, token: row.get(1)? })
+}
+
+/// Where runs stand that live here, and under which tokens they wait.
+fn standing(
+    connection: &Connection,
+    namespace: &Namespace,
+    runs: &[RunId],
+) -> rusqlite::Result<Vec<(Spread, Stands)>> {
+    let mut found = vec![];
+    let mut queued = connection
+        .prepare_cached("SELECT run_id, token FROM hapax_flow_queue WHERE namespace = ?1 AND run_id = ?2")?;
+    for run in runs {
+        let key = RunKey { namespace: namespace.clone(), run: run.clone() };
+        if let Some(record) = read::run(connection, &key)? {
+            let one = Spread { run: run.clone(), token: record.terms.token };
+            found.push((one, crate::flow::stands(&record.status)));
+        }
+        for place in queued.query_map(params![namespace.as_str(), run.as_str()], spread_run)? {
+            found.push((place?, Stands::Queued));
+        }
+    }
+    Ok(found)
 }
 
 impl SqliteStore {
@@ -488,5 +594,19 @@ impl Flow for SqliteStore {
 
     fn names(&self, namespace: Namespace) -> Answer<'_, Vec<NameRecord>> {
         Box::pin(self.read_flow(namespace, names))
+    }
+
+    fn let_go(&self, run: RunKey, token: String) -> Answer<'_, bool> {
+        Box::pin(async move { self.queue.call(run.clone(), move |tx| Ok(arrived(tx, &run, &token)?)).await })
+    }
+
+    fn spread(&self, namespace: Namespace, seen: Seen, after: Option<Spread>) -> Answer<'_, Vec<Spread>> {
+        let read =
+            move |connection: &Connection, of: &Namespace| spread(connection, of, seen, after.as_ref());
+        Box::pin(self.read_flow(namespace, read))
+    }
+
+    fn standing(&self, namespace: Namespace, runs: Vec<RunId>) -> Answer<'_, Vec<(Spread, Stands)>> {
+        Box::pin(self.read_flow(namespace, move |connection, of| standing(connection, of, &runs)))
     }
 }

@@ -160,7 +160,9 @@ fn stay(tx: &Tx<'_>, key: &RunKey) -> Outcome<()> {
             "UPDATE hapax_runs SET epoch = epoch + 1, nonce = ?3 WHERE namespace = ?1 AND run_id = ?2",
             params![record.key.namespace.as_str(), record.key.run.as_str(), new_nonce().to_be_bytes()],
         )?;
+        let key = record.key.clone();
         settle_down(tx, record)?;
+        flow::stay(tx, &key)?;
     }
     Ok(())
 }

@@ -1,5 +1,7 @@
 //! Engines over one server: what an idle one asks, and how soon it hears of work.
 
+mod starvation;
+
 use hapax::{
     Ctx, Engine, Flow, Options, Status, Worker,
     core::{

@@ -1,17 +1,21 @@
 //! Several databases keep every promise of one store: files, and databases of every kind together.
 
-use hapax_core::{error::Coded as _, id::Namespace};
+mod flow;
+mod left_behind;
+
+use hapax_core::error::Coded as _;
 use hapax_store::{
     ListFilter, ShardedStore, Store, StoreError,
+    codec::{Encrypted, Keyring},
     conformance::{
         Fixture, Sample,
-        flow::{keys, on},
         sample::{key, ready},
     },
     faulty::{Fault, Faulty},
     house::{self, Mover},
     mysql::{MySqlOptions, MySqlStore},
     postgres::{PostgresOptions, PostgresStore},
+    recode,
     sqlite::{SqliteOptions, SqliteStore},
     store_conformance,
 };
@@ -52,14 +56,19 @@ fn one_of_each() -> Fixture {
     let place = folder.path().to_owned();
     let open = move || -> Arc<dyn Store> {
         wait(async {
-            let first: Arc<dyn Store> = file(&place, 0).await;
-            let second = PostgresStore::open(&postgres, PostgresOptions::default()).await?;
-            let third = MySqlStore::open(&mysql, MySqlOptions::default()).await?;
-            ShardedStore::open(vec![first, second, third]).await
+            let databases = every_kind(&place, &postgres, &mysql).await;
+            ShardedStore::open(databases.to_vec()).await
         })
         .expect("they open")
     };
     Fixture::new(open()).reopen(open).keep(folder)
+}
+
+async fn every_kind(folder: &Path, postgres: &str, mysql: &str) -> [Arc<dyn Store>; 3] {
+    let first = file(folder, 0).await;
+    let second = PostgresStore::open(postgres, PostgresOptions::default()).await.expect("it opens");
+    let third = MySqlStore::open(mysql, MySqlOptions::default()).await.expect("it opens");
+    [first, second, third]
 }
 
 store_conformance!(three_files, three_files);
@@ -190,24 +199,35 @@ async fn runs_move_from_one_map_to_another() {
     assert!(matches!(text(&old).await, Err(house::ExportError::Store(StoreError::Moved { .. }))));
 }
 
-/// Half of them in each of two databases would be twice as many.
 #[tokio::test]
-async fn a_key_lets_so_many_go_over_all_databases_or_refuses_the_run() {
-    let (_folder, files) = folder().await;
-    let store: Arc<dyn Store> = ShardedStore::open(files).await.expect("they open");
-    let one = keys(&[("customer-42", 1)]);
-    for n in 0..8 {
-        store.create(on(&format!("customer-42/order-{n}"), &one)).await.expect("they belong together");
-    }
-    assert_eq!(ready(&store, "a", 10).await.len(), 1);
-    let mut refused = 0;
-    for n in 0..8 {
-        if let Err(error) = store.create(on(&format!("order-{n}"), &one)).await {
-            assert_eq!(error.code(), "HX0186", "{error}");
-            refused += 1;
+async fn a_rotation_reaches_every_database() {
+    let old = "old:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+    let new = "new:HxQTEhEQDw4NDAsKCQgHBgUEAwIBAB8eHRwbGhkYFxY=";
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let open = async |keys: &str| {
+        let codec = Arc::new(Encrypted::new(Keyring::parse(keys).expect("keys")));
+        let mut files: Vec<Arc<dyn Store>> = vec![];
+        for number in 0..3 {
+            let options = SqliteOptions::default().payload_codec(codec.clone());
+            files.push(
+                SqliteStore::open(folder.path().join(format!("{number}.db")), options)
+                    .await
+                    .expect("it opens"),
+            );
         }
+        ShardedStore::open(files).await.expect("they open")
+    };
+    let store = open(old).await;
+    for n in 0..30 {
+        store.create(Sample::run(&format!("r{n}")).build()).await.unwrap();
     }
-    assert!(refused > 0, "eight names over three databases");
-    let listed = store.flow().keys(Namespace::default()).await.expect("an answer");
-    assert_eq!((listed.len(), listed[0].held), (1, 1));
+    let before = store.payload_keys().await.unwrap();
+    assert!(before.under["old"] >= 30 && before.under["old"] == before.payloads, "{before:?}");
+    let store = open(&format!("{new},{old}")).await;
+    let mut next = Some(recode::From::default());
+    while let Some(from) = next {
+        next = store.recode(from).await.unwrap().next;
+    }
+    let after = store.payload_keys().await.unwrap();
+    assert_eq!((after.under["new"], after.stale), (before.payloads, 0), "{after:?}");
 }
