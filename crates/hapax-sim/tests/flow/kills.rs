@@ -56,7 +56,7 @@ struct House {
 }
 
 impl House {
-    fn new(url: String) -> Self {
+    fn new(url: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let hall = Hall::new(&folder.path().join("hall")).expect("a hall");
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
@@ -120,11 +120,11 @@ impl House {
     }
 }
 
-fn no_door_lets_one_too_many_in(url: String) {
+fn no_door_lets_one_too_many_in(url: &str) {
     visits_end_behind(url, |_| doors::through_the_door());
 }
 
-fn visits_end_behind(url: String, how: fn(u32) -> StartOptions) {
+fn visits_end_behind(url: &str, how: fn(u32) -> StartOptions) {
     let (mut rng, house, kills) = (rng(), House::new(url), kills());
     let visits = kills * VISITS;
     house.start_visits(visits, how);
@@ -150,7 +150,7 @@ fn visits_end_behind(url: String, how: fn(u32) -> StartOptions) {
 }
 
 /// Starts under one name from two processes that are killed: at a rate, as a singleton, debounced.
-fn names_hold_whoever_starts_and_dies(url: String) {
+fn names_hold_whoever_starts_and_dies(url: &str) {
     let (mut rng, house) = (rng(), House::new(url));
     let mut starters = [0, 1].map(|n| house.process(&["start", &format!("p{n}")]));
     for kill in 0..kills() {
@@ -179,7 +179,7 @@ fn names_hold_whoever_starts_and_dies(url: String) {
 }
 
 /// Starters are killed between any two of their calls to several databases: what they have begun is a visit like any other.
-fn what_a_killed_starter_began_goes_on(url: String) {
+fn what_a_killed_starter_began_goes_on(url: &str) {
     let (mut rng, house) = (rng(), House::new(url));
     let _worker = house.worker();
     let mut starters = [0, 1].map(|n| house.process(&["visit", &format!("p{n}")]));
@@ -228,36 +228,36 @@ fn check_rate(mut times: Vec<i64>) {
 mod sqlite {
     #[test]
     fn while_workers_are_killed_no_door_lets_one_too_many_in() {
-        super::no_door_lets_one_too_many_in("sqlite:FOLDER/runs.db".into());
+        super::no_door_lets_one_too_many_in("sqlite:FOLDER/runs.db");
     }
 
     #[test]
     fn while_starters_are_killed_rates_and_names_hold() {
-        super::names_hold_whoever_starts_and_dies("sqlite:FOLDER/runs.db".into());
+        super::names_hold_whoever_starts_and_dies("sqlite:FOLDER/runs.db");
     }
 }
 
 mod postgres {
     #[test]
     fn while_workers_are_killed_no_door_lets_one_too_many_in() {
-        super::no_door_lets_one_too_many_in(hapax_servers::postgres().expect("a server"));
+        super::no_door_lets_one_too_many_in(&hapax_servers::postgres().expect("a server"));
     }
 
     #[test]
     fn while_starters_are_killed_rates_and_names_hold() {
-        super::names_hold_whoever_starts_and_dies(hapax_servers::postgres().expect("a server"));
+        super::names_hold_whoever_starts_and_dies(&hapax_servers::postgres().expect("a server"));
     }
 }
 
 mod mysql {
     #[test]
     fn while_workers_are_killed_no_door_lets_one_too_many_in() {
-        super::no_door_lets_one_too_many_in(hapax_servers::mysql().expect("a server"));
+        super::no_door_lets_one_too_many_in(&hapax_servers::mysql().expect("a server"));
     }
 
     #[test]
     fn while_starters_are_killed_rates_and_names_hold() {
-        super::names_hold_whoever_starts_and_dies(hapax_servers::mysql().expect("a server"));
+        super::names_hold_whoever_starts_and_dies(&hapax_servers::mysql().expect("a server"));
     }
 }
 
@@ -275,21 +275,21 @@ mod sharded {
 
     #[test]
     fn while_workers_are_killed_no_door_of_any_file_lets_one_too_many_in() {
-        visits_end_behind(FILES.into(), doors::through_several_doors);
+        visits_end_behind(FILES, doors::through_several_doors);
     }
 
     #[test]
     fn while_workers_are_killed_no_door_of_any_database_lets_one_too_many_in() {
-        visits_end_behind(of_every_kind(), doors::through_several_doors);
+        visits_end_behind(&of_every_kind(), doors::through_several_doors);
     }
 
     #[test]
     fn while_starters_are_killed_visits_to_doors_of_any_file_go_on() {
-        what_a_killed_starter_began_goes_on(FILES.into());
+        what_a_killed_starter_began_goes_on(FILES);
     }
 
     #[test]
     fn while_starters_are_killed_visits_to_doors_of_any_database_go_on() {
-        what_a_killed_starter_began_goes_on(of_every_kind());
+        what_a_killed_starter_began_goes_on(&of_every_kind());
     }
 }
