@@ -1,7 +1,7 @@
 //! Where large payloads rest: an object store beside the database, for what nobody has changed for a while.
 //!
 //! Invariant: no commit waits for an object store, and none depends on one. Bytes leave the database only after the object
-//! store has said that it has them, and in one transaction with the word on where they are ([why](resting)).
+//! store has said that it has them, and in one transaction with the word on where they are.
 //!
 //! ```
 //! use hapax_store::{SqliteOptions, depot::Resting};
