@@ -14,32 +14,29 @@
 
 #[cfg(feature = "object-store")]
 mod bucket;
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+mod fetch;
 mod folder;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod resting;
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+mod terms;
 
 #[cfg(feature = "object-store")]
 pub use bucket::Bucket;
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+pub(crate) use fetch::Away;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) use fetch::fetch;
+#[cfg(feature = "sqlite")]
+pub(crate) use fetch::fetch_now;
 pub use folder::Folder;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub(crate) use resting::rest;
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+pub use terms::{BadDepot, Resting};
 
-use crate::{
-    error::{Source, StoreError},
-    store::BoxFuture,
-};
-use hapax_core::{
-    error::{Code, Coded, code},
-    id::RunKey,
-    key::Digest,
-};
-use std::{
-    fmt,
-    sync::{Arc, OnceLock, mpsc},
-    thread,
-    time::Duration,
-};
-use tokio::runtime::{Builder, Handle};
+use crate::{error::Source, store::BoxFuture};
 
 /// Objects by name, each written once.
 ///
@@ -68,83 +65,6 @@ pub trait Depot: Send + Sync {
     fn get<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Vec<u8>>, Source>>;
     /// Deletes an object; one that isn't there is deleted.
     fn delete<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<(), Source>>;
-}
-
-/// Which payloads rest, and where.
-///
-/// ```
-/// use hapax_store::depot::Resting;
-/// use std::time::Duration;
-/// # let folder = tempfile::tempdir()?;
-/// # let address = format!("file://{}", folder.path().display());
-/// let resting = Resting::at(&address)?.after(Duration::from_secs(600));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone)]
-pub struct Resting {
-    depot: Arc<dyn Depot>,
-    after: Duration,
-    grace: Duration,
-}
-
-impl Resting {
-    /// At an address: `file:///FOLDER`, or, with the feature `object-store`, `s3://BUCKET/PREFIX`, for which it reads the
-    /// variables that AWS's own tools read (`AWS_ACCESS_KEY_ID`, `AWS_REGION`, `AWS_ENDPOINT_URL`, …).
-    ///
-    /// ```
-    /// use hapax_core::error::Coded;
-    /// use hapax_store::depot::Resting;
-    /// assert_eq!(Resting::at("ftp://archive").unwrap_err().code(), "HX0195");
-    /// ```
-    pub fn at(address: &str) -> Result<Self, BadDepot> {
-        let refused = |why: String| BadDepot { address: address.to_owned(), why };
-        match address.split_once("://") {
-            Some(("file", folder)) if folder.starts_with('/') => {
-                Folder::open(folder).map(Self::new).map_err(|error| refused(error.to_string()))
-            }
-            #[cfg(feature = "object-store")]
-            Some(("s3", _)) => Bucket::s3(address).map(Self::new).map_err(|error| refused(error.to_string())),
-            #[cfg(not(feature = "object-store"))]
-            Some(("s3", _)) => {
-                Err(refused("this program is built without the feature `object-store`".into()))
-            }
-            _ => Err(refused("it is neither `s3://BUCKET/PREFIX` nor `file:///FOLDER`".into())),
-        }
-    }
-
-    /// Payloads that are stored beside their rows rest here, once their run has been quiet for a minute.
-    pub fn new(depot: impl Depot + 'static) -> Self {
-        Self::shared(Arc::new(depot))
-    }
-
-    /// The same with a depot that others use as well.
-    pub fn shared(depot: Arc<dyn Depot>) -> Self {
-        Self { depot, after: Duration::from_secs(60), grace: Duration::from_secs(3600) }
-    }
-
-    /// How long nothing must have changed in a run before its payloads come to rest.
-    #[must_use]
-    pub fn after(mut self, after: Duration) -> Self {
-        self.after = after;
-        self
-    }
-
-    /// How long an object is kept that no run refers to any more, an hour by default: for whoever still reads what was
-    /// there, and for whoever is about to say what it is for.
-    #[must_use]
-    pub fn grace(mut self, grace: Duration) -> Self {
-        self.grace = grace;
-        self
-    }
-}
-
-impl fmt::Debug for Resting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Resting")
-            .field("after", &self.after)
-            .field("grace", &self.grace)
-            .finish_non_exhaustive()
-    }
 }
 
 /// From where resting goes on; the default is the beginning.
@@ -182,95 +102,4 @@ pub struct Rested {
     pub failed: Vec<String>,
     /// From where to go on; `None`: all have been looked at.
     pub next: Option<From>,
-}
-
-/// The address of an object store that can't be used.
-///
-/// ```
-/// use hapax_store::depot::Resting;
-/// let refused = Resting::at("file://here").unwrap_err();
-/// assert_eq!((&*refused.address, refused.why.contains("file:///FOLDER")), ("file://here", true));
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the object store `{address}` can't be used: {why}")]
-pub struct BadDepot {
-    /// The address.
-    pub address: String,
-    /// Why.
-    pub why: String,
-}
-
-impl Coded for BadDepot {
-    fn code(&self) -> Code {
-        code::BAD_DEPOT
-    }
-}
-
-/// Why the bytes of an object can't be had.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Away {
-    #[error("they rest in an object store, and none was given")]
-    NotGiven,
-    #[error("the object store is out of reach: {0}")]
-    OutOfReach(#[source] Source),
-}
-
-impl Away {
-    /// As the store reports it.
-    pub(crate) fn of(self, run: &RunKey) -> StoreError {
-        match self {
-            Away::NotGiven => StoreError::NoDepot { run: run.clone() },
-            away @ Away::OutOfReach(_) => StoreError::Retry(away.into()),
-        }
-    }
-
-    /// The same for another who waits.
-    pub(crate) fn for_another(&self) -> Self {
-        match self {
-            Away::NotGiven => Away::NotGiven,
-            Away::OutOfReach(source) => Away::OutOfReach(source.to_string().into()),
-        }
-    }
-}
-
-/// A name like no other, which tells the content.
-fn name_of(hash: &Digest) -> String {
-    format!("{hash}-{}", uuid::Uuid::new_v4().simple())
-}
-
-/// The bytes of an object.
-pub(crate) async fn fetch(resting: Option<&Resting>, name: String) -> Result<Vec<u8>, Source> {
-    let depot = resting.ok_or(Away::NotGiven)?.depot.clone();
-    let found = here()?.spawn(async move { depot.get(&name).await.map(|found| (name, found)) }).await;
-    found_or_away(found.unwrap_or_else(|error| Err(error.into())))
-}
-
-/// The same for whoever can't wait otherwise than by standing still.
-#[cfg(feature = "sqlite")]
-pub(crate) fn fetch_now(resting: Option<&Resting>, name: String) -> Result<Vec<u8>, Source> {
-    let depot = resting.ok_or(Away::NotGiven)?.depot.clone();
-    let (tell, told) = mpsc::channel();
-    here()?.spawn(async move { tell.send(depot.get(&name).await.map(|found| (name, found))) });
-    found_or_away(told.recv().unwrap_or_else(|error| Err(error.into())))
-}
-
-fn found_or_away(found: Result<(String, Option<Vec<u8>>), Source>) -> Result<Vec<u8>, Source> {
-    let (name, found) = found.map_err(Away::OutOfReach)?;
-    found.ok_or_else(|| format!("the object store has no `{name}`").into())
-}
-
-/// The runtime of all object stores, on a thread of its own: whoever reads a file stands still until it answers, on whatever
-/// thread that is.
-fn here() -> Result<&'static Handle, Source> {
-    static RUNTIME: OnceLock<Result<Handle, String>> = OnceLock::new();
-    let start = || -> std::io::Result<Handle> {
-        let runtime = Builder::new_current_thread().enable_all().build()?;
-        let handle = runtime.handle().clone();
-        thread::Builder::new()
-            .name("hapax-depot".into())
-            .spawn(move || runtime.block_on(std::future::pending::<()>()))?;
-        Ok(handle)
-    };
-    let runtime = RUNTIME.get_or_init(|| start().map_err(|error| error.to_string()));
-    runtime.as_ref().map_err(|error| Away::OutOfReach(error.clone().into()).into())
 }

@@ -1,6 +1,8 @@
 //! What can go wrong in a store, named by what the caller must do next.
 
-use crate::{depot::Away, outbox::Channel};
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+use crate::depot::Away;
+use crate::outbox::Channel;
 use hapax_core::{
     commit::{Epoch, Status},
     error::{Code, Coded, code},

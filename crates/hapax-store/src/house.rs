@@ -14,8 +14,10 @@ mod mover;
 pub(crate) mod packed;
 
 pub use export::{Contents, ExportError, export, import, inspect};
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+pub(crate) use image::Stop;
 pub use image::{Fragment, Head, Image, Parcel, Piece};
-pub(crate) use image::{Sender, Step, Stop};
+pub(crate) use image::{Sender, Step};
 pub(crate) use mover::Seal;
 pub use mover::{Load, Mover};
 

@@ -149,10 +149,10 @@ fn visits_end_behind(url: &str, how: fn(u32) -> StartOptions) {
     println!("{visits} visits, {kills} kills");
 }
 
-/// Starts under one name from two processes that are killed: at a rate, as a singleton, debounced.
-fn names_hold_whoever_starts_and_dies(url: &str) {
-    let (mut rng, house) = (rng(), House::new(url));
-    let mut starters = [0, 1].map(|n| house.process(&["start", &format!("p{n}")]));
+/// Two processes that start runs, each killed now and then and started anew, and both in the end.
+fn start_and_die(house: &House, what: &str) {
+    let mut rng = rng();
+    let mut starters = [0, 1].map(|n| house.process(&[what, &format!("p{n}")]));
     for kill in 0..kills() {
         for (_, said) in &mut starters {
             for _ in 0..=rng.below(4) {
@@ -163,9 +163,18 @@ fn names_hold_whoever_starts_and_dies(url: &str) {
         let victim = rng.below(2) as usize;
         starters[victim].0.kill();
         starters[victim].0.wait();
-        starters[victim] = house.process(&["start", &format!("p{}", kill + 2)]);
+        starters[victim] = house.process(&[what, &format!("p{}", kill + 2)]);
     }
-    drop(starters);
+    for (starter, _) in &starters {
+        starter.kill();
+        starter.wait();
+    }
+}
+
+/// Starts under one name from two processes that are killed: at a rate, as a singleton, debounced.
+fn names_hold_whoever_starts_and_dies(url: &str) {
+    let house = House::new(url);
+    start_and_die(&house, "start");
     let runs = house.runs();
     let of =
         |kind: &str| runs.iter().filter(|run| run.key.run.as_str().starts_with(kind)).collect::<Vec<_>>();
@@ -180,25 +189,9 @@ fn names_hold_whoever_starts_and_dies(url: &str) {
 
 /// Starters are killed between any two of their calls to several databases: what they have begun is a visit like any other.
 fn what_a_killed_starter_began_goes_on(url: &str) {
-    let (mut rng, house) = (rng(), House::new(url));
+    let house = House::new(url);
     let _worker = house.worker();
-    let mut starters = [0, 1].map(|n| house.process(&["visit", &format!("p{n}")]));
-    for kill in 0..kills() {
-        for (_, said) in &mut starters {
-            for _ in 0..=rng.below(4) {
-                let mut line = String::new();
-                assert_ne!(said.read_line(&mut line).expect("it is heard"), 0, "a starter ended by itself");
-            }
-        }
-        let victim = rng.below(2) as usize;
-        starters[victim].0.kill();
-        starters[victim].0.wait();
-        starters[victim] = house.process(&["visit", &format!("p{}", kill + 2)]);
-    }
-    for (starter, _) in &mut starters {
-        starter.kill();
-        starter.wait();
-    }
+    start_and_die(&house, "visit");
     let (waits, visits) = (Waits::begin(PATIENCE), house.runs());
     while house.over() < visits.len() {
         waits.check("every visit ends");

@@ -13,7 +13,10 @@
 //!
 //! Whoever deletes first makes a row 2, so that a mover that stood still in between can't refer to what is gone.
 
-use super::{From, Rested, Resting, name_of};
+use super::{
+    From, Rested, Resting,
+    fetch::{here, name_of},
+};
 use crate::{
     db::{Row, Statement, ToValue, Value},
     error::{Source, StoreError},
@@ -150,12 +153,12 @@ async fn announce(shelf: &dyn Shelf, bytes: &Bytes) -> Result<Option<String>, St
 
 async fn put(resting: &Resting, name: String, whole: Vec<u8>) -> Result<(), Source> {
     let depot = resting.depot.clone();
-    super::here()?.spawn(async move { depot.put(&name, whole).await }).await?
+    here()?.spawn(async move { depot.put(&name, whole).await }).await?
 }
 
 async fn delete(resting: &Resting, name: String) -> Result<(), Source> {
     let depot = resting.depot.clone();
-    super::here()?.spawn(async move { depot.delete(&name).await }).await?
+    here()?.spawn(async move { depot.delete(&name).await }).await?
 }
 
 /// Forgets bytes that were written again although they rest.

@@ -506,7 +506,7 @@ impl From<StoreError> for Stop {
 
 impl Stop {
     /// Whom nobody reads owes nothing.
-    pub(crate) fn as_failure(sent: Result<(), Self>) -> Result<(), StoreError> {
+    fn as_failure(sent: Result<(), Self>) -> Result<(), StoreError> {
         match sent {
             Err(Stop::Failed(error)) => Err(error),
             Ok(()) | Err(Stop::Unread) => Ok(()),
@@ -532,18 +532,21 @@ impl Sender {
         Part::Pieces(std::mem::take(&mut self.batch))
     }
 
+    #[cfg(feature = "sqlite")]
     pub(crate) fn head_blocking(&self, head: Head) -> Result<(), Stop> {
         self.parts.blocking_send(Ok(Part::Head(Box::new(head)))).map_err(|_| Stop::Unread)
     }
 
+    #[cfg(feature = "sqlite")]
     pub(crate) fn push_blocking(&mut self, piece: Piece) -> Result<(), Stop> {
         self.add(piece).map_or(Ok(()), |part| self.parts.blocking_send(Ok(part)).map_err(|_| Stop::Unread))
     }
 
-    pub(crate) fn end_blocking(mut self, read: Result<(), StoreError>) {
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn end_blocking(mut self, read: Result<(), Stop>) {
         let last = self.take();
         // Who doesn't read any more needs no end.
-        let _ = match read {
+        let _ = match Stop::as_failure(read) {
             Ok(()) => {
                 self.parts.blocking_send(Ok(last)).and_then(|()| self.parts.blocking_send(Ok(Part::End)))
             }
@@ -562,10 +565,10 @@ impl Sender {
         }
     }
 
-    pub(crate) async fn end(mut self, read: Result<(), StoreError>) {
+    pub(crate) async fn end(mut self, read: Result<(), Stop>) {
         let last = self.take();
         // Who doesn't read any more needs no end.
-        let _ = match read {
+        let _ = match Stop::as_failure(read) {
             Ok(()) if self.parts.send(Ok(last)).await.is_ok() => self.parts.send(Ok(Part::End)).await,
             Ok(()) => Ok(()),
             Err(error) => self.parts.send(Err(error)).await,

@@ -303,7 +303,7 @@ impl House for MemoryStore {
                         read = sender.push(piece).await;
                     }
                 }
-                sender.end(Ok(())).await;
+                sender.end(read).await;
             });
             Image::of(parts).await
         })

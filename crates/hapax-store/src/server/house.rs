@@ -561,12 +561,6 @@ struct Looking {
     sessions: super::pool::Sessions,
 }
 
-async fn read_image(
-    store: &Looking,
-    codec: &Codec,
-    run: &RunKey,
-    sender: &mut Sender,
-) -> Result<(), StoreError> {
-    let sent = look!(store, run, |session| send_image(session, codec, run, sender));
-    Stop::as_failure(sent)
+async fn read_image(store: &Looking, codec: &Codec, run: &RunKey, sender: &mut Sender) -> Result<(), Stop> {
+    look!(store, run, |session| send_image(session, codec, run, sender))
 }

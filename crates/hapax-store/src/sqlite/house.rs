@@ -422,7 +422,7 @@ impl House for SqliteStore {
                 let key = run.clone();
                 let read = move |connection: &Connection| {
                     let sent = send_image(connection, &codec, &key, &mut sender);
-                    sender.end_blocking(Stop::as_failure(sent));
+                    sender.end_blocking(sent);
                     Ok(())
                 };
                 // What goes wrong before it is read drops the sender, which the receiver notices.

@@ -1,0 +1,79 @@
+//! The way to an object store, for those who wait for it and those who stand still.
+
+use super::Resting;
+use crate::error::{Source, StoreError};
+use hapax_core::{id::RunKey, key::Digest};
+#[cfg(feature = "sqlite")]
+use std::sync::mpsc;
+use std::{sync::OnceLock, thread};
+use tokio::runtime::{Builder, Handle};
+
+/// Why the bytes of an object can't be had.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Away {
+    #[error("they rest in an object store, and none was given")]
+    NotGiven,
+    #[error("the object store is out of reach: {0}")]
+    OutOfReach(#[source] Source),
+}
+
+impl Away {
+    /// As the store reports it.
+    pub(crate) fn of(self, run: &RunKey) -> StoreError {
+        match self {
+            Away::NotGiven => StoreError::NoDepot { run: run.clone() },
+            away @ Away::OutOfReach(_) => StoreError::Retry(away.into()),
+        }
+    }
+
+    /// The same for another who waits.
+    pub(crate) fn for_another(&self) -> Self {
+        match self {
+            Away::NotGiven => Away::NotGiven,
+            Away::OutOfReach(source) => Away::OutOfReach(source.to_string().into()),
+        }
+    }
+}
+
+/// A name like no other, which tells the content.
+pub(super) fn name_of(hash: &Digest) -> String {
+    format!("{hash}-{}", uuid::Uuid::new_v4().simple())
+}
+
+/// The bytes of an object.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) async fn fetch(resting: Option<&Resting>, name: String) -> Result<Vec<u8>, Source> {
+    let depot = resting.ok_or(Away::NotGiven)?.depot.clone();
+    let found = here()?.spawn(async move { depot.get(&name).await.map(|found| (name, found)) }).await;
+    found_or_away(found.unwrap_or_else(|error| Err(error.into())))
+}
+
+/// The same for whoever can't wait otherwise than by standing still.
+#[cfg(feature = "sqlite")]
+pub(crate) fn fetch_now(resting: Option<&Resting>, name: String) -> Result<Vec<u8>, Source> {
+    let depot = resting.ok_or(Away::NotGiven)?.depot.clone();
+    let (tell, told) = mpsc::channel();
+    here()?.spawn(async move { tell.send(depot.get(&name).await.map(|found| (name, found))) });
+    found_or_away(told.recv().unwrap_or_else(|error| Err(error.into())))
+}
+
+fn found_or_away(found: Result<(String, Option<Vec<u8>>), Source>) -> Result<Vec<u8>, Source> {
+    let (name, found) = found.map_err(Away::OutOfReach)?;
+    found.ok_or_else(|| format!("the object store has no `{name}`").into())
+}
+
+/// The runtime of all object stores, on a thread of its own: whoever reads a file stands still until it answers, on whatever
+/// thread that is.
+pub(super) fn here() -> Result<&'static Handle, Source> {
+    static RUNTIME: OnceLock<Result<Handle, String>> = OnceLock::new();
+    let start = || -> std::io::Result<Handle> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let handle = runtime.handle().clone();
+        thread::Builder::new()
+            .name("hapax-depot".into())
+            .spawn(move || runtime.block_on(std::future::pending::<()>()))?;
+        Ok(handle)
+    };
+    let runtime = RUNTIME.get_or_init(|| start().map_err(|error| error.to_string()));
+    runtime.as_ref().map_err(|error| Away::OutOfReach(error.clone().into()).into())
+}
