@@ -196,10 +196,6 @@ pub(crate) fn namespace(global: &Global) -> Result<Namespace, Failure> {
 
 /// As the engine opens it, but for any path that the system knows. Commands open only what must exist: of a misspelt name
 /// would come an empty store, and another program's database would get tables that nobody asked for.
-#[cfg_attr(
-    not(any(feature = "postgres", feature = "mysql")),
-    expect(unused_variables, reason = "a file is opened in one way")
-)]
 pub(crate) async fn open_store(
     url: &OsString,
     must_exist: bool,

@@ -28,7 +28,8 @@ impl Bucket {
         Self { store, under: Path::from(under) }
     }
 
-    pub(super) fn s3(address: &str) -> Result<Self, Source> {
+    /// What an address tells: `s3://BUCKET/PREFIX`. The rest is read from the variables that AWS's own tools read.
+    pub fn s3(address: &str) -> Result<Self, Source> {
         let (_, under) = ObjectStoreScheme::parse(&Url::parse(address)?)?;
         let store = AmazonS3Builder::from_env().with_url(address).build()?;
         Ok(Self { store: Arc::new(store), under })
