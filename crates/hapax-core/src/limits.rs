@@ -583,6 +583,14 @@ pub const FLOW_SWEEP_IDLE: Duration = Duration::from_secs(60);
 /// ```
 pub const REST_EVERY: Duration = Duration::from_secs(10);
 
+/// How long whoever reads a payload that rests waits for its object store.
+///
+/// ```
+/// use hapax_core::limits::{LEASE_TTL, OBJECT_PATIENCE};
+/// assert!(OBJECT_PATIENCE < LEASE_TTL, "whoever waits keeps the run that it waits for");
+/// ```
+pub const OBJECT_PATIENCE: Duration = Duration::from_secs(10);
+
 /// Runs of which one sweep frees what they left, and waiting runs that are shown of one key.
 ///
 /// ```

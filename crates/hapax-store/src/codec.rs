@@ -51,7 +51,16 @@ pub(crate) struct Codec {
     pub(crate) resting: Option<Resting>,
 }
 
+/// What lies beside its row where payloads rest and nobody has said otherwise.
+const LARGE: usize = 64 * 1024;
+
 impl Codec {
+    /// What lies beside its row rests there; so something must lie beside its row.
+    pub(crate) fn rest_in(&mut self, resting: Resting) {
+        self.resting = Some(resting);
+        self.aside.get_or_insert(LARGE);
+    }
+
     /// JSON as it is stored: compressed when that helps.
     pub(crate) fn pack(&self, json: Vec<u8>, place: &Place<'_>) -> Result<Vec<u8>, Source> {
         if json.len() < SMALL {

@@ -100,6 +100,6 @@ pub struct Rested {
     pub deleted: u64,
     /// Why others stay where they are, for now.
     pub failed: Vec<String>,
-    /// From where to go on; `None`: all have been looked at.
+    /// From where to go on; `None`: all have been looked at, or the object store takes nothing now.
     pub next: Option<From>,
 }

@@ -33,8 +33,7 @@ async fn look(shared: &Shared, from: From) -> From {
             if let Some(why) = looked.failed.first() {
                 tracing::warn!(%why, "large payloads stay in the database for now");
             }
-            let is_away = looked.rested == 0 && !looked.failed.is_empty();
-            looked.next.filter(|_| !is_away && !shared.is_closing()).unwrap_or_default()
+            looked.next.filter(|_| !shared.is_closing()).unwrap_or_default()
         }
         Err(error) => {
             tracing::debug!(%error, "cannot bring large payloads to rest; trying again");

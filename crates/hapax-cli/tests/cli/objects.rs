@@ -30,6 +30,7 @@ async fn rested(file: &Path, objects: &Path) {
 async fn commands_read_what_rests_where_the_environment_says() {
     let folder = tempfile::tempdir().unwrap();
     let (file, objects) = (folder.path().join("shop.db"), folder.path().join("objects"));
+    std::fs::create_dir(&objects).unwrap();
     rested(&file, &objects).await;
     assert!(objects.read_dir().unwrap().count() > 3);
     let hapax = |address: Option<&str>, args: &[&str]| {
@@ -45,6 +46,8 @@ async fn commands_read_what_rests_where_the_environment_says() {
     assert!(refused.contains("HX0194") && refused.contains("HAPAX_OBJECTS"), "{refused}");
     let refused = hapax(Some("ftp://archive"), &["show", "order-1"]).fails(2);
     assert!(refused.contains("HX0195") && refused.contains("`ftp://archive`"), "{refused}");
+    let refused = hapax(Some(&format!("{address}-typo")), &["show", "order-1"]).fails(2);
+    assert!(refused.contains("HX0195") && refused.contains("No such file"), "{refused}");
     // Deleted while nobody who has the object store is there: what they leave is ended by whoever has it.
     hapax(None, &["gc", "--older-than", "0s"]).ok();
     assert!(hapax(Some(&address), &["list"]).ok().contains("no runs"));

@@ -57,6 +57,10 @@ struct Archive {
     flow: Flow<Scroll>,
 }
 
+fn is_file(entry: &std::io::Result<std::fs::DirEntry>) -> bool {
+    entry.as_ref().is_ok_and(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()))
+}
+
 impl Archive {
     fn new(url: String) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
@@ -130,7 +134,8 @@ impl Archive {
     }
 
     fn objects(&self) -> usize {
-        std::fs::read_dir(self.objects.path()).expect("the folder").count()
+        let files = |folder: &Path| std::fs::read_dir(folder).map_or(0, |all| all.filter(is_file).count());
+        files(self.objects.path()) + files(&self.objects.path().join("unfinished"))
     }
 
     /// Deletes all runs.

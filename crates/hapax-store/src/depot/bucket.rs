@@ -31,7 +31,14 @@ impl Bucket {
     /// What an address tells: `s3://BUCKET/PREFIX`. The rest is read from the variables that AWS's own tools read.
     pub fn s3(address: &str) -> Result<Self, Source> {
         let (_, under) = ObjectStoreScheme::parse(&Url::parse(address)?)?;
-        let store = AmazonS3Builder::from_env().with_url(address).build()?;
+        let endpoint = |name| std::env::var(name).is_ok_and(|url| url.starts_with("http://"));
+        let is_plain = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"].into_iter().any(endpoint);
+        let mut builder = AmazonS3Builder::from_env().with_url(address);
+        if is_plain {
+            // Whoever names such an address means it: a server of their own, on their own network.
+            builder = builder.with_allow_http(true);
+        }
+        let store = builder.build()?;
         Ok(Self { store: Arc::new(store), under })
     }
 

@@ -1,11 +1,14 @@
 //! The way to an object store, for those who wait for it and those who stand still.
 
-use super::Resting;
+use super::{Depot, Resting};
 use crate::error::{Source, StoreError};
-use hapax_core::{id::RunKey, key::Digest};
+use hapax_core::{id::RunKey, key::Digest, limits::OBJECT_PATIENCE};
 #[cfg(feature = "sqlite")]
 use std::sync::mpsc;
-use std::{sync::OnceLock, thread};
+use std::{
+    sync::{Arc, OnceLock},
+    thread,
+};
 use tokio::runtime::{Builder, Handle};
 
 /// Why the bytes of an object can't be had.
@@ -43,23 +46,32 @@ pub(super) fn name_of(hash: &Digest) -> String {
 /// The bytes of an object.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) async fn fetch(resting: Option<&Resting>, name: String) -> Result<Vec<u8>, Source> {
-    let depot = resting.ok_or(Away::NotGiven)?.depot.clone();
-    let found = here()?.spawn(async move { depot.get(&name).await.map(|found| (name, found)) }).await;
+    let found = here()?.spawn(get(resting.ok_or(Away::NotGiven)?.depot.clone(), name)).await;
     found_or_away(found.unwrap_or_else(|error| Err(error.into())))
 }
 
 /// The same for whoever can't wait otherwise than by standing still.
 #[cfg(feature = "sqlite")]
 pub(crate) fn fetch_now(resting: Option<&Resting>, name: String) -> Result<Vec<u8>, Source> {
-    let depot = resting.ok_or(Away::NotGiven)?.depot.clone();
+    let get = get(resting.ok_or(Away::NotGiven)?.depot.clone(), name);
     let (tell, told) = mpsc::channel();
-    here()?.spawn(async move { tell.send(depot.get(&name).await.map(|found| (name, found))) });
+    here()?.spawn(async move { tell.send(get.await) });
     found_or_away(told.recv().unwrap_or_else(|error| Err(error.into())))
 }
 
-fn found_or_away(found: Result<(String, Option<Vec<u8>>), Source>) -> Result<Vec<u8>, Source> {
+type Found = (String, Option<Vec<u8>>);
+
+async fn get(depot: Arc<dyn Depot>, name: String) -> Result<Found, Source> {
+    let found = tokio::time::timeout(OBJECT_PATIENCE, depot.get(&name)).await;
+    let found = found.map_err(|_| format!("it has said nothing for {OBJECT_PATIENCE:?}"))??;
+    Ok((name, found))
+}
+
+fn found_or_away(found: Result<Found, Source>) -> Result<Vec<u8>, Source> {
     let (name, found) = found.map_err(Away::OutOfReach)?;
-    found.ok_or_else(|| format!("the object store has no `{name}`").into())
+    found.ok_or_else(|| {
+        format!("the object store has no `{name}`: is it the one that this was put into?").into()
+    })
 }
 
 /// The runtime of all object stores, on a thread of its own: whoever reads a file stands still until it answers, on whatever

@@ -1,7 +1,8 @@
 //! A folder as an object store: on another disk, say, or on a file system that many machines share.
 //!
-//! Invariant: an object is there whole and synced, or not at all. It is written under another name, which goes with it, so a
-//! writer that was killed leaves nothing that its deletion doesn't find.
+//! Invariant: an object is there whole and synced, or not at all. Each attempt is a file of its own in `unfinished`, since two
+//! may write the same object; its name begins like the object's, so a writer that was killed leaves nothing that the object's
+//! deletion doesn't find.
 
 use super::Depot;
 use crate::{error::Source, store::BoxFuture};
@@ -19,7 +20,7 @@ use std::{
 /// # async fn main() -> Result<(), hapax_store::error::Source> {
 /// # let temporary = tempfile::tempdir()?;
 /// # let place = temporary.path();
-/// let folder = Folder::open(place.join("objects"))?;
+/// let folder = Folder::open(place)?;
 /// folder.put("one", b"bytes".to_vec()).await?;
 /// assert_eq!(folder.get("one").await?.as_deref(), Some(&b"bytes"[..]));
 /// folder.delete("one").await?;
@@ -31,10 +32,10 @@ use std::{
 pub struct Folder(PathBuf);
 
 impl Folder {
-    /// A folder, which is made where there is none.
+    /// A folder that is there: one that was made here for a misspelt name would be taken for one whose objects are lost.
     pub fn open(folder: impl Into<PathBuf>) -> io::Result<Self> {
         let folder = folder.into();
-        fs::create_dir_all(&folder)?;
+        fs::read_dir(&folder)?;
         Ok(Self(folder))
     }
 
@@ -60,21 +61,37 @@ impl Depot for Folder {
 
     fn delete<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<(), Source>> {
         Box::pin(self.with(name, |folder, name| {
-            unless_gone(fs::remove_file(folder.join(unfinished(name))))?;
+            for attempt in unless_gone(attempts_at(folder, name))? {
+                unless_gone(fs::remove_file(attempt))?;
+            }
             unless_gone(fs::remove_file(folder.join(name)))
         }))
     }
 }
 
-fn unfinished(name: &str) -> String {
-    format!("{name}.unfinished")
+/// Where objects are written before they are there.
+const UNFINISHED: &str = "unfinished";
+
+fn attempts_at(folder: &Path, name: &str) -> io::Result<Vec<PathBuf>> {
+    let paths = fs::read_dir(folder.join(UNFINISHED))?.map(|entry| Ok(entry?.path()));
+    let all = paths.collect::<io::Result<Vec<_>>>()?;
+    Ok(all.into_iter().filter(|path| path.file_stem().is_some_and(|stem| stem == name)).collect())
 }
 
 fn write(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
-    let beside = folder.join(unfinished(name));
-    let mut file = File::create(&beside)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
+    let unfinished = folder.join(UNFINISHED);
+    match fs::create_dir(&unfinished) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+        made => made?,
+    }
+    let beside = unfinished.join(format!("{name}.{}", uuid::Uuid::new_v4().simple()));
+    let mut file = File::create_new(&beside)?;
+    let written = file.write_all(bytes).and_then(|()| file.sync_all());
+    if let Err(error) = written {
+        // A disk that is full stays so as long as this is there.
+        unless_gone(fs::remove_file(&beside))?;
+        return Err(error);
+    }
     fs::rename(beside, folder.join(name))?;
     // Its name is an entry of the folder.
     File::open(folder)?.sync_all()

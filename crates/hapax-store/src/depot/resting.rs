@@ -45,6 +45,9 @@ enum Became {
     Resting,
     /// They, or the run, changed meanwhile.
     Changed,
+    /// They aren't what was written: there is nothing to bring to rest.
+    Damaged(String),
+    /// The object store doesn't take them.
     Stayed(String),
 }
 
@@ -62,13 +65,21 @@ pub(crate) async fn rest(shelf: &dyn Shelf, from: From) -> Result<Rested, StoreE
         run: last.run.run.to_string(),
         hash: last.hash.0.to_vec(),
     });
+    let mut is_away = false;
     let became = stream::iter(found).map(|bytes| move_out(shelf, resting, bytes)).buffered(AT_A_TIME);
     for became in became.collect::<Vec<_>>().await {
         match became? {
             Became::Resting => done.rested += 1,
             Became::Changed => {}
-            Became::Stayed(why) => done.failed.push(why),
+            Became::Damaged(why) => done.failed.push(why),
+            Became::Stayed(why) => {
+                is_away = true;
+                done.failed.push(why);
+            }
         }
+    }
+    if is_away && done.rested == 0 {
+        done.next = None;
     }
     Ok(done)
 }
@@ -78,12 +89,10 @@ async fn find(shelf: &dyn Shelf, resting: &Resting, from: &From) -> Result<Vec<B
     let sql = format!(
         "SELECT b.namespace, b.run_id, b.hash FROM hapax_blobs b \
          JOIN hapax_runs r ON r.namespace = b.namespace AND r.run_id = b.run_id \
-         WHERE b.part = 0 AND (b.namespace, b.run_id, b.hash) > (?, ?, ?) AND r.updated_at <= {} - ? \
-         AND NOT EXISTS (SELECT 1 FROM hapax_outbox o WHERE o.namespace = b.namespace AND o.run_id = b.run_id \
-         AND o.status <> 'sent' AND substr(o.payload, {}, 32) = b.hash) \
+         WHERE b.part = 0 AND (b.namespace, b.run_id, b.hash) > (?, ?, ?) AND r.updated_at <= {} - ? AND {} \
          ORDER BY b.namespace, b.run_id, b.hash LIMIT {BATCH}",
         shelf.now(),
-        crate::blobs::HASH_AT
+        unless_unsent("b"),
     );
     let after = i64::try_from(resting.after.as_micros()).unwrap_or(i64::MAX);
     let values = vec![
@@ -100,6 +109,15 @@ async fn find(shelf: &dyn Shelf, resting: &Resting, from: &From) -> Result<Vec<B
     rows.iter().map(bytes).collect::<Option<_>>().ok_or_else(|| odd(from, "what identifies a large payload"))
 }
 
+/// What no message carries that is yet to be sent: a relay needs no object store.
+fn unless_unsent(bytes: &str) -> String {
+    format!(
+        "NOT EXISTS (SELECT 1 FROM hapax_outbox o WHERE o.namespace = {bytes}.namespace AND o.run_id = {bytes}.run_id \
+         AND o.status <> 'sent' AND substr(o.payload, {}, 32) = {bytes}.hash)",
+        crate::blobs::HASH_AT
+    )
+}
+
 /// Brings bytes to rest.
 async fn move_out(shelf: &dyn Shelf, resting: &Resting, bytes: Bytes) -> Result<Became, StoreError> {
     let bytes = &bytes;
@@ -113,7 +131,7 @@ async fn move_out(shelf: &dyn Shelf, resting: &Resting, bytes: Bytes) -> Result<
         return Ok(Became::Changed);
     }
     if sha256(&whole) != bytes.hash {
-        return Ok(Became::Stayed(format!("a large payload of run `{}` is damaged", bytes.run)));
+        return Ok(Became::Damaged(format!("a large payload of run `{}` is damaged", bytes.run)));
     }
     let Some(name) = announce(shelf, bytes).await? else { return Ok(Became::Changed) };
     if canary::on("rest_before_put") {
@@ -167,38 +185,55 @@ async fn forget(shelf: &dyn Shelf, bytes: &Bytes) -> Result<bool, StoreError> {
     if shelf.ask(sql.into(), bytes.which()).await?.is_empty() {
         return Ok(false);
     }
-    let rests = format!("EXISTS ({sql})");
-    let sql = format!("DELETE FROM hapax_blobs WHERE namespace = ? AND run_id = ? AND hash = ? AND {rests}");
+    let sql = format!(
+        "DELETE FROM hapax_blobs WHERE namespace = ? AND run_id = ? AND hash = ? AND EXISTS ({sql}) AND {}",
+        unless_unsent("hapax_blobs")
+    );
     let values = [bytes.which(), bytes.which()].concat();
     is_met(shelf, bytes, vec![Statement { sql, values, must_meet: true }]).await
 }
 
-/// Deletes objects to which no run refers, when their time is over.
+/// Deletes objects to which no run refers, when their time is over. Each is then at the end of the queue: one that can't be
+/// deleted stands in no other's way.
 async fn end_objects(shelf: &dyn Shelf, resting: &Resting, done: &mut Rested) -> Result<(), StoreError> {
     let grace = i64::try_from(resting.grace.as_micros()).unwrap_or(i64::MAX);
-    let now = shelf.now();
     let sql = format!(
-        "SELECT namespace, run_id, hash, name FROM hapax_objects WHERE state <> 1 AND since <= {now} - ? LIMIT {BATCH}"
+        "SELECT namespace, run_id, hash, name FROM hapax_objects WHERE state <> 1 AND since <= {} - ? \
+         ORDER BY since LIMIT {BATCH}",
+        shelf.now()
     );
-    for row in shelf.ask(sql, vec![Value::Int(grace)]).await? {
-        let read = || {
-            let run = about(&text(row.value(0)?)?, &text(row.value(1)?)?);
-            let bytes = Bytes { run, hash: Digest(bytes_of(&row, 2)?.try_into().ok()?) };
-            Some((bytes, text(row.value(3)?)?))
-        };
-        let (bytes, name) = read().ok_or_else(|| odd(&From::default(), "what identifies an object"))?;
-        if !is_met(shelf, &bytes, vec![bytes.condemned(&name)]).await? {
-            continue;
-        }
-        match delete(resting, name.clone()).await {
-            Ok(()) => {
-                is_met(shelf, &bytes, vec![bytes.over(&name)]).await?;
-                done.deleted += 1;
-            }
-            Err(error) => done.failed.push(format!("the object store can't delete `{name}`: {error}")),
+    let object = |row: &Row| {
+        let run = about(&text(row.value(0)?)?, &text(row.value(1)?)?);
+        Some((Bytes { run, hash: Digest(bytes_of(row, 2)?.try_into().ok()?) }, text(row.value(3)?)?))
+    };
+    let rows = shelf.ask(sql, vec![Value::Int(grace)]).await?;
+    let objects = rows.iter().map(object).collect::<Option<Vec<_>>>();
+    let objects = objects.ok_or_else(|| odd(&From::default(), "what identifies an object"))?;
+    let end = |(bytes, name)| end_object(shelf, resting, bytes, name);
+    for ended in stream::iter(objects).map(end).buffered(AT_A_TIME).collect::<Vec<_>>().await {
+        match ended? {
+            Ok(deleted) => done.deleted += u64::from(deleted),
+            Err(why) => done.failed.push(why),
         }
     }
     Ok(())
+}
+
+/// Deletes an object; answers whether it was to be, or why it is still there.
+async fn end_object(
+    shelf: &dyn Shelf,
+    resting: &Resting,
+    bytes: Bytes,
+    name: String,
+) -> Result<Result<bool, String>, StoreError> {
+    if !is_met(shelf, &bytes, vec![bytes.condemned(&name, &shelf.now())]).await? {
+        return Ok(Ok(false));
+    }
+    if let Err(error) = delete(resting, name.clone()).await {
+        return Ok(Err(format!("the object store can't delete `{name}`: {error}")));
+    }
+    is_met(shelf, &bytes, vec![bytes.over(&name)]).await?;
+    Ok(Ok(true))
 }
 
 impl Bytes {
@@ -233,19 +268,20 @@ impl Bytes {
 
     /// The object is there, and the bytes aren't beside their row any more.
     fn moved(&self, name: &str) -> Vec<Statement> {
-        let bytes = "hapax_blobs WHERE namespace = ? AND run_id = ? AND hash = ?";
         let sql = "UPDATE hapax_objects SET state = 1 WHERE namespace = ? AND run_id = ? AND hash = ? AND name = ? AND state = 0";
         let object = Statement { must_meet: !canary::on("moves_anyway"), ..self.of(name, sql) };
-        let bytes = Statement { sql: format!("DELETE FROM {bytes}"), values: self.which(), must_meet: true };
+        let sql = format!(
+            "DELETE FROM hapax_blobs WHERE namespace = ? AND run_id = ? AND hash = ? AND {}",
+            unless_unsent("hapax_blobs")
+        );
+        let bytes = Statement { sql, values: self.which(), must_meet: true };
         vec![object, bytes]
     }
 
     /// Nobody may refer to the object any more.
-    fn condemned(&self, name: &str) -> Statement {
-        self.of(
-            name,
-            "UPDATE hapax_objects SET state = 2 WHERE namespace = ? AND run_id = ? AND hash = ? AND name = ? AND state <> 1",
-        )
+    fn condemned(&self, name: &str, now: &str) -> Statement {
+        let which = "WHERE namespace = ? AND run_id = ? AND hash = ? AND name = ? AND state <> 1";
+        self.of(name, format!("UPDATE hapax_objects SET state = 2, since = {now} {which}"))
     }
 
     /// The object is gone.

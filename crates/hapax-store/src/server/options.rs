@@ -137,10 +137,11 @@ macro_rules! shared_options {
             self
         }
 
-        /// Lets what lies beside its row rest in an object store once its run is quiet.
+        /// Lets what lies beside its row rest in an object store once its run is quiet: what is larger than 64 KiB, unless
+        /// [`blobs_over`](Self::blobs_over) says otherwise.
         #[must_use]
         pub fn resting(mut self, resting: $crate::depot::Resting) -> Self {
-            self.shared.codec.resting = Some(resting);
+            self.shared.codec.rest_in(resting);
             self
         }
     };

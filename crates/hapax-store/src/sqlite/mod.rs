@@ -130,10 +130,11 @@ impl SqliteOptions {
         self
     }
 
-    /// Lets what lies beside its row rest in an object store once its run is quiet.
+    /// Lets what lies beside its row rest in an object store once its run is quiet: what is larger than 64 KiB, unless
+    /// [`blobs_over`](Self::blobs_over) says otherwise.
     #[must_use]
     pub fn resting(mut self, resting: Resting) -> Self {
-        self.codec.resting = Some(resting);
+        self.codec.rest_in(resting);
         self
     }
 }

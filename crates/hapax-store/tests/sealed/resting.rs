@@ -12,8 +12,8 @@ use hapax_core::{
     mailbox::signal,
 };
 use hapax_store::{
-    BoxFuture, GcPolicy, MemoryStore, Store,
-    conformance::sample::{json, shape},
+    BoxFuture, GcPolicy, MemoryStore, Store, StoreError,
+    conformance::sample::{json, message, shape},
     depot::{Depot, Folder, From, Rested, Resting},
     error::Source,
     house::Mover,
@@ -23,14 +23,17 @@ use std::{
     path::PathBuf,
     pin::pin,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering::SeqCst},
     },
     task::Poll,
     time::Duration,
 };
 use tempfile::TempDir;
-use tokio::sync::{Notify, Semaphore};
+use tokio::{
+    sync::{Notify, Semaphore},
+    task::JoinHandle,
+};
 
 /// Where payloads rest, each time that a store is opened.
 pub(crate) type Where = Arc<dyn Fn() -> Option<Resting> + Send + Sync>;
@@ -46,6 +49,8 @@ struct Attic {
     deaf: AtomicBool,
     /// Nothing more goes in.
     full: AtomicBool,
+    /// What can't be deleted, as errors name it.
+    stuck: Mutex<Vec<String>>,
     /// Whoever has put something waits here while it is shut.
     door: Semaphore,
     shut: AtomicBool,
@@ -56,15 +61,16 @@ struct Attic {
 impl Attic {
     fn new() -> Self {
         let kept = tempfile::tempdir().expect("a temporary folder");
-        let place = kept.path().join("objects");
+        let place = kept.path().to_owned();
         let folder = Folder::open(&place).expect("it opens");
         let [away, deaf, full, shut] = [(); 4].map(|()| AtomicBool::new(false));
-        let (door, knock) = (Semaphore::new(0), Notify::new());
-        Self { folder, place, _kept: kept, away, deaf, full, door, shut, knock }
+        let (stuck, door, knock) = (Mutex::default(), Semaphore::new(0), Notify::new());
+        Self { folder, place, _kept: kept, away, deaf, full, stuck, door, shut, knock }
     }
 
     fn objects(&self) -> u64 {
-        std::fs::read_dir(&self.place).expect("the folder").count() as u64
+        let files = std::fs::read_dir(&self.place).expect("the folder").map(|entry| entry.expect("an entry"));
+        files.filter(|file| file.file_type().expect("its type").is_file()).count() as u64
     }
 
     fn is_there(&self) -> Result<(), Source> {
@@ -98,6 +104,9 @@ impl Depot for Attic {
     fn delete<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<(), Source>> {
         Box::pin(async move {
             self.is_there()?;
+            if self.stuck.lock().expect("nobody panics").iter().any(|why| why.contains(name)) {
+                return Err("it is stuck".into());
+            }
             self.folder.delete(name).await
         })
     }
@@ -107,18 +116,23 @@ impl Depot for Attic {
 pub(crate) struct Place {
     inner: promises::Place,
     attic: Arc<Attic>,
+    /// Whether stores are given the object store.
     given: Arc<AtomicBool>,
+    /// Whether they keep objects to which nothing refers any more.
+    patient: Arc<AtomicBool>,
 }
 
 impl Place {
     pub(crate) fn new(keyed_as: impl FnOnce(Option<usize>, Where) -> promises::Place) -> Self {
-        let (attic, given) = (Arc::new(Attic::new()), Arc::new(AtomicBool::new(true)));
-        let (kept, asked) = (attic.clone(), given.clone());
+        let attic = Arc::new(Attic::new());
+        let (given, patient) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
+        let (kept, asked, waits) = (attic.clone(), given.clone(), patient.clone());
         let resting = move || {
-            let resting = Resting::shared(kept.clone()).after(Duration::ZERO).grace(Duration::ZERO);
+            let grace = Duration::from_secs(if waits.load(SeqCst) { 3600 } else { 0 });
+            let resting = Resting::shared(kept.clone()).after(Duration::ZERO).grace(grace);
             asked.load(SeqCst).then_some(resting)
         };
-        Self { inner: keyed_as(Some(4096), Arc::new(resting)), attic, given }
+        Self { inner: keyed_as(Some(4096), Arc::new(resting)), attic, given, patient }
     }
 
     fn plain(&self) -> Arc<dyn Store> {
@@ -134,6 +148,16 @@ impl Place {
 
     fn count(&self, sql: &str) -> u64 {
         self.inner.count(sql)
+    }
+
+    /// A mover that has put something, and waits before it says so.
+    async fn mover_at_the_door(&self, store: &Arc<dyn Store>) -> JoinHandle<Result<Rested, StoreError>> {
+        self.attic.shut.store(true, SeqCst);
+        let still = store.clone();
+        let mover = tokio::spawn(async move { still.rest(From::default()).await });
+        self.attic.knock.notified().await;
+        self.attic.shut.store(false, SeqCst);
+        mover
     }
 
     /// Bytes beside their rows.
@@ -204,6 +228,52 @@ pub(crate) async fn messages_rest_when_they_are_sent(place: Place) {
     place.is_tidy();
 }
 
+pub(crate) async fn a_message_that_comes_meanwhile_stays_in_the_database(place: Place) {
+    let store = place.plain();
+    let mut holder = large_run(&store, "r").await;
+    place.inner.run(SENT);
+    let mover = place.mover_at_the_door(&store).await;
+    // What the letter says, which is on its way to the object store.
+    let sent = vec![message(&noise(9, 10_000))];
+    holder.commit(holder.next_with("small", 1, 1, sent)).await.expect("a step");
+    place.attic.door.add_permits(100);
+    mover.await.expect("it goes on").expect("a look");
+    assert_eq!(place.beside(), 1, "nobody who delivers asks for an object");
+    place.inner.run(SENT);
+    rest_all(&store).await;
+    assert_eq!((place.beside(), messages(&store).await.len()), (0, 4));
+    place.is_tidy();
+}
+
+pub(crate) async fn objects_that_cannot_be_deleted_stand_in_no_others_way(place: Place) {
+    let store = place.plain();
+    for n in 0..23 {
+        let mut holder = large_run(&store, &format!("r{n}")).await;
+        holder.commit(holder.last("end")).await.expect("its end");
+    }
+    place.inner.run(SENT);
+    rest_all(&store).await;
+    let policy = GcPolicy {
+        namespace: Namespace::default(),
+        older_than: None,
+        keep_newest: 0,
+        limit: 99,
+        dry_run: false,
+    };
+    assert_eq!(store.gc(policy).await.expect("a sweep").deleted.len(), 23);
+    let all = place.attic.objects();
+    place.attic.away.store(true, SeqCst);
+    let stuck = store.rest(From::default()).await.expect("a look").failed;
+    assert!(!stuck.is_empty() && (stuck.len() as u64) < all, "{} of {all}", stuck.len());
+    place.attic.away.store(false, SeqCst);
+    let others = all - stuck.len() as u64;
+    *place.attic.stuck.lock().expect("nobody panics") = stuck;
+    assert_eq!(store.rest(From::default()).await.expect("a look").deleted, others);
+    place.attic.stuck.lock().expect("nobody panics").clear();
+    rest_all(&store).await;
+    assert_eq!(place.attic.objects(), 0);
+}
+
 pub(crate) async fn an_object_goes_with_its_run(place: Place) {
     let store = place.plain();
     for name in ["a", "b"] {
@@ -253,7 +323,7 @@ pub(crate) async fn what_is_written_again_rests_once(place: Place) {
     rest_all(&store).await;
     let before = place.attic.objects();
     // The same message again: the same bytes.
-    let sent = vec![hapax_store::conformance::sample::message(&noise(7, 10_000))];
+    let sent = vec![message(&noise(7, 10_000))];
     holder.commit(holder.next_with("small", 1, 1, sent)).await.expect("a step");
     assert_eq!(place.beside(), 1, "a commit asks no object store");
     place.inner.run(SENT);
@@ -264,6 +334,7 @@ pub(crate) async fn what_is_written_again_rests_once(place: Place) {
 }
 
 pub(crate) async fn an_object_store_that_is_away_stops_nobody(place: Place) {
+    place.patient.store(true, SeqCst);
     let store = place.plain();
     let mut holder = large_run(&store, "r").await;
     place.inner.run(SENT);
@@ -338,11 +409,7 @@ pub(crate) async fn a_mover_that_stood_still_refers_to_nothing_that_is_gone(plac
     let run = large_run(&store, "r").await.key;
     place.inner.run(SENT);
     let before = whole(&store, &run).await;
-    place.attic.shut.store(true, SeqCst);
-    let still = store.clone();
-    let mover = tokio::spawn(async move { still.rest(From::default()).await });
-    place.attic.knock.notified().await;
-    place.attic.shut.store(false, SeqCst);
+    let mover = place.mover_at_the_door(&store).await;
     // Others take what it has put for left behind, and end it.
     place.attic.full.store(true, SeqCst);
     assert!(rest(&store).await.deleted > 0);
