@@ -194,6 +194,12 @@ pub(crate) fn namespace(global: &Global) -> Result<Namespace, Failure> {
     Namespace::new(name).map_err(|error| Error::from(error).into())
 }
 
+/// Whether a store is gone when this process ends, or a part of it.
+pub(crate) fn is_fleeting(url: &OsStr) -> bool {
+    let parts = url.as_bytes().strip_prefix(b"sharded:").unwrap_or(url.as_bytes());
+    parts.split(|byte| *byte == b',').any(|part| part == b"memory:")
+}
+
 /// As the engine opens it, but for any path that the system knows. Commands open only what must exist: of a misspelt name
 /// would come an empty store, and another program's database would get tables that nobody asked for.
 pub(crate) async fn open_store(

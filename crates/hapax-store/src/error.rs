@@ -131,10 +131,12 @@ pub enum StoreError {
         status: Box<Status>,
     },
     /// The run is on its way between two stores: it can be done once it has arrived, there.
-    #[error("run `{run}` is being moved: run `hapax migrate` to its end, then ask the store that it went to")]
+    #[error("run `{run}` is being moved{}: run `hapax migrate` to its end, then ask the store that it went to", towards(to.as_deref()))]
     Moving {
         /// The run.
         run: RunKey,
+        /// Where it goes, as far as this store knows.
+        to: Option<String>,
     },
     /// The run lives in another store.
     #[error("run `{run}` was moved: it is in {to} now")]
@@ -235,10 +237,15 @@ impl StoreError {
     pub(crate) fn of_status(run: RunKey, status: Status) -> Self {
         match status {
             Status::Moved { to } => StoreError::Moved { run, to },
-            status if status.is_moving() => StoreError::Moving { run },
+            Status::Leaving { to, .. } => StoreError::Moving { run, to: Some(to) },
+            Status::Arriving { .. } => StoreError::Moving { run, to: None },
             status => StoreError::WrongStatus { run, status: Box::new(status) },
         }
     }
+}
+
+fn towards(to: Option<&str>) -> String {
+    to.map_or_else(String::new, |to| format!(" to {to}"))
 }
 
 impl Coded for StoreError {

@@ -129,6 +129,15 @@ pub(crate) fn may_leave(record: &RunRecord, to: &str) -> Result<bool, StoreError
     }
 }
 
+/// Those of a run's family that are here: one that has moved is but a word of where it went.
+pub(crate) fn still_here(family: Vec<RunRecord>, run: &RunKey) -> Result<Vec<RunRecord>, StoreError> {
+    let has_moved = |record: &RunRecord| matches!(record.status, Status::Moved { .. });
+    match family.iter().find(|record| record.key == *run && has_moved(record)) {
+        Some(moved) => Err(StoreError::of_status(run.clone(), moved.status.clone())),
+        None => Ok(family.into_iter().filter(|record| !has_moved(record)).collect()),
+    }
+}
+
 /// The status of a run that is shut: it knows how the run stood.
 pub(crate) fn leaving(record: &RunRecord, to: &str) -> Status {
     if record.status.is_moving() {

@@ -166,6 +166,11 @@ pub trait Store: Send + Sync + 'static {
         Box::pin(std::future::ready(Ok(None)))
     }
 
+    /// The databases that the store lies in, by their [`identity`](Store::identity).
+    fn databases(&self) -> Answer<'_, Vec<String>> {
+        Box::pin(async move { Ok(self.identity().await?.into_iter().collect()) })
+    }
+
     /// The statements that append rows within another's transaction in the same database, the fence first: what
     /// [`Store::submit`] would write, and [`Store::settle`] finds.
     fn within<'a>(&'a self, _append: &'a Append) -> Answer<'a, Vec<Statement>> {

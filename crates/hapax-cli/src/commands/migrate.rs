@@ -13,7 +13,7 @@ use crate::{
     view::{counted, parse_age},
 };
 use clap::Args;
-use futures::{StreamExt as _, stream};
+use futures::{StreamExt as _, future::ready, stream};
 use hapax::core::{
     error::{Coded as _, code},
     id::{Namespace, RunId, RunKey},
@@ -28,7 +28,11 @@ use std::{
     ffi::{OsStr, OsString},
     os::unix::ffi::OsStrExt,
     path::Path,
-    sync::Arc,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -136,11 +140,19 @@ impl Migrate {
                 store.map_err(|failure| failure.at(&url))
             }
         };
+        if session::is_fleeting(&self.to) {
+            return Err(Failure::usage(
+                "`memory:` is gone when this command ends, and runs that moved there with it",
+            )
+            .cured_by("pass --to a store that lasts, such as sqlite:new.db"));
+        }
         let from = open(&self.from, true).await?;
         let to = open(&self.to, !self.create || self.dry_run).await?;
-        let (here, there) = (from.identity().await?, to.identity().await?);
-        if here.is_some() && here == there {
-            return Err(Failure::usage("--from and --to name the same store"));
+        let (here, there) = (from.databases().await?, to.databases().await?);
+        if here.iter().any(|database| there.contains(database)) {
+            return Err(Failure::usage(
+                "--from and --to name the same store, or one that is part of the other",
+            ));
         }
         let mover = Mover::new(from.clone(), to.clone(), &place(&self.to)).forget(self.forget);
         let moving = Move { command: self, out, from: from.clone(), mover, namespace };
@@ -151,7 +163,11 @@ impl Migrate {
     }
 }
 
-/// A store's address as others are told of it: without user, password and options, and the same from every folder.
+/// Options of an address that are part of where the store is.
+const WHERE: [&str; 6] = ["host=", "hostaddr=", "port=", "dbname=", "socket=", "schema="];
+
+/// A store's address as others are told of it: without user and password, of its options only those that say where it is, and
+/// the same from every folder.
 fn place(url: &OsStr) -> String {
     if let Some(path) = url.as_bytes().strip_prefix(b"sqlite:") {
         let path = Path::new(OsStr::from_bytes(path));
@@ -165,9 +181,14 @@ fn place(url: &OsStr) -> String {
     let Some((scheme, rest)) = url.split_once("://").filter(|_| ServerKind::of(&url).is_some()) else {
         return url.into_owned();
     };
-    let rest = rest.split('?').next().unwrap_or(rest);
+    let (rest, options) = rest.split_once('?').unwrap_or((rest, ""));
     let rest = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
-    format!("{scheme}://{rest}")
+    let says_where = |option: &&str| WHERE.iter().any(|name| option.starts_with(name));
+    let options: Vec<_> = options.split('&').filter(says_where).collect();
+    match options.is_empty() {
+        true => format!("{scheme}://{rest}"),
+        false => format!("{scheme}://{rest}?{}", options.join("&")),
+    }
 }
 
 impl Move<'_> {
@@ -248,12 +269,23 @@ impl Move<'_> {
         answer: &mut Answer,
     ) -> Result<Vec<Vec<RunRecord>>, Failure> {
         let progress = self.out.progress(Some(families.len() as u64), "moving");
-        let carry = |family: Vec<RunRecord>| async move {
-            let carried = self.mover.carry(family[0].key.clone()).await;
-            (family, carried)
+        let broken = AtomicBool::new(false);
+        let carry = |family: Vec<RunRecord>| {
+            let broken = &broken;
+            async move {
+                // Whatever broke would shut one family after the other.
+                if broken.load(Relaxed) {
+                    return None;
+                }
+                let carried = self.carry_family(&family).await;
+                if carried.as_ref().is_err_and(is_for_all) {
+                    broken.store(true, Relaxed);
+                }
+                Some((family, carried))
+            }
         };
-        let mut moving = stream::iter(families).map(carry).buffer_unordered(AT_ONCE);
-        let mut held = vec![];
+        let mut moving = pin!(stream::iter(families).map(carry).buffer_unordered(AT_ONCE).filter_map(ready));
+        let (mut held, mut failed) = (vec![], None);
         while let Some((family, carried)) = moving.next().await {
             progress.inc(1);
             match carried {
@@ -263,33 +295,52 @@ impl Move<'_> {
                     answer.bytes += bytes;
                 }
                 Err(StoreError::Held { .. }) => held.push(family),
-                Err(
-                    error @ (StoreError::Moving { .. }
-                    | StoreError::Moved { .. }
-                    | StoreError::ArrivalTaken { .. }
-                    | StoreError::CopyDiffers { .. }
-                    | StoreError::Fenced { .. }
-                    | StoreError::Corrupt { .. }),
-                ) => {
+                Err(error) if is_for_all(&error) => failed = failed.or(Some(error)),
+                Err(error) => {
                     let why = format!("{}: {error}", error.code());
                     answer.refused.insert(family[0].key.run.to_string(), why);
                 }
-                Err(error) => return Err(error.into()),
             }
         }
         progress.finish_and_clear();
-        Ok(held)
+        failed.map_or(Ok(held), |error| Err(error.into()))
+    }
+
+    /// Moves one family. One that can't be moved goes on where it is.
+    async fn carry_family(&self, family: &[RunRecord]) -> Result<Load, StoreError> {
+        let run = &family.iter().find(|record| !has_moved(record)).unwrap_or(&family[0]).key;
+        let carried = self.mover.carry(run.clone()).await;
+        match &carried {
+            // Nothing was shut here, or somebody else has shut it and goes on with it.
+            Ok(_)
+            | Err(
+                StoreError::Held { .. }
+                | StoreError::Moving { .. }
+                | StoreError::Moved { .. }
+                | StoreError::Fenced { .. },
+            ) => {}
+            Err(_) => {
+                if let Err(error) = self.mover.call_back(run.clone()).await {
+                    tracing::debug!(%error, run_id = %run, "it can't be called back");
+                }
+            }
+        }
+        carried
     }
 
     async fn call_back(&self, families: &[Vec<RunRecord>]) -> Result<(), Failure> {
-        let on_their_way = families.iter().filter(|family| family[0].status.word() == "leaving");
-        let mut runs = 0;
-        for family in on_their_way {
-            self.mover.call_back(family[0].key.clone()).await?;
-            runs += family.len() as u64;
+        let (mut runs, mut failed) = (0, None);
+        for family in families {
+            let shut: Vec<_> = family.iter().filter(|record| record.status.word() == "leaving").collect();
+            let Some(first) = shut.first() else { continue };
+            match self.mover.call_back(first.key.clone()).await {
+                Ok(()) => runs += shut.len() as u64,
+                Err(error) => failed = failed.or(Some(error)),
+            }
         }
         let told = serde_json::json!({ "called_back": runs });
-        self.out.answer(&told, || format!("called back {}\n", counted(runs, "run")))
+        self.out.answer(&told, || format!("called back {}\n", counted(runs, "run")))?;
+        failed.map_or(Ok(()), |error| Err(error.into()))
     }
 
     fn outcome(&self, answer: &Answer) -> Result<(), Failure> {
@@ -310,13 +361,32 @@ impl Move<'_> {
     }
 }
 
+/// Whether what went wrong with one family would go wrong with each.
+fn is_for_all(error: &StoreError) -> bool {
+    !matches!(
+        error,
+        StoreError::Held { .. }
+            | StoreError::Moving { .. }
+            | StoreError::Moved { .. }
+            | StoreError::ArrivalTaken { .. }
+            | StoreError::CopyDiffers { .. }
+            | StoreError::Fenced { .. }
+            | StoreError::Corrupt { .. }
+            | StoreError::WrongStatus { .. }
+    )
+}
+
+fn has_moved(record: &RunRecord) -> bool {
+    record.status.word() == "moved"
+}
+
 /// What would be moved, and what is held.
 fn look(families: &[Vec<RunRecord>], answer: &mut Answer) {
     for family in families {
         match family.iter().find(|record| record.owner.is_some()) {
             Some(held) => answer.held.push(held.key.run.to_string()),
             None => {
-                let here = family.iter().filter(|record| record.status.word() != "moved");
+                let here = family.iter().filter(|record| !has_moved(record));
                 for record in here {
                     answer.runs += 1;
                     answer.steps += record.step + 1;

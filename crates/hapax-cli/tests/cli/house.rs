@@ -127,12 +127,51 @@ async fn what_is_on_its_way_can_be_called_back() {
     migrate(&shop, &new, &["--create", "--run", "order-2"]).ok();
     let there = format!("sqlite:{}", new.canonicalize().unwrap().display());
     let key = shop.engine.record("order-1").await.unwrap().key;
-    shop.engine.store().house().leave(key, there.into()).await.unwrap();
+    shop.engine.store().house().leave(key, there.clone().into()).await.unwrap();
     let signalled = shop.hapax(&["signal", "order-1", "go"]).fails(1);
-    assert!(signalled.contains("HX0180"), "{signalled}");
+    assert!(signalled.contains("HX0180") && signalled.contains(&*there), "{signalled}");
+    assert!(shop.hapax(&["show", "order-1"]).ok().contains(&format!("leaving (to {there})")));
     assert_eq!(migrate(&shop, &new, &["--undo"]).ok(), "called back 1 run\n");
     assert!(shop.hapax(&["list"]).ok().contains("order-1  succeeded"));
     let options = Options::default().finds_work(false);
     let new = Engine::builder().options(options).open(&format!("sqlite:{}", new.display())).await.unwrap();
     assert!(new.record("order-1").await.is_err());
+}
+
+#[tokio::test]
+async fn what_cannot_be_moved_goes_on_where_it_is() {
+    let shop = Shop::with_history().await;
+    let folder = tempfile::tempdir().unwrap();
+    let [new, file] = ["new.db", "runs.ndjson"].map(|name| folder.path().join(name));
+    std::fs::write(&file, exported(&shop.path())).unwrap();
+    at(&new, &["import", file.to_str().unwrap(), "--create", "--live"]).ok();
+    let refused = migrate(&shop, &new, &[]);
+    assert!(refused.code == 1 && refused.out.contains("HX0183"), "{refused:?}");
+    let listed = shop.hapax(&["list"]).ok();
+    assert!(listed.contains("order-1  succeeded") && !listed.contains("leaving"), "{listed}");
+}
+
+#[tokio::test]
+async fn a_store_that_ends_with_the_command_takes_no_runs() {
+    let shop = Shop::with_history().await;
+    for to in ["memory:", "sharded:memory:,memory:"] {
+        let command = stock(&["migrate", "--from", &shop.url(), "--to", to]);
+        assert!(said(command).fails(2).contains("is gone when this command ends"));
+    }
+    assert!(shop.hapax(&["list"]).ok().contains("order-1  succeeded"));
+}
+
+#[tokio::test]
+async fn a_database_of_several_is_not_another_store() {
+    let shop = Shop::with_history().await;
+    let folder = tempfile::tempdir().unwrap();
+    let [one, other] =
+        ["one.db", "other.db"].map(|name| format!("sqlite:{}", folder.path().join(name).display()));
+    let all = format!("sharded:{one},{other}");
+    said(stock(&["migrate", "--from", &shop.url(), "--to", &all, "--create"])).ok();
+    for (from, to) in [(&all, &all), (&all, &one), (&other, &all)] {
+        let refused = said(stock(&["migrate", "--from", from, "--to", to])).fails(2);
+        assert!(refused.contains("the same store"), "{refused}");
+    }
+    assert!(!said(stock(&["--store", &all, "list"])).ok().contains("leaving"));
 }

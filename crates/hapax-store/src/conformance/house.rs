@@ -257,6 +257,42 @@ pub async fn a_family_moves_as_a_whole(fixture: Fixture) {
     assert_eq!(memory.house().family(key("root/other")).await.unwrap(), all);
 }
 
+/// The word of where a relative went holds nobody back.
+pub async fn who_came_home_leaves_again_whatever_became_of_its_family(fixture: Fixture) {
+    let (store, memory) = (&fixture.store, MemoryStore::shared() as Arc<dyn Store>);
+    let mut parent = Sample::run("parent").hold(store).await;
+    Sample::run("parent/child").child_of(&key("parent")).create(store).await;
+    parent.commit(parent.last("end")).await.unwrap();
+    let (away, home) = (
+        Mover::new(store.clone(), memory.clone(), "there"),
+        Mover::new(memory.clone(), store.clone(), "here"),
+    );
+    let child = key("parent/child");
+    assert_eq!(away.carry(child.clone()).await.unwrap().runs, 2);
+    memory.delete(key("parent")).await.unwrap();
+    assert_eq!(home.carry(child.clone()).await.unwrap().runs, 1);
+    assert_eq!(home.carry(child.clone()).await.unwrap().runs, 0, "it is here");
+    assert_eq!(away.carry(key("parent")).await.unwrap().runs, 0, "it went long ago");
+    store.house().leave(child.clone(), "there".into()).await.unwrap();
+    store.house().stay(child.clone()).await.unwrap();
+    assert_eq!(away.carry(child.clone()).await.unwrap().runs, 1);
+    assert_eq!(memory.run(child).await.unwrap().unwrap().status, Status::Pending);
+}
+
+/// A move that broke off before the old store forgot the run, and a new store that has lost it.
+pub async fn the_only_copy_of_a_run_is_not_deleted(fixture: Fixture) {
+    let (store, memory) = (&fixture.store, MemoryStore::shared() as Arc<dyn Store>);
+    Sample::run("r").create(store).await;
+    let left = store.house().leave(key("r"), "there".into()).await.unwrap();
+    store.house().close(left, "there".into()).await.unwrap();
+    let mover = Mover::new(store.clone(), memory.clone(), "there");
+    for _ in 0..2 {
+        let refused = mover.carry(key("r")).await;
+        assert!(matches!(refused, Err(StoreError::CopyDiffers { .. })), "{refused:?}");
+        assert_eq!(store.checkpoints(key("r"), 0, 9).await.unwrap().len(), 1, "its rows are kept");
+    }
+}
+
 /// What arrived before is left alone, so it must be what left: else the old store keeps the run.
 pub async fn a_copy_that_differs_is_refused(fixture: Fixture) {
     let (store, memory) = (&fixture.store, MemoryStore::shared() as Arc<dyn Store>);

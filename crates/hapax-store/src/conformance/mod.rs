@@ -357,6 +357,8 @@ macro_rules! store_conformance {
                 a_run_on_its_way_takes_nothing_in,
                 a_run_that_moved_says_where_it_is,
                 a_family_moves_as_a_whole,
+                who_came_home_leaves_again_whatever_became_of_its_family,
+                the_only_copy_of_a_run_is_not_deleted,
                 a_copy_that_differs_is_refused,
                 of_two_movers_the_earlier_one_is_fenced,
                 a_run_does_not_arrive_over_another,

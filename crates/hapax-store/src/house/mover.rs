@@ -14,7 +14,7 @@ use crate::{
 };
 use hapax_core::{
     canary,
-    commit::Epoch,
+    commit::{Epoch, Status},
     id::RunKey,
     key::{Digest, DigestBuilder},
 };
@@ -165,27 +165,65 @@ impl Mover {
     pub fn carry(&self, run: RunKey) -> BoxFuture<'_, Result<Load, StoreError>> {
         Box::pin(async move {
             let mut load = Load::default();
-            match self.from.house().leave(run.clone(), self.place.clone()).await {
+            let closed = match self.from.house().leave(run.clone(), self.place.clone()).await {
                 Ok(family) => {
                     for (key, epoch) in &family {
                         load += self.copy(key, *epoch).await?;
                     }
                     if canary::on("both_open") {
-                        self.open(&family.iter().map(|(key, _)| key.clone()).collect::<Vec<_>>()).await?;
+                        let arrived = family.iter().map(|(key, epoch)| (key.clone(), epoch.counter));
+                        self.to.house().open(arrived.collect()).await?;
                     }
-                    self.from.house().close(family, self.place.clone()).await?;
+                    self.from.house().close(family.clone(), self.place.clone()).await?;
+                    family.into_iter().map(|(key, _)| key).collect()
                 }
                 // It was closed before; what follows may be missing.
-                Err(StoreError::Moved { to, .. }) if *to == *self.place => {}
+                Err(StoreError::Moved { to, .. }) if *to == *self.place => {
+                    self.from.house().family(run).await?
+                }
                 Err(error) => return Err(error),
-            }
-            let family = self.from.house().family(run).await?;
-            self.open(&family).await?;
-            for key in family {
-                self.from.house().clear(key, self.forget).await?;
-            }
+            };
+            self.let_go_on(closed).await?;
             Ok(load)
         })
+    }
+
+    /// What follows the old store's last word.
+    async fn let_go_on(&self, closed: Vec<RunKey>) -> Result<(), StoreError> {
+        let mut arrived = vec![];
+        for key in closed {
+            let gone = || StoreError::NotFound { run: key.clone() };
+            let record = self.from.run(key.clone()).await?.ok_or_else(gone)?;
+            // Of a family some may have come home since, or have gone elsewhere before.
+            if matches!(&record.status, Status::Moved { to } if **to == *self.place) {
+                arrived.push((key, record.epoch.counter));
+            }
+        }
+        self.to.house().open(arrived.clone()).await?;
+        for (key, _) in &arrived {
+            self.demand_there(key).await?;
+        }
+        for (key, _) in arrived {
+            self.from.house().clear(key, self.forget).await?;
+        }
+        Ok(())
+    }
+
+    /// Refuses to delete the only copy of a run: the new store isn't the one that took it in, or has lost it.
+    async fn demand_there(&self, key: &RunKey) -> Result<(), StoreError> {
+        if self.to.run(key.clone()).await?.is_some() {
+            return Ok(());
+        }
+        match self.from.checkpoints(key.clone(), 0, 1).await?.is_empty() {
+            true => Ok(()),
+            false => Err(StoreError::CopyDiffers {
+                run: key.clone(),
+                what: format!(
+                    "it arrived in {} and isn't there any more; the old store keeps its rows",
+                    self.place
+                ),
+            }),
+        }
     }
 
     /// Lets a run with its family stay where it was, if it hasn't left for good.
@@ -220,15 +258,5 @@ impl Mover {
         let (left, load) = seal.finish();
         Seal::demand(&*self.to, (key, epoch), left).await?;
         Ok(load)
-    }
-
-    async fn open(&self, family: &[RunKey]) -> Result<(), StoreError> {
-        let mut arrived = vec![];
-        for key in family {
-            let gone = || StoreError::NotFound { run: key.clone() };
-            let counter = self.from.run(key.clone()).await?.ok_or_else(gone)?.epoch.counter;
-            arrived.push((key.clone(), counter));
-        }
-        self.to.house().open(arrived).await
     }
 }

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     error::StoreError,
-    house::{Head, House, Image, Left, Parcel, Piece, Sender, later, leaving, may_leave},
+    house::{Head, House, Image, Left, Parcel, Piece, Sender, later, leaving, may_leave, still_here},
     store::{Answer, RunRecord},
 };
 use hapax_core::{
@@ -47,14 +47,21 @@ impl Tables {
         Ok(family.into_iter().collect())
     }
 
+    fn still_here(&self, key: &RunKey) -> Result<Vec<RunKey>, StoreError> {
+        let family = self.family(key)?;
+        let records = family.iter().map(|key| Ok(self.run(key)?.record.clone()));
+        let here = still_here(records.collect::<Result<_, StoreError>>()?, key)?;
+        Ok(here.into_iter().map(|record| record.key).collect())
+    }
+
     fn leave(&mut self, key: &RunKey, to: &str) -> Result<Vec<Left>, StoreError> {
-        let (family, now) = (self.family(key)?, self.clock.now_us());
+        let (family, now) = (self.still_here(key)?, self.clock.now_us());
         family.iter().try_for_each(|key| self.run(key)?.may_leave(to, now))?;
         family.into_iter().map(|key| Ok((key.clone(), self.run_mut(&key)?.leave(to)))).collect()
     }
 
     fn stay_all(&mut self, key: &RunKey) -> Result<(), StoreError> {
-        let (family, now) = (self.family(key)?, self.clock.now_us());
+        let (family, now) = (self.still_here(key)?, self.clock.now_us());
         for key in &family {
             let run = self.run(key)?;
             if !matches!(run.record.status, Status::Leaving { .. }) {

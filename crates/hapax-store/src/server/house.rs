@@ -22,6 +22,7 @@ use crate::{
     house::{
         Fragment, Head, House, Image, Left, Piece, Sender, Step, Stop, later, leaving, may_leave,
         packed::{Load, Packed, pack_all},
+        still_here,
     },
     prepare::row_sum,
     sharded::partition,
@@ -149,7 +150,7 @@ async fn whole_family<T>(tx: &mut Tx<'_>, key: &RunKey) -> Result<Vec<RunRecord>
 }
 
 async fn leave(tx: &mut Tx<'_>, overlong: &Overlong, key: &RunKey, to: &str) -> Outcome<Vec<Left>> {
-    let family = whole_family(tx, key).await?;
+    let family = still_here(whole_family(tx, key).await?, key)?;
     for record in &family {
         if may_leave(record, to)?
             && let Some(held) = holder(tx, overlong, &record.key).await?
@@ -182,7 +183,7 @@ async fn shut(tx: &mut Tx<'_>, record: RunRecord, to: &str) -> Result<Left, Faul
 }
 
 async fn stay(tx: &mut Tx<'_>, key: &RunKey) -> Outcome<()> {
-    let family = whole_family(tx, key).await?;
+    let family = still_here(whole_family(tx, key).await?, key)?;
     if let Some(other) = family.iter().find(|run| !matches!(run.status, Status::Leaving { .. })) {
         return Err(wrong_status(other.clone()).into());
     }

@@ -186,6 +186,10 @@ impl Store for ShardedStore {
         Box::pin(self.gc_all(policy))
     }
 
+    fn databases(&self) -> Answer<'_, Vec<String>> {
+        Box::pin(async move { Ok(self.all(|shard| shard.databases()).await?.concat()) })
+    }
+
     fn recode(&self, from: recode::From) -> Answer<'_, Recoded> {
         Box::pin(self.recode_each(from))
     }

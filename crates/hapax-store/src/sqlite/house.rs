@@ -20,6 +20,7 @@ use crate::{
     house::{
         Fragment, Head, House, Image, Left, Piece, Sender, Step, Stop, later, leaving, may_leave,
         packed::{Load, Packed, pack_all},
+        still_here,
     },
     outbox::OutboxRecord,
     prepare::row_sum,
@@ -114,7 +115,7 @@ fn whole_family<T>(tx: &Tx<'_>, key: &RunKey) -> Result<Vec<RunRecord>, Halt<T>>
 }
 
 fn leave(tx: &Tx<'_>, leases: &Leases, key: &RunKey, to: &str) -> Outcome<Vec<Left>> {
-    let family = whole_family(tx, key)?;
+    let family = still_here(whole_family(tx, key)?, key)?;
     for record in &family {
         if may_leave(record, to)?
             && let Some(held) = holder(tx, leases, &record.key)?
@@ -151,7 +152,7 @@ fn shut(tx: &Tx<'_>, record: RunRecord, to: &str) -> rusqlite::Result<Left> {
 }
 
 fn stay(tx: &Tx<'_>, key: &RunKey) -> Outcome<()> {
-    let family = whole_family(tx, key)?;
+    let family = still_here(whole_family(tx, key)?, key)?;
     if let Some(other) = family.iter().find(|run| !matches!(run.status, Status::Leaving { .. })) {
         return Err(wrong_status(other.clone()).into());
     }
