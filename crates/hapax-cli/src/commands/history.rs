@@ -53,7 +53,7 @@ struct Written<'a> {
 
 impl History {
     pub(super) async fn run(self, session: &Session<'_>) -> Result<(), Failure> {
-        let record = session.record(&self.run).await?;
+        let record = session.whole(&self.run).await?;
         let account = Account::read(session, &record, self.steps).await?;
         match &self.html {
             None => session.out.answer(&account, || text::render(session.out, &account)),

@@ -1,7 +1,10 @@
 //! Runs that move: exported, imported, migrated.
 
 use crate::common::{Said, Shop, said, stock};
-use hapax::{Engine, Error, Options, core::error::Coded as _};
+use hapax::{
+    Engine, Error, Options,
+    core::{commit::Epoch, error::Coded as _},
+};
 use std::path::Path;
 
 fn at(path: &Path, args: &[&str]) -> Said {
@@ -103,6 +106,44 @@ async fn runs_move_to_another_store_which_the_old_one_names() {
     let retried = shop.hapax(&["retry", "order-2"]).fails(1);
     assert!(retried.contains("HX0181"), "{retried}");
     assert!(migrate(&shop, &shop.path(), &[]).fails(2).contains("the same store"));
+}
+
+#[tokio::test]
+async fn a_run_that_moved_is_not_taken_for_a_damaged_one() {
+    let shop = Shop::with_history().await;
+    let folder = tempfile::tempdir().unwrap();
+    let (new, ledger) = (folder.path().join("new.db"), folder.path().join("ledger"));
+    migrate(&shop, &new, &["--create", "--run", "order-1"]).ok();
+    for args in [
+        &["show", "order-1"][..],
+        &["history", "order-1"],
+        &["graph", "--run", "order-1"],
+        &["fork", "order-1@0"],
+        &["ledger", "order-1", "--dir", ledger.to_str().unwrap()],
+        &["export", "--run", "order-1"],
+        &["transactions", "show", "order-1"],
+        &["tail", "order-1"],
+        &["outbox", "list", "--run", "order-1"],
+    ] {
+        let refused = shop.hapax(args).fails(1);
+        assert!(refused.contains("HX0181") && refused.contains("new.db"), "{args:?}: {refused}");
+    }
+    let whole = exported(&shop.path());
+    assert!(!whole.contains("order-1") && whole.contains("order-2"), "the others are exported without it");
+}
+
+#[tokio::test]
+async fn a_run_that_is_arriving_is_not_taken_for_one_that_is_there() {
+    let (old, shop) = (Shop::with_history().await, Shop::open().await);
+    let key = old.engine.record("order-1").await.unwrap().key;
+    let head = old.engine.store().house().image(key).await.unwrap().head;
+    let epoch = Epoch { counter: head.epoch, nonce: 7 };
+    shop.engine.store().house().arrive(head, epoch).await.unwrap();
+    for args in [&["show", "order-1"][..], &["export", "--run", "order-1"], &["fork", "order-1@0"]] {
+        let refused = shop.hapax(args).fails(1);
+        assert!(refused.contains("HX0180"), "{args:?}: {refused}");
+    }
+    assert!(!exported(&shop.path()).contains("order-1"));
 }
 
 #[tokio::test]

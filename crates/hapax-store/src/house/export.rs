@@ -88,7 +88,7 @@ struct End {
     sha256: Digest,
 }
 
-/// Writes runs, each as of one moment.
+/// Writes runs, each as of one moment. One that has moved or is arriving is refused: it isn't here.
 ///
 /// ```
 /// use hapax_store::{MemoryStore, Store, house, conformance::{Sample, sample::key}};
@@ -119,6 +119,9 @@ pub async fn export(
     lines.line(FIRST)?;
     let mut load = Load::default();
     for run in runs {
+        let record =
+            store.run(run.clone()).await?.ok_or_else(|| StoreError::NotFound { run: run.clone() })?;
+        record.demand_here()?;
         let mut image = store.house().image(run).await?;
         lines.json(&RunLine { run: image.head.clone() })?;
         let mut seal = Seal::of(&image.head)?;
