@@ -3,8 +3,9 @@
 use crate::common::{Said, Shop, said, stock};
 use hapax::{
     Engine, Error, Options,
-    core::{commit::Epoch, error::Coded as _},
+    core::{commit::Epoch, error::Coded as _, json::Json, key::sha256},
 };
+use serde_json::{Value, json};
 use std::path::Path;
 
 fn at(path: &Path, args: &[&str]) -> Said {
@@ -144,6 +145,54 @@ async fn a_run_that_is_arriving_is_not_taken_for_one_that_is_there() {
         assert!(refused.contains("HX0180"), "{args:?}: {refused}");
     }
     assert!(!exported(&shop.path()).contains("order-1"));
+}
+
+/// An export whose first run is another than it was, with a checksum that is right.
+fn forged(whole: &str, change: impl FnOnce(&mut Value)) -> String {
+    let mut lines: Vec<String> = whole.lines().map(str::to_owned).collect();
+    lines.pop();
+    let mut run: Value = serde_json::from_str(&lines[1]).unwrap();
+    change(&mut run["run"]);
+    lines[1] = Json::of(&run).unwrap().as_str().to_owned();
+    let runs = lines.iter().filter(|line| line.starts_with("{\"run\":")).count();
+    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    let (count, sum) = (lines.len(), sha256(text.as_bytes()));
+    format!("{text}{{\"end\":{{\"lines\":{count},\"runs\":{runs},\"sha256\":\"{sum}\"}}}}\n")
+}
+
+#[tokio::test]
+async fn a_file_that_no_store_can_have_written_is_refused_although_its_checksum_is_right() {
+    let shop = Shop::with_history().await;
+    let folder = tempfile::tempdir().unwrap();
+    let (file, new, whole) =
+        (folder.path().join("runs.ndjson"), folder.path().join("new.db"), exported(&shop.path()));
+    let import = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        at(&new, &["import", file.to_str().unwrap(), "--create", "--live"])
+    };
+    let was = json!({ "status": { "status": "pending" }, "cancel_requested": false, "wake": {} });
+    let forgeries = [
+        ("/tags/customer", json!("4\u{0}2"), "tag value"),
+        ("/tags", json!({ "a\u{0}b": "42" }), "tag key"),
+        ("/graph", json!(""), "graph name"),
+        ("/graph", json!("or\u{0}ders"), "graph name"),
+        ("/status", json!({ "status": "moved", "to": "sqlite:x.db" }), "`moved`"),
+        ("/status", json!({ "status": "leaving", "to": "sqlite:x.db", "was": was }), "`leaving`"),
+        ("/status", json!({ "status": "arriving", "was": was }), "`arriving`"),
+        ("/next_seq", json!(0), "isn't before 0"),
+        ("/epoch", json!(1_u64 << 63), "`epoch`"),
+        ("/epoch", json!(u64::MAX), "`epoch`"),
+        ("/used_us", json!(1_u64 << 63), "`used_us`"),
+        ("/created_at_us", json!(i64::MIN), "`created_at_us`"),
+        ("/step", json!(3), "goes beyond its run"),
+        ("/digest", json!(sha256(b"another")), "lacks its latest step"),
+    ];
+    for (place, value, says) in forgeries {
+        let refused = import(&forged(&whole, |run| *run.pointer_mut(place).unwrap() = value)).fails(1);
+        assert!(refused.contains("HX0184") && refused.contains(says), "{place}: {refused}");
+        assert!(at(&new, &["list"]).ok().contains("no runs"), "{place}");
+    }
+    import(&forged(&whole, |_| {})).ok();
 }
 
 #[tokio::test]
