@@ -19,7 +19,7 @@ use hapax::core::{
     id::{Namespace, RunId, RunKey},
 };
 use hapax_store::{
-    ListFilter, RunRecord, Store, StoreError,
+    ListFilter, MemoryStore, RunRecord, Store, StoreError,
     house::{Load, Mover},
 };
 use serde::Serialize;
@@ -137,7 +137,12 @@ impl Migrate {
             }
         };
         let from = open(&self.from, true).await?;
-        let to = open(&self.to, !self.create || self.dry_run).await?;
+        let to = match open(&self.to, !self.create || self.dry_run).await {
+            Err(failure) if self.create && self.dry_run && is_unmade(&failure) => {
+                MemoryStore::shared() as Arc<dyn Store>
+            }
+            opened => opened?,
+        };
         let (here, there) = (from.identity().await?, to.identity().await?);
         if here.is_some() && here == there {
             return Err(Failure::usage("--from and --to name the same store"));
@@ -149,6 +154,13 @@ impl Migrate {
         to.close().await;
         outcome
     }
+}
+
+/// Whether a store can't be opened only since nobody has made it yet: a dry run leaves it so, and looks at the other one.
+fn is_unmade(failure: &Failure) -> bool {
+    let told = failure.message();
+    let unmade = ["there is no such file", "it holds no runs of Hapax"];
+    failure.code() == Some(code::CANNOT_OPEN) && unmade.iter().any(|why| told.contains(why))
 }
 
 /// A store's address as others are told of it: without user, password and options, and the same from every folder.

@@ -6,7 +6,11 @@ use hapax::{
     core::{commit::Epoch, error::Coded as _, json::Json, key::sha256},
 };
 use serde_json::{Value, json};
-use std::path::Path;
+use std::{
+    fs::File,
+    path::Path,
+    process::{Command, Stdio},
+};
 
 fn at(path: &Path, args: &[&str]) -> Said {
     let mut command = stock(args);
@@ -58,7 +62,7 @@ async fn a_damaged_file_is_refused_with_its_line_and_changes_nothing() {
         std::fs::write(&file, text).unwrap();
         let refused = at(&folder.path().join("new.db"), &["import", name, "--create"]).fails(1);
         assert!(refused.contains("HX0184") && refused.contains(says), "{refused}");
-        assert!(at(&folder.path().join("new.db"), &["list"]).ok().contains("no runs"));
+        assert!(!folder.path().join("new.db").exists(), "no store is made for it");
     }
     assert!(at(&shop.path(), &["import", "no-such-file"]).fails(1).contains("HX0061"));
 }
@@ -73,8 +77,9 @@ async fn a_run_that_is_not_over_is_imported_only_when_that_is_asked_for() {
     let file = file.to_str().unwrap();
     let refused = at(&copy, &["import", file, "--create"]).fails(2);
     assert!(refused.contains("--live") && refused.contains("order-3"), "{refused}");
-    assert_eq!(at(&copy, &["import", file, "--dry-run", "--json"]).json()["live"], 1);
-    at(&copy, &["import", file, "--live"]).ok();
+    assert_eq!(at(&copy, &["import", file, "--dry-run", "--create", "--json"]).json()["live"], 1);
+    assert!(!copy.exists(), "neither makes a store");
+    at(&copy, &["import", file, "--live", "--create"]).ok();
     assert!(at(&copy, &["list", "--status", "running"]).ok().contains("order-3"));
     shop.world.parcel.notify_one();
     run.wait().await.unwrap();
@@ -86,12 +91,12 @@ async fn runs_move_to_another_store_which_the_old_one_names() {
     let folder = tempfile::tempdir().unwrap();
     let new = folder.path().join("new.db");
     assert!(migrate(&shop, &new, &[]).fails(3).contains("HX0047"), "a store is not made by mistake");
-    at(&new, &["import", "--create", "/dev/null"]).fails(1);
-    let dry = migrate(&shop, &new, &["--dry-run", "--json"]).json();
+    assert!(migrate(&shop, &new, &["--dry-run"]).fails(3).contains("HX0047"));
+    let dry = migrate(&shop, &new, &["--dry-run", "--create", "--json"]).json();
     assert_eq!((&dry["runs"], &dry["steps"]), (&2.into(), &8.into()));
-    assert!(at(&new, &["list"]).ok().contains("no runs"));
+    assert!(!new.exists(), "a dry run makes nothing");
 
-    let told = migrate(&shop, &new, &["--run", "order-2"]).ok();
+    let told = migrate(&shop, &new, &["--run", "order-2", "--create"]).ok();
     assert!(told.starts_with("moved 1 run with 3 steps: "), "{told}");
     let told = migrate(&shop, &new, &["--json"]).json();
     assert_eq!((&told["runs"], &told["held"]), (&1.into(), &serde_json::json!([])));
@@ -147,6 +152,26 @@ async fn a_run_that_is_arriving_is_not_taken_for_one_that_is_there() {
     assert!(!exported(&shop.path()).contains("order-1"));
 }
 
+#[tokio::test]
+async fn what_comes_through_a_pipe_is_imported_like_a_file() {
+    let shop = Shop::with_history().await;
+    let folder = tempfile::tempdir().unwrap();
+    let (file, whole) = (folder.path().join("runs.ndjson"), exported(&shop.path()));
+    std::fs::write(&file, &whole).unwrap();
+    for name in ["-", "/dev/stdin"] {
+        let copy = folder.path().join(format!("{}.db", name.replace('/', "_")));
+        let mut cat = Command::new("cat").arg(&file).stdout(Stdio::piped()).spawn().unwrap();
+        let mut import = stock(&["import", name, "--create"]);
+        import.env("HAPAX_STORE", crate::common::url(&copy)).stdin(cat.stdout.take().unwrap());
+        assert!(said(import).ok().starts_with("imported 2 runs"), "{name}");
+        cat.wait().unwrap();
+        assert_eq!(exported(&copy), whole);
+    }
+    let mut import = stock(&["import", "-", "--dry-run"]);
+    import.stdin(File::open(&file).unwrap());
+    assert!(said(import).ok().starts_with("would import 2 runs"), "it needs no store");
+}
+
 /// An export whose first run is another than it was, with a checksum that is right.
 fn forged(whole: &str, change: impl FnOnce(&mut Value)) -> String {
     let mut lines: Vec<String> = whole.lines().map(str::to_owned).collect();
@@ -190,7 +215,7 @@ async fn a_file_that_no_store_can_have_written_is_refused_although_its_checksum_
     for (place, value, says) in forgeries {
         let refused = import(&forged(&whole, |run| *run.pointer_mut(place).unwrap() = value)).fails(1);
         assert!(refused.contains("HX0184") && refused.contains(says), "{place}: {refused}");
-        assert!(at(&new, &["list"]).ok().contains("no runs"), "{place}");
+        assert!(!new.exists(), "{place}: nothing is written for it");
     }
     import(&forged(&whole, |_| {})).ok();
 }
