@@ -136,6 +136,8 @@ async fn a_run_that_moved_is_not_taken_for_a_damaged_one() {
     }
     let whole = exported(&shop.path());
     assert!(!whole.contains("order-1") && whole.contains("order-2"), "the others are exported without it");
+    let health = shop.hapax(&["doctor", "--json"]).out;
+    assert!(health.contains("checkpoints in 1 runs") && !health.contains("order-1"), "{health}");
 }
 
 #[tokio::test]
