@@ -215,7 +215,7 @@ fn exit_of(code: Code) -> u8 {
         | code::BAD_ZONE
         | code::BAD_SCHEDULE => USAGE,
         code::INTERRUPTED => INTERRUPTED,
-        code::RUN_HELD | code::STORE_RETRY | code::STORE_UNKNOWN | code::FENCED => BUSY,
+        code::RUN_HELD | code::STORE_RETRY | code::STORE_UNKNOWN | code::FENCED | code::KEYS_DIFFER => BUSY,
         code::CORRUPT
         | code::KEY_MISSING
         | code::NO_DEPOT
@@ -438,8 +438,9 @@ fn cure_beside(code: Code) -> &'static str {
         code::NOT_ENCRYPTED => {
             "encrypt the store with `rotate`; until then end the keys with the word `plain`, which reads both"
         }
-        code::BAD_KEYRING => {
-            "mend the entry that it names: a name, a colon, and 32 random bytes in base64 (`openssl rand -base64 32`)"
+        code::BAD_KEYRING => "give keys as `name:` and 32 random bytes in base64 (`openssl rand -base64 32`)",
+        code::KEYS_DIFFER => {
+            "give all programs on the store these keys in this order, restart them, then call it again"
         }
         code::NO_DEPOT => "name it: `Resting` among the store's options, or HAPAX_OBJECTS for the commands",
         code::BAD_DEPOT => {

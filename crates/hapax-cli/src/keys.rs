@@ -26,8 +26,10 @@ pub(crate) enum Keyed {
 pub(crate) fn codec(keyed: &Keyed) -> Result<Option<Arc<dyn PayloadCodec>>, Failure> {
     use hapax_core::error::Coded;
     use hapax_store::codec::{BadKeyring, Encrypted, Keyring};
-    let refused =
-        |error: BadKeyring| Failure::coded(error.code(), format!("the keys can't be used: {error}"));
+    let refused = |error: BadKeyring| {
+        let failure = Failure::coded(error.code(), format!("the keys can't be used: {error}"));
+        failure.cured_by(cure(&error))
+    };
     let Some(keys) = Keyring::from_env().map_err(refused)? else {
         return match keyed {
             Keyed::AsGiven => Ok(None),
@@ -43,6 +45,31 @@ pub(crate) fn codec(keyed: &Keyed) -> Result<Option<Arc<dyn PayloadCodec>>, Fail
         Keyed::Plain => keys.writes_plain(),
     };
     Ok(Some(Arc::new(Encrypted::new(keys))))
+}
+
+/// What to do about keys that can't be used: not in every case has one of them to be mended.
+#[cfg(feature = "encryption")]
+fn cure(error: &hapax_store::codec::BadKeyring) -> &'static str {
+    use hapax_store::codec::BadKeyring;
+    match error {
+        BadKeyring::Empty => {
+            "give a key: a name, a colon, and 32 random bytes in base64 (`openssl rand -base64 32`)"
+        }
+        BadKeyring::Entry { .. } => {
+            "mend the entry that it names: a name, a colon, and 32 random bytes in base64 (`openssl rand -base64 32`)"
+        }
+        BadKeyring::Twice { .. } => {
+            "give each key a name of its own; the name is part of what it has encrypted"
+        }
+        BadKeyring::Unknown { .. } => {
+            "name a key that is in HAPAX_KEYS, or in the file of HAPAX_KEYS_FILE; or add it there"
+        }
+        BadKeyring::File { .. } => {
+            "name a file of text that is there and that you may read, with one key a line"
+        }
+        BadKeyring::Both => "unset HAPAX_KEYS or HAPAX_KEYS_FILE",
+        _ => "do what the message says",
+    }
 }
 
 /// What the keys of the environment make of payloads; `None`: there are none.

@@ -127,10 +127,13 @@ pub async fn run_from(
         _ if cli.global.store.is_some() || cli.global.namespace.is_some() => {
             Err(Failure::usage("this program opens its own store: leave out --store and --namespace"))
         }
-        Command::Online(command) => {
-            let session = Session { engine: &engine, out: &out, embedded: true, address: &vec![] };
-            on(&session, command).await
-        }
+        Command::Online(mut command) => match command.begin(&out) {
+            Ok(false) => {
+                let session = Session { engine: &engine, out: &out, embedded: true, address: &vec![] };
+                on(&session, command).await
+            }
+            done => done.map(drop),
+        },
     };
     engine.shutdown(FAREWELL).await;
     out.exit(outcome)
@@ -175,7 +178,10 @@ fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     runtime.map_err(|error| Failure::io("cannot start", &error))
 }
 
-fn stock(global: &args::Global, command: commands::Online, out: &Output) -> Result<(), Failure> {
+fn stock(global: &args::Global, mut command: commands::Online, out: &Output) -> Result<(), Failure> {
+    if command.begin(out)? {
+        return Ok(());
+    }
     runtime()?.block_on(async {
         let opened = session::open(global, command.only_reads(), !command.creates(), &command.keyed()).await;
         let (engine, address) = match opened {

@@ -7,13 +7,13 @@ use crate::{
     failure::Failure,
     keys::{self, Keyed},
 };
-use hapax_core::error::Coded;
+use hapax_core::error::{Coded, code};
 #[cfg(feature = "mysql")]
 use hapax_store::mysql::MySqlOptions;
 #[cfg(feature = "postgres")]
 use hapax_store::postgres::PostgresOptions;
 use hapax_store::{SqliteOptions, codec::PayloadCodec, depot::Resting};
-use std::{env, sync::Arc};
+use std::{env, ffi::OsStr, sync::Arc};
 
 /// How payloads are stored.
 #[derive(Clone, Default)]
@@ -25,7 +25,7 @@ pub(crate) struct Payloads {
 impl Payloads {
     /// As the environment says.
     pub(crate) fn from_env(keyed: &Keyed) -> Result<Self, Failure> {
-        let named = env::var("HAPAX_OBJECTS").ok().filter(|address| !address.is_empty());
+        let named = env::var_os("HAPAX_OBJECTS").filter(|address| !address.is_empty());
         Ok(Self { codec: keys::codec(keyed)?, resting: named.map(|address| resting(&address)).transpose()? })
     }
 
@@ -65,6 +65,10 @@ stored!(PostgresOptions);
 #[cfg(feature = "mysql")]
 stored!(MySqlOptions);
 
-fn resting(address: &str) -> Result<Resting, Failure> {
+fn resting(address: &OsStr) -> Result<Resting, Failure> {
+    let address = address.to_str().ok_or_else(|| {
+        let told = format!("the address {address:?} in HAPAX_OBJECTS is not UTF-8");
+        Failure::coded(code::BAD_DEPOT, told)
+    })?;
     Resting::at(address).map_err(|error| Failure::coded(error.code(), error.to_string()))
 }

@@ -112,6 +112,13 @@ impl Session<'_> {
         Ok(self.engine.record(run).await?)
     }
 
+    /// The row of a run whose steps are to be read: one that has moved is told of as such, and not as damaged.
+    pub(crate) async fn whole(&self, run: &str) -> Result<RunRecord, Failure> {
+        let record = self.record(run).await?;
+        record.demand_here()?;
+        Ok(record)
+    }
+
     /// The steps of a run that must be there. The first ones may be gone: `continue_as` begins anew.
     pub(crate) async fn steps(&self, record: &RunRecord) -> Result<RangeInclusive<u64>, Failure> {
         let first = self.engine.store().checkpoints(record.key.clone(), 0, 1).await?;

@@ -283,6 +283,8 @@ pub mod code {
         NO_DEPOT = "HX0194";
         /// The address of an object store can't be used.
         BAD_DEPOT = "HX0195";
+        /// While a store was rotated, somebody wrote to it under other keys.
+        KEYS_DIFFER = "HX0196";
     }
 }
 

@@ -6,6 +6,8 @@ use crate::{error::StoreError, store::NewRun};
 use hapax_core::{
     checkpoint::Checkpoint,
     commit::{Status, Write},
+    flow::Terms,
+    frontier::WorkItem,
     id::{RunId, check_name, check_tag},
     journal::{Done, EffectOutcome, Entry, JournalRow, Seen},
     json::Json,
@@ -14,6 +16,7 @@ use hapax_core::{
     mailbox::{self, NewLetter},
     outbox::Message,
 };
+use std::collections::BTreeMap;
 
 /// Refuses a write with a state or a payload over its limit.
 ///
@@ -48,9 +51,14 @@ pub fn check_limits(write: &Write) -> Result<(), StoreError> {
 pub fn check_new_run(run: &NewRun) -> Result<(), StoreError> {
     check_checkpoint(&run.checkpoint)?;
     check_rows(&run.journal)?;
-    within("the number of tags", run.tags.len(), MAX_TAGS)?;
-    run.terms.check().map_err(StoreError::Terms)?;
-    run.tags.iter().try_for_each(|(key, value)| check_tag(key, value)).map_err(StoreError::Name)
+    check_about(&run.tags, &run.terms)
+}
+
+/// Refuses tags and terms that no run has.
+pub(crate) fn check_about(tags: &BTreeMap<String, String>, terms: &Terms) -> Result<(), StoreError> {
+    within("the number of tags", tags.len(), MAX_TAGS)?;
+    terms.check().map_err(StoreError::Terms)?;
+    tags.iter().try_for_each(|(key, value)| check_tag(key, value)).map_err(StoreError::Name)
 }
 
 /// Refuses a letter over its limit, or whose id is no name.
@@ -102,10 +110,17 @@ pub(crate) fn check_message(message: &Message) -> Result<(), StoreError> {
     payload("a message", &message.payload)
 }
 
+/// Refuses items whose inputs are over their limit.
+pub(crate) fn check_items(items: &[WorkItem]) -> Result<(), StoreError> {
+    items
+        .iter()
+        .filter_map(|item| item.input.as_ref())
+        .try_for_each(|input| payload("an item's input", input))
+}
+
 pub(crate) fn check_checkpoint(checkpoint: &Checkpoint) -> Result<(), StoreError> {
     within("the state in bytes", checkpoint.state.len(), MAX_STATE_BYTES)?;
-    let inputs = checkpoint.frontier.iter().filter_map(|item| item.input.as_ref());
-    inputs.into_iter().try_for_each(|input| payload("an item's input", input))
+    check_items(&checkpoint.frontier)
 }
 
 pub(crate) fn check_rows(rows: &[JournalRow]) -> Result<(), StoreError> {

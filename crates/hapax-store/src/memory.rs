@@ -427,12 +427,11 @@ impl Store for MemoryStore {
                 let checkpoint = stored.checkpoints.get(&stored.record.step).cloned();
                 (stored.record.clone(), checkpoint, stored.tail(stored.record.digest))
             };
-            let missing = || StoreError::Corrupt {
-                run: run.clone(),
-                step: Some(record.step),
-                what: "its latest checkpoint is missing, or isn't the one its row names".to_owned(),
+            let Some(checkpoint) = checkpoint.filter(|c| c.digest == record.digest) else {
+                record.demand_here()?;
+                let what = "its latest checkpoint is missing, or isn't the one its row names".to_owned();
+                return Err(StoreError::Corrupt { run: run.clone(), step: Some(record.step), what });
             };
-            let checkpoint = checkpoint.filter(|c| c.digest == record.digest).ok_or_else(missing)?;
             // The hashing happens outside the lock: a stored checkpoint never changes.
             let checkpoint = read_back(&run, &checkpoint)?;
             Ok(Loaded { record, checkpoint, journal })

@@ -143,6 +143,11 @@ impl Engine {
     /// after is called under the fork's own keys. Refused in the middle of a write. The same fork twice is one run.
     pub async fn fork(&self, fork: Fork) -> Result<RunKey, Error> {
         let record = self.record(&fork.run).await?;
+        record.demand_here()?;
+        if let Status::Leaving { to, .. } = record.status {
+            // What it waits for isn't in its row meanwhile, and a call in doubt would be made again.
+            return Err(StoreError::Moving { run: record.key, to: Some(to) }.into());
+        }
         let name = fork.name.clone().unwrap_or_else(|| format!("{}@{}", fork.run, fork.step));
         let new = self.forked(&record, &fork, self.key(&name)?).await?;
         let (key, input) = (new.key.clone(), new.input);

@@ -87,13 +87,15 @@ impl Doctor {
     /// Verifies the latest steps of the newest runs, and their rows and journals on the way.
     async fn digests(&self, session: &Session<'_>) -> Vec<Fact> {
         let limit = usize::try_from(self.checkpoints).unwrap_or(usize::MAX);
-        let (runs, unread) = match session.list(ListFilter { limit, ..ListFilter::default() }).await {
+        let (mut runs, unread) = match session.list(ListFilter { limit, ..ListFilter::default() }).await {
             Ok(listed) => listed,
             Err(error) if error.code() == Some(code::CORRUPT) => {
                 return vec![damaged("runs", error.message())];
             }
             Err(error) => return vec![unknown("runs", error.message())],
         };
+        // The steps of the others aren't here, which is no damage.
+        runs.retain(|run| run.demand_here().is_ok());
         let (store, mut verified) = (session.engine.store(), 0);
         let row = |run: &Damaged| damaged("run", format!("[{}] {}", code::CORRUPT, run.error));
         let mut facts: Vec<Fact> = unread.iter().map(row).collect();

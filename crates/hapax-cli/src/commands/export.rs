@@ -65,8 +65,8 @@ impl Export {
             .map(|run| RunId::new(run.as_str()).map_err(|error| hapax::Error::from(error).into()))
             .collect::<Result<_, Failure>>()?;
         for run in &named {
-            // One that is missing is an error of its own, not an export without it.
-            session.record(run.as_str()).await?;
+            // One that is missing or elsewhere is an error of its own, not an export without it.
+            session.whole(run.as_str()).await?;
         }
         let here = |status: &str| !matches!(status, "moved" | "arriving");
         let wanted = |run: &RunId| named.is_empty() || named.contains(run);

@@ -54,7 +54,7 @@ enum Format {
 impl Graph {
     pub(super) async fn run(self, session: &Session<'_>) -> Result<(), Failure> {
         let drawing = match &self.run {
-            Some(run) => path(session, &session.record(run).await?, self.steps).await?,
+            Some(run) => path(session, &session.whole(run).await?, self.steps).await?,
             None => Drawing::of(&self.registered(session)?),
         };
         session.out.answer(&drawing, || match self.format {

@@ -13,6 +13,7 @@ use clap::Args;
 use hapax_store::RunRecord;
 use serde::Serialize;
 use std::{
+    fs,
     io::{self, Write},
     path::{Path, PathBuf},
 };
@@ -26,6 +27,7 @@ The values of secret fields are hidden by a program that registered the graph; t
 Examples:
   hapax history order-42
   hapax history order-42 --html order-42.html
+  hapax history order-42 --html - | gzip > order-42.html.gz
   hapax history order-42 --json | jq '.steps[].calls[].name'";
 
 /// Show what a run did, step by step, or write it into an HTML file
@@ -34,7 +36,7 @@ Examples:
 pub(crate) struct History {
     /// The run
     run: String,
-    /// Write a page into this file instead; it replaces the one before
+    /// Write a page into this file instead, which replaces the one before; `-`: to standard output
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// How many of the run's latest steps
@@ -53,7 +55,7 @@ struct Written<'a> {
 
 impl History {
     pub(super) async fn run(self, session: &Session<'_>) -> Result<(), Failure> {
-        let record = session.record(&self.run).await?;
+        let record = session.whole(&self.run).await?;
         let account = Account::read(session, &record, self.steps).await?;
         match &self.html {
             None => session.out.answer(&account, || text::render(session.out, &account)),
@@ -70,6 +72,9 @@ impl History {
     ) -> Result<(), Failure> {
         let drawing = graph::path(session, record, self.steps).await?;
         let page = html::render(account, &svg::render(&drawing));
+        if file.as_os_str() == "-" {
+            return session.out.text(&page);
+        }
         put(file, page.as_bytes()).map_err(|error| unwritten(file, &error))?;
         let (steps, bytes) = (account.steps.len() as u64, page.len() as u64);
         session.out.answer(&Written { run: &self.run, file, steps, bytes }, || {
@@ -78,8 +83,18 @@ impl History {
     }
 }
 
-/// Whole, or not at all.
+/// Whole, or not at all, where there is a file or nothing. A link leads to its file and stays a link; a device or a pipe is
+/// written to, and never replaced.
 fn put(file: &Path, page: &[u8]) -> io::Result<()> {
+    match fs::metadata(file) {
+        Ok(there) if there.is_file() => replace(&file.canonicalize()?, page),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !file.is_symlink() => replace(file, page),
+        // A link that leads to nothing yet is followed as well.
+        _ => fs::write(file, page),
+    }
+}
+
+fn replace(file: &Path, page: &[u8]) -> io::Result<()> {
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut made = tempfile::Builder::new().permissions(readable()).tempfile_in(folder)?;
     made.write_all(page)?;

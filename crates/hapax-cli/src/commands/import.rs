@@ -1,10 +1,20 @@
 //! `hapax import`: takes in what `hapax export` wrote.
 
-use crate::{failure::Failure, output::clean, session::Session, view::counted};
+use crate::{
+    failure::Failure,
+    output::{Output, clean},
+    session::Session,
+    view::counted,
+};
 use clap::Args;
 use hapax_store::house::{self, Contents};
 use serde::Serialize;
-use std::{fs::File, io::BufReader, path::PathBuf};
+use std::{
+    fs::File,
+    io::{self, BufReader, Seek},
+    os::fd::AsFd,
+    path::PathBuf,
+};
 
 const AFTER_HELP: &str = "\
 The file is read to its end first: one that is damaged, cut or something else is refused, and changes nothing. Then all of its \
@@ -16,13 +26,14 @@ refused without --live; with it, make sure that their old store never goes on wi
 Examples:
   hapax import runs.ndjson --dry-run
   hapax import over.ndjson
+  gunzip < over.ndjson.gz | hapax import -
   hapax --store sqlite:new.db import runs.ndjson --live --create";
 
 /// Take in the runs of a file that `export` wrote
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Import {
-    /// The file
+    /// The file; `-`: standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Also take in runs that aren't over: they go on here
@@ -34,6 +45,16 @@ pub(crate) struct Import {
     /// Only read the file and tell what is in it
     #[arg(long)]
     dry_run: bool,
+    /// What was read of the file, before a store was opened.
+    #[arg(skip)]
+    input: Option<Input>,
+}
+
+/// A file that was found right, and what is in it.
+#[derive(Debug)]
+struct Input {
+    file: BufReader<File>,
+    contents: Contents,
 }
 
 #[derive(Serialize)]
@@ -50,14 +71,16 @@ impl Import {
         self.create
     }
 
-    pub(super) async fn run(self, session: &Session<'_>) -> Result<(), Failure> {
-        let name = self.file.display().to_string();
-        let open = || {
-            let file = File::open(&self.file).map(BufReader::new);
-            file.map_err(|error| Failure::io(&format!("cannot read {}", clean(&name)), &error))
-        };
-        let contents = house::inspect(&mut open()?)?;
-        if let Some(live) = contents.live.first().filter(|_| !self.live && !self.dry_run) {
+    /// Reads the file to its end, so that nothing is opened or made for one that is refused. `true`: that was all there is to
+    /// do.
+    pub(super) fn begin(&mut self, out: &Output) -> Result<bool, Failure> {
+        let mut file = self.open()?;
+        let contents = house::inspect(&mut file)?;
+        if self.dry_run {
+            let answer = self.answer(&contents);
+            return out.answer(&answer, || human(&answer)).map(|()| true);
+        }
+        if let Some(live) = contents.live.first().filter(|_| !self.live) {
             let many = counted(contents.live.len() as u64, "run");
             return Err(Failure::usage(format!(
                 "{many} of the file would go on here, such as `{}`",
@@ -65,21 +88,49 @@ impl Import {
             ))
             .cured_by("pass --live once their old store can't go on with them, or use `hapax migrate`"));
         }
-        if !self.dry_run {
-            let progress = session.out.progress(Some(contents.runs.len() as u64), "importing");
-            let told = |load: house::Load| progress.set_position(load.runs);
-            let done = house::import(&*session.engine.store(), &mut open()?, told).await;
-            progress.finish_and_clear();
-            done?;
-        }
+        self.input = Some(Input { file, contents });
+        Ok(false)
+    }
+
+    pub(super) async fn run(mut self, session: &Session<'_>) -> Result<(), Failure> {
+        let Some(Input { mut file, contents }) = self.input.take() else {
+            unreachable!("it was begun before a store was opened")
+        };
+        let progress = session.out.progress(Some(contents.runs.len() as u64), "importing");
+        let told = |load: house::Load| progress.set_position(load.runs);
+        let done = house::import(&*session.engine.store(), &mut file, told).await;
+        progress.finish_and_clear();
+        done?;
         let answer = self.answer(&contents);
         session.out.answer(&answer, || human(&answer))
+    }
+
+    fn open(&self) -> Result<BufReader<File>, Failure> {
+        let is_stdin = self.file.as_os_str() == "-";
+        let opened = match is_stdin {
+            true => io::stdin().as_fd().try_clone_to_owned().map(File::from),
+            false => File::open(&self.file),
+        };
+        let name = if is_stdin { "standard input".into() } else { self.file.display().to_string() };
+        let file = opened.and_then(seekable).map(BufReader::new);
+        file.map_err(|error| Failure::io(&format!("cannot read {}", clean(&name)), &error))
     }
 
     fn answer(&self, contents: &Contents) -> Answer {
         let (runs, live) = (contents.runs.len(), contents.live.len());
         Answer { dry_run: self.dry_run, runs, live, steps: contents.steps, bytes: contents.bytes }
     }
+}
+
+/// A file at its beginning. It is read twice, and a pipe can be read once, so what comes through one is put aside.
+fn seekable(mut file: File) -> io::Result<File> {
+    if !file.metadata()?.is_file() {
+        let mut aside = tempfile::tempfile()?;
+        io::copy(&mut file, &mut aside)?;
+        file = aside;
+    }
+    file.rewind()?;
+    Ok(file)
 }
 
 fn human(answer: &Answer) -> String {

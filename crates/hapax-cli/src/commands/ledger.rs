@@ -41,7 +41,7 @@ struct Answer<'a> {
 impl Ledger {
     pub(super) async fn run(self, session: &Session<'_>) -> Result<(), Failure> {
         // Of a run that isn't there nothing is made.
-        session.record(&self.run).await?;
+        session.whole(&self.run).await?;
         let files =
             ledger::export(session.engine, &self.run, &self.dir).await.map_err(|error| unwritten(&error))?;
         let answer = Answer { run: &self.run, events: files.events, state: files.state, lines: files.lines };

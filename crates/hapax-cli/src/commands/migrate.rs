@@ -19,7 +19,7 @@ use hapax::core::{
     id::{Namespace, RunId, RunKey},
 };
 use hapax_store::{
-    ListFilter, RunRecord, Store, StoreError,
+    ListFilter, MemoryStore, RunRecord, Store, StoreError,
     house::{Load, Mover},
 };
 use serde::Serialize;
@@ -147,7 +147,12 @@ impl Migrate {
             .cured_by("pass --to a store that lasts, such as sqlite:new.db"));
         }
         let from = open(&self.from, true).await?;
-        let to = open(&self.to, !self.create || self.dry_run).await?;
+        let to = match open(&self.to, !self.create || self.dry_run).await {
+            Err(failure) if self.create && self.dry_run && is_unmade(&failure) => {
+                MemoryStore::shared() as Arc<dyn Store>
+            }
+            opened => opened?,
+        };
         let (here, there) = (from.databases().await?, to.databases().await?);
         if here.iter().any(|database| there.contains(database)) {
             return Err(Failure::usage(
@@ -161,6 +166,13 @@ impl Migrate {
         to.close().await;
         outcome
     }
+}
+
+/// Whether a store can't be opened only since nobody has made it yet: a dry run leaves it so, and looks at the other one.
+fn is_unmade(failure: &Failure) -> bool {
+    let told = failure.message();
+    let unmade = ["there is no such file", "it holds no runs of Hapax"];
+    failure.code() == Some(code::CANNOT_OPEN) && unmade.iter().any(|why| told.contains(why))
 }
 
 /// Options of an address that are part of where the store is.

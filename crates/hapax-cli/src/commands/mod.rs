@@ -208,6 +208,14 @@ impl Online {
         }
     }
 
+    /// Does what needs no store, before one is opened or made. `true`: that was all.
+    pub(crate) fn begin(&mut self, out: &Output) -> Result<bool, Failure> {
+        match self {
+            Online::Import(command) => command.begin(out),
+            _ => Ok(false),
+        }
+    }
+
     /// Whether the store may be one that isn't there yet.
     pub(crate) fn creates(&self) -> bool {
         matches!(self, Online::Import(command) if command.creates())

@@ -150,7 +150,7 @@ impl Runs {
     /// Before any of them is changed: whoever has mistyped one of several has done nothing yet.
     async fn are_there(&self, session: &Session<'_>) -> Result<(), Failure> {
         for run in &self.runs {
-            session.record(run).await?;
+            session.whole(run).await?;
         }
         Ok(())
     }
@@ -178,7 +178,7 @@ impl List {
     async fn show(&self, session: &Session<'_>) -> Result<(), Failure> {
         let (unsent, limit) = ([MessageState::Pending, MessageState::Dead], self.limit.unwrap_or(50));
         let run = match &self.run {
-            Some(run) => Some(session.record(run).await?.key.run),
+            Some(run) => Some(session.whole(run).await?.key.run),
             None => None,
         };
         let filter = OutboxFilter {

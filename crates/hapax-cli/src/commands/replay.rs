@@ -81,7 +81,7 @@ struct Divergence {
 impl Replay {
     pub(super) async fn run(self, session: &Session<'_>) -> Result<(), Failure> {
         let record = match &self.run {
-            Some(run) => Some(session.record(run).await?),
+            Some(run) => Some(session.whole(run).await?),
             None => None,
         };
         let report = match &self.against {

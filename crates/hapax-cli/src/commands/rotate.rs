@@ -2,6 +2,7 @@
 
 use crate::{failure::Failure, keys::Keyed, output::clean, session::Session, view::counted};
 use clap::Args;
+use hapax_core::error::code;
 use hapax_store::{
     Store,
     recode::{From, PayloadKeys},
@@ -13,6 +14,9 @@ const AFTER_HELP: &str = "\
 The keys are those of HAPAX_KEYS, or of the file that HAPAX_KEYS_FILE names: `name:base64` entries, the key that encrypts first. \
 Workers go on meanwhile; give them the new key first, or what they write is left over. An interrupted rotation goes on \
 where it was. A plain store is encrypted the same way.
+
+Exits with 3 when payloads are damaged, which stay as they are, and with 4 when somebody wrote others meanwhile that aren't \
+under the key.
 
 Examples:
   hapax rotate --dry-run
@@ -76,7 +80,8 @@ impl Rotate {
             }
         }
         let answer = self.answer(store.payload_keys().await?, rewritten, damaged);
-        session.out.answer(&answer, || human(&answer))
+        session.out.answer(&answer, || human(&answer))?;
+        outcome(&answer)
     }
 
     fn answer(&self, keys: PayloadKeys, rewritten: u64, damaged: BTreeSet<String>) -> Answer {
@@ -116,6 +121,32 @@ async fn pass(
     Ok(rewritten)
 }
 
+impl Answer {
+    /// What could be rewritten, and is not under the key: somebody wrote it meanwhile.
+    fn written_meanwhile(&self) -> u64 {
+        if self.dry_run { 0 } else { self.left.saturating_sub(self.damaged.len() as u64) }
+    }
+}
+
+/// Whether all is under the key now.
+fn outcome(answer: &Answer) -> Result<(), Failure> {
+    if let Some(first) = answer.damaged.first() {
+        let many = counted(answer.damaged.len() as u64, "payload");
+        let told = format!("{many} can't be read and stay as they are, such as {}", clean(first));
+        return Err(Failure::coded(code::CORRUPT, told).cured_by(
+            "restore their runs from a backup, or delete them; keep the keys until then, and rotate again",
+        ));
+    }
+    match answer.written_meanwhile() {
+        0 => Ok(()),
+        left => {
+            let left = counted(left, "payload");
+            let told = format!("the rotation is not complete: {left} under other keys, written meanwhile");
+            Err(Failure::coded(code::KEYS_DIFFER, told))
+        }
+    }
+}
+
 fn human(answer: &Answer) -> String {
     let mut text = match answer.dry_run {
         true => format!("would rewrite {}\n", counted(answer.left, "payload")),
@@ -132,12 +163,45 @@ fn human(answer: &Answer) -> String {
     for damaged in &answer.damaged {
         text.push_str(&format!("damaged, left as it is: {}\n", clean(damaged)));
     }
-    if !answer.dry_run && answer.left > 0 {
-        let left = counted(answer.left, "payload");
-        text.push_str(&format!("{left} left: give all workers these keys, then call it again\n"));
-    } else if answer.unknown == 0 && !answer.dry_run {
+    let meanwhile = answer.written_meanwhile();
+    if meanwhile > 0 {
+        text.push_str(&format!("written meanwhile under other keys: {}\n", counted(meanwhile, "payload")));
+    }
+    if answer.left == 0 && answer.unknown == 0 && !answer.dry_run {
         let unused = answer.unused.iter().map(|key| format!("key {} is not in use any more\n", clean(key)));
         text.extend(unused);
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(left: u64, damaged: &[&str]) -> Answer {
+        Answer {
+            dry_run: false,
+            rewritten: 7,
+            left,
+            payloads: 9,
+            keys: BTreeMap::from([("new".into(), 9 - left), ("old".into(), left)]),
+            plain: 0,
+            unknown: 0,
+            unused: vec![],
+            damaged: damaged.iter().map(|&what| what.into()).collect(),
+        }
+    }
+
+    #[test]
+    fn what_was_not_rotated_is_told_with_its_reason_and_is_no_success() {
+        outcome(&answer(0, &[])).unwrap();
+        let differ = outcome(&answer(2, &[])).unwrap_err();
+        assert_eq!((differ.code(), differ.exit_code()), (Some(code::KEYS_DIFFER), 4));
+        assert!(differ.message().contains("2 payloads under other keys"), "{differ:?}");
+        let damaged = answer(1, &["hapax_letters default/order-1/1"]);
+        let refused = outcome(&damaged).unwrap_err();
+        assert_eq!((refused.code(), refused.exit_code()), (Some(code::CORRUPT), 3));
+        assert!(!human(&damaged).contains("meanwhile"), "the keys of workers have nothing to do with it");
+        outcome(&Answer { dry_run: true, ..answer(2, &[]) }).unwrap();
+    }
 }

@@ -103,7 +103,7 @@ struct RowView {
 
 impl Show {
     pub(super) async fn run(self, session: &Session<'_>) -> Result<(), Failure> {
-        let record = session.record(&self.run).await?;
+        let record = session.whole(&self.run).await?;
         let step = self.step.unwrap_or(record.step);
         let fields = session.graph(&record.graph).map_or(&[][..], |graph| graph.fields);
         let checkpoint = load(session, &record, step).await?;

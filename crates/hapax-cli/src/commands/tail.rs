@@ -34,6 +34,7 @@ pub(crate) struct Tail {
 
 impl Tail {
     pub(super) async fn run(self, session: &Session<'_>) -> Result<(), Failure> {
+        session.whole(&self.run).await?;
         let tail = session.engine.tail(&self.run).from(self.from);
         let mut tail = if self.follow { tail } else { tail.so_far() };
         while let Some(event) = tail.next().await? {

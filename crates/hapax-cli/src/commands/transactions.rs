@@ -360,7 +360,7 @@ impl Found {
 
 impl Show {
     async fn run(self, session: &Session<'_>) -> Result<(), Failure> {
-        let record = session.record(&self.run).await?;
+        let record = session.whole(&self.run).await?;
         let mut transactions = of_run(session, &record).await?;
         if let Some(call) = &self.call {
             let is_meant = |one: &TxRecord| one.name == *call || one.key.starts_with(call.as_str());

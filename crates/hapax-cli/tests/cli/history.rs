@@ -2,7 +2,8 @@
 
 use crate::common::Shop;
 use std::{
-    fs,
+    fs::{self, File},
+    os::unix::fs::{FileTypeExt, symlink},
     path::Path,
     process::{Command, Stdio},
 };
@@ -80,4 +81,35 @@ async fn a_page_that_cannot_be_written_leaves_what_was_there() {
     let error = shop.hapax(&["history", "order-1", "--html", nowhere.to_str().unwrap()]).fails(2);
     assert!(error.contains("can't be written") && error.contains("cure: name a file in a folder"), "{error}");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn a_page_goes_where_a_link_leads_and_replaces_no_pipe() {
+    let shop = Shop::with_history().await;
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let written = |name: &str| shop.hapax(&["history", "order-1", "--html", at(name).to_str().unwrap()]).ok();
+    fs::write(at("page.html"), "before").unwrap();
+    symlink("page.html", at("link.html")).unwrap();
+    symlink("new.html", at("link-to-nothing.html")).unwrap();
+    for (link, file) in [("link.html", "page.html"), ("link-to-nothing.html", "new.html")] {
+        written(link);
+        assert!(at(link).is_symlink(), "{link}");
+        assert!(fs::read_to_string(at(file)).unwrap().starts_with("<!"), "{file}");
+    }
+
+    assert!(Command::new("mkfifo").arg(at("pipe")).status().unwrap().success());
+    let mut reader =
+        Command::new("cat").arg(at("pipe")).stdout(File::create(at("read.html")).unwrap()).spawn().unwrap();
+    written("pipe");
+    let is_pipe = fs::metadata(at("pipe")).unwrap().file_type().is_fifo();
+    if !is_pipe {
+        reader.kill().unwrap();
+    }
+    reader.wait().unwrap();
+    assert!(is_pipe);
+    assert!(fs::read_to_string(at("read.html")).unwrap().ends_with("</html>\n"));
+
+    let page = shop.hapax(&["history", "order-1", "--html", "-"]).ok();
+    assert!(page.starts_with("<!") && page.ends_with("</html>\n"), "a page and nothing else: {page}");
 }

@@ -1,8 +1,16 @@
 //! Runs that move: exported, imported, migrated.
 
 use crate::common::{Said, Shop, said, stock};
-use hapax::{Engine, Error, Options, core::error::Coded as _};
-use std::path::Path;
+use hapax::{
+    Engine, Error, Options,
+    core::{commit::Epoch, error::Coded as _, json::Json, key::sha256},
+};
+use serde_json::{Value, json};
+use std::{
+    fs::File,
+    path::Path,
+    process::{Command, Stdio},
+};
 
 fn at(path: &Path, args: &[&str]) -> Said {
     let mut command = stock(args);
@@ -54,7 +62,7 @@ async fn a_damaged_file_is_refused_with_its_line_and_changes_nothing() {
         std::fs::write(&file, text).unwrap();
         let refused = at(&folder.path().join("new.db"), &["import", name, "--create"]).fails(1);
         assert!(refused.contains("HX0184") && refused.contains(says), "{refused}");
-        assert!(at(&folder.path().join("new.db"), &["list"]).ok().contains("no runs"));
+        assert!(!folder.path().join("new.db").exists(), "no store is made for it");
     }
     assert!(at(&shop.path(), &["import", "no-such-file"]).fails(1).contains("HX0061"));
 }
@@ -69,8 +77,9 @@ async fn a_run_that_is_not_over_is_imported_only_when_that_is_asked_for() {
     let file = file.to_str().unwrap();
     let refused = at(&copy, &["import", file, "--create"]).fails(2);
     assert!(refused.contains("--live") && refused.contains("order-3"), "{refused}");
-    assert_eq!(at(&copy, &["import", file, "--dry-run", "--json"]).json()["live"], 1);
-    at(&copy, &["import", file, "--live"]).ok();
+    assert_eq!(at(&copy, &["import", file, "--dry-run", "--create", "--json"]).json()["live"], 1);
+    assert!(!copy.exists(), "neither makes a store");
+    at(&copy, &["import", file, "--live", "--create"]).ok();
     assert!(at(&copy, &["list", "--status", "running"]).ok().contains("order-3"));
     shop.world.parcel.notify_one();
     run.wait().await.unwrap();
@@ -82,12 +91,12 @@ async fn runs_move_to_another_store_which_the_old_one_names() {
     let folder = tempfile::tempdir().unwrap();
     let new = folder.path().join("new.db");
     assert!(migrate(&shop, &new, &[]).fails(3).contains("HX0047"), "a store is not made by mistake");
-    at(&new, &["import", "--create", "/dev/null"]).fails(1);
-    let dry = migrate(&shop, &new, &["--dry-run", "--json"]).json();
+    assert!(migrate(&shop, &new, &["--dry-run"]).fails(3).contains("HX0047"));
+    let dry = migrate(&shop, &new, &["--dry-run", "--create", "--json"]).json();
     assert_eq!((&dry["runs"], &dry["steps"]), (&2.into(), &8.into()));
-    assert!(at(&new, &["list"]).ok().contains("no runs"));
+    assert!(!new.exists(), "a dry run makes nothing");
 
-    let told = migrate(&shop, &new, &["--run", "order-2"]).ok();
+    let told = migrate(&shop, &new, &["--run", "order-2", "--create"]).ok();
     assert!(told.starts_with("moved 1 run with 3 steps: "), "{told}");
     let told = migrate(&shop, &new, &["--json"]).json();
     assert_eq!((&told["runs"], &told["held"]), (&1.into(), &serde_json::json!([])));
@@ -103,6 +112,114 @@ async fn runs_move_to_another_store_which_the_old_one_names() {
     let retried = shop.hapax(&["retry", "order-2"]).fails(1);
     assert!(retried.contains("HX0181"), "{retried}");
     assert!(migrate(&shop, &shop.path(), &[]).fails(2).contains("the same store"));
+}
+
+#[tokio::test]
+async fn a_run_that_moved_is_not_taken_for_a_damaged_one() {
+    let shop = Shop::with_history().await;
+    let folder = tempfile::tempdir().unwrap();
+    let (new, ledger) = (folder.path().join("new.db"), folder.path().join("ledger"));
+    migrate(&shop, &new, &["--create", "--run", "order-1"]).ok();
+    for args in [
+        &["show", "order-1"][..],
+        &["history", "order-1"],
+        &["graph", "--run", "order-1"],
+        &["fork", "order-1@0"],
+        &["ledger", "order-1", "--dir", ledger.to_str().unwrap()],
+        &["export", "--run", "order-1"],
+        &["transactions", "show", "order-1"],
+        &["tail", "order-1"],
+        &["outbox", "list", "--run", "order-1"],
+    ] {
+        let refused = shop.hapax(args).fails(1);
+        assert!(refused.contains("HX0181") && refused.contains("new.db"), "{args:?}: {refused}");
+    }
+    let whole = exported(&shop.path());
+    assert!(!whole.contains("order-1") && whole.contains("order-2"), "the others are exported without it");
+    let health = shop.hapax(&["doctor", "--json"]).out;
+    assert!(health.contains("checkpoints in 1 runs") && !health.contains("order-1"), "{health}");
+}
+
+#[tokio::test]
+async fn a_run_that_is_arriving_is_not_taken_for_one_that_is_there() {
+    let (old, shop) = (Shop::with_history().await, Shop::open().await);
+    let key = old.engine.record("order-1").await.unwrap().key;
+    let head = old.engine.store().house().image(key).await.unwrap().head;
+    let epoch = Epoch { counter: head.epoch, nonce: 7 };
+    shop.engine.store().house().arrive(head, epoch).await.unwrap();
+    for args in [&["show", "order-1"][..], &["export", "--run", "order-1"], &["fork", "order-1@0"]] {
+        let refused = shop.hapax(args).fails(1);
+        assert!(refused.contains("HX0180"), "{args:?}: {refused}");
+    }
+    assert!(!exported(&shop.path()).contains("order-1"));
+}
+
+#[tokio::test]
+async fn what_comes_through_a_pipe_is_imported_like_a_file() {
+    let shop = Shop::with_history().await;
+    let folder = tempfile::tempdir().unwrap();
+    let (file, whole) = (folder.path().join("runs.ndjson"), exported(&shop.path()));
+    std::fs::write(&file, &whole).unwrap();
+    for name in ["-", "/dev/stdin"] {
+        let copy = folder.path().join(format!("{}.db", name.replace('/', "_")));
+        let mut cat = Command::new("cat").arg(&file).stdout(Stdio::piped()).spawn().unwrap();
+        let mut import = stock(&["import", name, "--create"]);
+        import.env("HAPAX_STORE", crate::common::url(&copy)).stdin(cat.stdout.take().unwrap());
+        assert!(said(import).ok().starts_with("imported 2 runs"), "{name}");
+        cat.wait().unwrap();
+        assert_eq!(exported(&copy), whole);
+    }
+    let mut import = stock(&["import", "-", "--dry-run"]);
+    import.stdin(File::open(&file).unwrap());
+    assert!(said(import).ok().starts_with("would import 2 runs"), "it needs no store");
+}
+
+/// An export whose first run is another than it was, with a checksum that is right.
+fn forged(whole: &str, change: impl FnOnce(&mut Value)) -> String {
+    let mut lines: Vec<String> = whole.lines().map(str::to_owned).collect();
+    lines.pop();
+    let mut run: Value = serde_json::from_str(&lines[1]).unwrap();
+    change(&mut run["run"]);
+    lines[1] = Json::of(&run).unwrap().as_str().to_owned();
+    let runs = lines.iter().filter(|line| line.starts_with("{\"run\":")).count();
+    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    let (count, sum) = (lines.len(), sha256(text.as_bytes()));
+    format!("{text}{{\"end\":{{\"lines\":{count},\"runs\":{runs},\"sha256\":\"{sum}\"}}}}\n")
+}
+
+#[tokio::test]
+async fn a_file_that_no_store_can_have_written_is_refused_although_its_checksum_is_right() {
+    let shop = Shop::with_history().await;
+    let folder = tempfile::tempdir().unwrap();
+    let (file, new, whole) =
+        (folder.path().join("runs.ndjson"), folder.path().join("new.db"), exported(&shop.path()));
+    let import = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        at(&new, &["import", file.to_str().unwrap(), "--create", "--live"])
+    };
+    let was = json!({ "status": { "status": "pending" }, "cancel_requested": false, "wake": {} });
+    let forgeries = [
+        ("/tags/customer", json!("4\u{0}2"), "tag value"),
+        ("/tags", json!({ "a\u{0}b": "42" }), "tag key"),
+        ("/graph", json!(""), "graph name"),
+        ("/graph", json!("or\u{0}ders"), "graph name"),
+        ("/status", json!({ "status": "moved", "to": "sqlite:x.db" }), "`moved`"),
+        ("/status", json!({ "status": "leaving", "to": "sqlite:x.db", "was": was }), "`leaving`"),
+        ("/status", json!({ "status": "arriving", "was": was }), "`arriving`"),
+        ("/next_seq", json!(0), "isn't before 0"),
+        ("/epoch", json!(1_u64 << 63), "`epoch`"),
+        ("/epoch", json!(u64::MAX), "`epoch`"),
+        ("/used_us", json!(1_u64 << 63), "`used_us`"),
+        ("/created_at_us", json!(i64::MIN), "`created_at_us`"),
+        ("/step", json!(3), "goes beyond its run"),
+        ("/digest", json!(sha256(b"another")), "lacks its latest step"),
+    ];
+    for (place, value, says) in forgeries {
+        let refused = import(&forged(&whole, |run| *run.pointer_mut(place).unwrap() = value)).fails(1);
+        assert!(refused.contains("HX0184") && refused.contains(says), "{place}: {refused}");
+        assert!(!new.exists(), "{place}: nothing is written for it");
+    }
+    import(&forged(&whole, |_| {})).ok();
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use hapax::{
         depot::{Folder, From, Resting},
     },
 };
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::Path, sync::Arc, time::Duration};
 
 /// A run that went well, all of whose payloads rest in that folder.
 async fn rested(file: &Path, objects: &Path) {
@@ -48,6 +48,10 @@ async fn commands_read_what_rests_where_the_environment_says() {
     assert!(refused.contains("HX0195") && refused.contains("`ftp://archive`"), "{refused}");
     let refused = hapax(Some(&format!("{address}-typo")), &["show", "order-1"]).fails(2);
     assert!(refused.contains("HX0195") && refused.contains("No such file"), "{refused}");
+    let mut unreadable = stock(&["list"]);
+    unreadable.env("HAPAX_STORE", url(&file)).env("HAPAX_OBJECTS", OsStr::from_bytes(b"file:///caf\xe9"));
+    let refused = said(unreadable).fails(2);
+    assert!(refused.contains("HX0195") && refused.contains("not UTF-8"), "{refused}");
     // Deleted while nobody who has the object store is there: what they leave is ended by whoever has it.
     hapax(None, &["gc", "--older-than", "0s"]).ok();
     assert!(hapax(Some(&address), &["list"]).ok().contains("no runs"));

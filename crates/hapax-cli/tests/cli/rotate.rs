@@ -50,21 +50,43 @@ async fn a_store_is_encrypted_rotated_and_decrypted_in_place() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_rotation_that_leaves_damage_behind_is_no_success() {
+    let shop = Shop::open().await;
+    shop.finish("order-1", "anvil").await;
+    hapax(&shop, A, &["rotate"]).ok();
+    let file = rusqlite::Connection::open(shop.path()).unwrap();
+    let cut = "UPDATE hapax_checkpoints SET state = substr(state, 1, length(state) - 1) WHERE step_id = 0";
+    assert_eq!(file.execute(cut, ()).unwrap(), 1);
+    let rotated = hapax(&shop, &format!("{B}, {A}"), &["rotate"]);
+    assert_eq!(rotated.code, 3, "{rotated:?}");
+    for part in ["key a: 1 payload\n", "damaged, left as it is: hapax_checkpoints default/order-1"] {
+        assert!(rotated.out.contains(part), "{}", rotated.out);
+    }
+    assert!(!rotated.out.contains("meanwhile"), "{}", rotated.out);
+    for part in ["HX0044", "1 payload can't be read", "hapax_checkpoints default/order-1", "keep the keys"] {
+        assert!(rotated.err.contains(part), "{}", rotated.err);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn keys_that_cannot_be_used_are_refused_without_being_shown() {
     let shop = Shop::open().await;
-    for (keys, args, says) in [
-        ("a:s3cretbutnokey", &["list"][..], "entry 1"),
-        (&format!("{A} {A}"), &["list"], "two keys are called `a`"),
-        (A, &["rotate", "--to", "c"], "no key `c`"),
-        ("", &["rotate"], "there is no key"),
+    for (keys, args, says, cure) in [
+        ("a:s3cretbutnokey", &["list"][..], "entry 1", "cure: mend the entry"),
+        (&format!("{A} {A}"), &["list"], "two keys are called `a`", "cure: give each key a name of its own"),
+        (A, &["rotate", "--to", "c"], "no key `c`", "cure: name a key that is in HAPAX_KEYS"),
+        ("", &["rotate"], "there is no key", "cure: set HAPAX_KEYS"),
+        ("plain", &["list"], "there is no key", "cure: give a key"),
     ] {
         let refused = hapax(&shop, keys, args).fails(2);
-        assert!(refused.contains("HX0193") && refused.contains(says), "{refused}");
+        assert!(refused.contains("HX0193") && refused.contains(says) && refused.contains(cure), "{refused}");
     }
     let mut both = shop.command(&["list"]);
     both.env("HAPAX_KEYS", A).env("HAPAX_KEYS_FILE", "/nowhere");
-    assert!(said(both).fails(2).contains("are both set"));
+    let refused = said(both).fails(2);
+    assert!(refused.contains("are both set") && refused.contains("cure: unset"), "{refused}");
     let mut file = shop.command(&["list"]);
     file.env("HAPAX_KEYS_FILE", "/nowhere");
-    assert!(said(file).fails(2).contains("/nowhere"));
+    let refused = said(file).fails(2);
+    assert!(refused.contains("/nowhere") && refused.contains("cure: name a file"), "{refused}");
 }

@@ -231,6 +231,10 @@ pub async fn a_run_that_moved_says_where_it_is(fixture: Fixture) {
     let namespace = Namespace::default();
     let all = GcPolicy { namespace, older_than: None, keep_newest: 0, limit: 10, dry_run: false };
     assert!(store.gc(all).await.unwrap().deleted.is_empty());
+    // What it left behind is gone by now, which is no damage.
+    assert!(store.checkpoint(key("r"), 0).await.unwrap().is_none());
+    moved(store.load(key("r")).await.err());
+    moved(there.demand_here().err());
     store.house().clear(key("r"), true).await.unwrap();
     assert!(store.run(key("r")).await.unwrap().is_none());
 }

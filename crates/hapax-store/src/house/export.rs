@@ -9,6 +9,9 @@
 //! {"end":{"lines":…,"runs":…,"sha256":"…"}}           counts, and the SHA-256 of all bytes before this line
 //! ```
 
+mod vetting;
+
+use self::vetting::Vetting;
 use super::{Head, Load, Piece, Seal};
 use crate::{error::StoreError, store::Store};
 use hapax_core::{
@@ -88,7 +91,7 @@ struct End {
     sha256: Digest,
 }
 
-/// Writes runs, each as of one moment.
+/// Writes runs, each as of one moment. One that has moved or is arriving is refused: it isn't here.
 ///
 /// ```
 /// use hapax_store::{MemoryStore, Store, house, conformance::{Sample, sample::key}};
@@ -119,6 +122,9 @@ pub async fn export(
     lines.line(FIRST)?;
     let mut load = Load::default();
     for run in runs {
+        let record =
+            store.run(run.clone()).await?.ok_or_else(|| StoreError::NotFound { run: run.clone() })?;
+        record.demand_here()?;
         let mut image = store.house().image(run).await?;
         lines.json(&RunLine { run: image.head.clone() })?;
         let mut seal = Seal::of(&image.head)?;
@@ -189,7 +195,7 @@ pub struct Contents {
     pub bytes: u64,
 }
 
-/// Reads an export to its end, and refuses one that is damaged, cut or something else.
+/// Reads an export to its end, and refuses one that is damaged, cut or something else, or that no store can have written.
 ///
 /// ```
 /// use hapax_store::house::{ExportError, inspect};
@@ -200,12 +206,17 @@ pub fn inspect(file: &mut dyn BufRead) -> Result<Contents, ExportError> {
     let mut contents = Contents::default();
     let mut reader = Reader::new(file);
     reader.first()?;
+    let mut run: Option<Vetting> = None;
     loop {
         let part = reader.next()?;
         contents.bytes = reader.bytes;
+        if let Part::Run(_) | Part::End(_) = part {
+            run.take().map_or(Ok(()), Vetting::end).map_err(|what| reader.bad(what))?;
+        }
         match part {
             Part::Run(head) => {
                 let key = head.key();
+                run = Some(Vetting::of(&head).map_err(|what| reader.bad(what))?);
                 if !head.status.is_final() {
                     contents.live.insert(key.clone());
                 }
@@ -213,11 +224,11 @@ pub fn inspect(file: &mut dyn BufRead) -> Result<Contents, ExportError> {
                     return Err(reader.bad("a run comes twice"));
                 }
             }
-            Part::Piece(piece) if contents.runs.is_empty() => {
-                drop(piece);
-                return Err(reader.bad("a piece of a run comes before its run"));
+            Part::Piece(piece) => {
+                contents.steps += u64::from(matches!(*piece, Piece::Checkpoint(_)));
+                let run = run.as_mut().ok_or_else(|| reader.bad("a piece of a run comes before its run"))?;
+                run.piece(*piece).map_err(|what| reader.bad(what))?;
             }
-            Part::Piece(piece) => contents.steps += u64::from(matches!(*piece, Piece::Checkpoint(_))),
             Part::End(end) if end.runs != contents.runs.len() as u64 => {
                 return Err(reader.bad("it counts other runs than there are"));
             }

@@ -108,6 +108,7 @@ pub(super) async fn load(
     let record = record.ok_or_else(|| StoreError::NotFound { run: key.clone() })?;
     let found = checkpoint(session, codec, key, record.step).await?;
     let Some((checkpoint, from_seq)) = found.filter(|(found, _)| found.digest == record.digest) else {
+        record.demand_here()?;
         let what = "its latest checkpoint is missing, or isn't the one its row names";
         return Err(corrupt(key, record.step, what));
     };

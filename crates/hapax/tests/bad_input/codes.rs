@@ -176,8 +176,9 @@ const OF_REQUESTS: [Code; 12] = [
     code::REQUEST_UNREADABLE,
 ];
 
-/// Only met with the feature `encryption`: the tests of `hapax-store` meet them on every store.
-const OF_KEYS: [Code; 4] = [code::KEY_MISSING, code::KEY_WRONG, code::NOT_ENCRYPTED, code::BAD_KEYRING];
+/// Only met with the feature `encryption`: the tests of `hapax-store` meet them on every store, and those of `rotate` the last.
+const OF_KEYS: [Code; 5] =
+    [code::KEY_MISSING, code::KEY_WRONG, code::NOT_ENCRYPTED, code::BAD_KEYRING, code::KEYS_DIFFER];
 
 /// Of object stores: the same tests meet the first, and the examples of `Resting` the second.
 const OF_OBJECTS: [Code; 2] = [code::NO_DEPOT, code::BAD_DEPOT];
