@@ -188,11 +188,23 @@ fn whole(number: &Number) -> Option<i128> {
     number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from))
 }
 
+/// As they are stored, or there would be two orders: a float that has no fraction is kept as the digits of an integer.
 fn numbers(one: &Number, other: &Number) -> Ordering {
-    match (whole(one), whole(other)) {
-        (Some(one), Some(other)) => one.cmp(&other),
-        _ => one.as_f64().unwrap_or(f64::NAN).total_cmp(&other.as_f64().unwrap_or(f64::NAN)),
+    match (stored(one), stored(other)) {
+        (Ok(one), Ok(other)) => one.cmp(&other),
+        (Err(one), Err(other)) => one.total_cmp(&other),
+        // Such a float has a fraction or is larger than any integer here, so rounding never makes the two equal.
+        (Ok(one), Err(other)) => (one as f64).total_cmp(&other),
+        (Err(one), Ok(other)) => one.total_cmp(&(other as f64)),
     }
+}
+
+/// A number as its canonical form has it: an integer, or a float that is none.
+fn stored(number: &Number) -> Result<i128, f64> {
+    whole(number).ok_or_else(|| number.as_f64().unwrap_or(f64::NAN)).or_else(|float| {
+        let digits = ryu_js::Buffer::new().format(float).parse();
+        digits.map_err(|_| float)
+    })
 }
 
 /// Integers saturate, as they do in a typed state; a sum that is no number of JSON changes nothing.
@@ -336,7 +348,8 @@ fn merged<T: Crdt + Serialize + DeserializeOwned>(there: Value, new: Value) -> O
 
 fn union(mut list: Vec<Value>) -> Value {
     list.sort_by(compare);
-    list.dedup();
+    // Not by `==`: 1 and 1.0 are one text once they are stored.
+    list.dedup_by(|one, other| compare(one, other).is_eq());
     list.into()
 }
 
@@ -447,7 +460,42 @@ fn interned(name: &str) -> &'static str {
 mod tests {
     use super::*;
     use crate::order::{OrderKey, PathHash};
+    use proptest::prelude::*;
     use serde_json::json;
+
+    /// Numbers that lie so close together that as floats many of them are one.
+    fn close_numbers() -> impl Strategy<Value = Value> {
+        let base =
+            prop::sample::select(vec![0i64, 1, -1, 1 << 53, -(1 << 53), 1 << 60, i64::MAX - 4, i64::MIN + 4]);
+        prop_oneof![
+            (base, -4..=4i64, any::<bool>()).prop_map(|(base, by, float)| {
+                if float { json!((base + by) as f64) } else { json!(base + by) }
+            }),
+            (0..4u64, any::<bool>()).prop_map(|(by, float)| {
+                if float { json!((u64::MAX - by) as f64) } else { json!(u64::MAX - by) }
+            }),
+            prop::sample::select(vec![json!(0.5), json!(-0.0), json!(1e300), json!(-1e300), json!(-0.5)]),
+        ]
+    }
+
+    proptest! {
+        /// Otherwise a sort may panic, or a union depend on who came first.
+        #[test]
+        fn numbers_are_in_one_order_also_where_floats_run_out(
+            list in prop::collection::vec(close_numbers(), 0..60),
+        ) {
+            let sorted = union(list.clone());
+            let sorted = sorted.as_array().unwrap();
+            for (at, one) in sorted.iter().enumerate() {
+                for (before, other) in sorted.iter().enumerate() {
+                    prop_assert_eq!(compare(other, one), before.cmp(&at), "{} and {}", other, one);
+                }
+            }
+            let texts = |list: &Value| canonical::to_vec(list).unwrap();
+            let backwards = union(list.into_iter().rev().collect());
+            prop_assert_eq!(texts(&backwards), texts(&json!(sorted)));
+        }
+    }
 
     fn folded(reduce: Reduce, values: &[Value]) -> Value {
         let mut state = Dynamic::default();

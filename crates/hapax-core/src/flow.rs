@@ -61,7 +61,8 @@ impl Key {
 
 /// A token bucket by name: so many in a time, evenly, and a few at once.
 ///
-/// In any window of time `w` no more than `burst + w / (per / limit)` go, whoever asks.
+/// In any window of time `w` no more than `burst + w / (per / limit)` go, whoever asks. What lies between two of them is
+/// `per / limit`, rounded up to whole microseconds: never more than promised, and never more than a million in a second.
 ///
 /// ```
 /// use hapax_core::flow::Rate;
@@ -122,8 +123,9 @@ impl Rate {
         self
     }
 
+    /// What lies between two that go. Rounded up: rounded down, more would go than promised.
     fn interval_us(&self) -> i64 {
-        let interval = self.per_us / u64::from(self.limit.max(1));
+        let interval = self.per_us.div_ceil(u64::from(self.limit.max(1)));
         i64::try_from(interval).unwrap_or(i64::MAX).clamp(1, LONGEST.as_micros() as i64)
     }
 
@@ -393,6 +395,20 @@ mod tests {
             }
         }
         assert!(starts.is_sorted());
+    }
+
+    #[test]
+    fn an_interval_that_is_no_whole_number_of_microseconds_is_rounded_up() {
+        let second = Duration::from_secs(1);
+        for (limit, interval) in [(600_000, 2), (3, 333_334), (1_000_000, 1), (u32::MAX, 1), (1000, 1000)] {
+            let rate = Rate::new("mail", limit, second);
+            let (mut arrival, mut last) = (None, 0);
+            for _ in 0..100 {
+                let reserved = rate.reserve(arrival, 0);
+                (arrival, last) = (Some(reserved.arrival_us), reserved.at_us);
+            }
+            assert_eq!(last, 99 * interval, "{limit} in a second");
+        }
     }
 
     #[test]

@@ -4,6 +4,11 @@ use hapax_core::{
     error::{Coded, code},
     schedule::{Firing, Timetable},
 };
+use jiff::{
+    Span, Timestamp,
+    civil::{DateTime, Time},
+    tz::{TimeZone, db},
+};
 use proptest::prelude::*;
 
 const SECOND_US: i64 = 1_000_000;
@@ -28,6 +33,100 @@ fn times(cron: &str, zone: &str, from_us: i64, count: usize) -> Vec<String> {
 fn a_time_that_does_not_exist_fires_once_behind_the_gap() {
     let times = times("30 2 * * *", "Europe/Berlin", SPRING_US, 3);
     assert_eq!(times, ["2026-03-29T01:00:00Z", "2026-03-30T00:30:00Z", "2026-03-31T00:30:00Z"]);
+}
+
+/// The search for tomorrow's time passes through the gap of tonight: that is no firing.
+#[test]
+fn a_gap_that_hides_no_time_of_the_expression_fires_nothing() {
+    for (cron, zone, noon_before, fires) in [
+        ("@daily", "Europe/London", "2027-03-27T12:00:00Z", ["2027-03-28T00:00:00Z", "2027-03-28T23:00:00Z"]),
+        (
+            "30 1 * * *",
+            "Europe/Berlin",
+            "2027-03-27T12:00:00Z",
+            ["2027-03-28T00:30:00Z", "2027-03-28T23:30:00Z"],
+        ),
+        (
+            "0 1 * * *",
+            "America/New_York",
+            "2027-03-13T12:00:00Z",
+            ["2027-03-14T06:00:00Z", "2027-03-15T05:00:00Z"],
+        ),
+        (
+            "0 9 * * *",
+            "Africa/Cairo",
+            "2027-04-29T12:00:00Z",
+            ["2027-04-30T06:00:00Z", "2027-05-01T06:00:00Z"],
+        ),
+        // These are hidden: once behind the gap, and once the day after.
+        (
+            "0 0 * * *",
+            "Africa/Cairo",
+            "2027-04-29T12:00:00Z",
+            ["2027-04-29T22:00:00Z", "2027-04-30T21:00:00Z"],
+        ),
+        (
+            "30 2 * * *",
+            "America/New_York",
+            "2027-03-13T12:00:00Z",
+            ["2027-03-14T07:00:00Z", "2027-03-15T06:30:00Z"],
+        ),
+        // 23:30 of this Saturday is hidden, and behind the gap it is Sunday.
+        (
+            "30 23 * * SAT",
+            "America/Nuuk",
+            "2027-03-27T12:00:00Z",
+            ["2027-03-28T01:00:00Z", "2027-04-04T00:30:00Z"],
+        ),
+    ] {
+        let from_us = noon_before.parse::<Timestamp>().unwrap().as_microsecond();
+        assert_eq!(times(cron, zone, from_us, 2), fires, "{cron} {zone}");
+        let [first_us, second_us] = fires.map(|at| at.parse::<Timestamp>().unwrap().as_microsecond());
+        let firing = timetable(cron, zone).firing(first_us, second_us, 1);
+        assert_eq!((firing.at_us, firing.missed), (second_us, 1), "{cron} {zone}");
+    }
+}
+
+/// When a time of the day comes, told without any search: at the first moment at which the clocks show it or a later one.
+fn comes(clocks: &[(Timestamp, DateTime)], time: Time) -> Vec<i64> {
+    let [first, last] = [clocks[0].1.date(), clocks[clocks.len() - 1].1.date()];
+    let inner = first.tomorrow().unwrap().series(Span::new().days(1)).take_while(|day| *day < last);
+    let at = inner.map(|day| clocks.iter().find(|(_, shown)| *shown >= day.to_datetime(time)).unwrap().0);
+    at.map(Timestamp::as_microsecond).collect()
+}
+
+/// In every zone, around every change of its clocks in three years, at every half hour.
+#[test]
+fn a_time_of_the_day_fires_once_on_every_day_whatever_the_clocks_do() {
+    let [start, end] =
+        ["2026-01-01T00:00:00Z", "2029-01-01T00:00:00Z"].map(|at| at.parse::<Timestamp>().unwrap());
+    let mut changes = 0;
+    for name in db().available() {
+        let Ok(zone) = TimeZone::get(name.as_str()) else { continue };
+        for change in zone.following(start).take_while(|change| change.timestamp() < end) {
+            changes += 1;
+            // Clocks change at quarters of an hour, and are set to some.
+            let quarters = (-300..=300).map(|n| change.timestamp() + Span::new().minutes(n * 15));
+            let clocks: Vec<_> = quarters.map(|at| (at, zone.to_datetime(at))).collect();
+            for half in 0..48 {
+                let time = Time::midnight() + Span::new().minutes(half * 30);
+                let cron = format!("{} {} * * *", time.minute(), time.hour());
+                let timetable = timetable(&cron, name.as_str());
+                let expected = comes(&clocks, time);
+                let (first, last) = (expected[0], expected[expected.len() - 1]);
+                let fired =
+                    std::iter::successors(timetable.next_after(first - 1), |at| timetable.next_after(*at));
+                let fired: Vec<_> = fired.take_while(|at| *at <= last).collect();
+                assert_eq!(fired, expected, "{cron} in {name}");
+                assert_eq!(
+                    timetable.firing(first, last, 1).missed,
+                    expected.len() as u64 - 1,
+                    "{cron} in {name}"
+                );
+            }
+        }
+    }
+    assert!(changes > 500, "{changes} are too few to have looked anywhere");
 }
 
 #[test]
@@ -83,12 +182,28 @@ fn expressions_may_name_seconds_years_days_and_nicknames() {
 
 #[test]
 fn what_means_nothing_is_refused_with_a_reason() {
-    for bad in ["", "every day", "61 * * * *", "* * *", "* * * * * * * *", "0 0 * * FUNDAY", "\u{0}"] {
+    for bad in [
+        "",
+        "every day",
+        "61 * * * *",
+        "* * *",
+        "* * * * * * * *",
+        "0 0 * * FUNDAY",
+        "\u{0}",
+        "*/61 * * * *",
+        "0 */25 * * *",
+        "*/61 * * * * *",
+        "0 0 1,,2 * *",
+        "1, * * * *",
+    ] {
         let error = Timetable::new(bad, "UTC").expect_err(bad);
         assert_eq!(error.code(), code::BAD_CRON, "{error}");
         assert!(error.to_string().starts_with(&format!("`{bad}` is no cron expression: ")), "{error}");
     }
-    for zone in ["", "Berlin", "Europe/Berlin2", "../../etc/passwd", "CET-1CEST"] {
+    for longest in ["*/60 * * * *", "0 */24 * * *", "*/60 */60 */24 */31 */12 */7 */100"] {
+        assert!(timetable(longest, "UTC").next_after(0).is_some(), "{longest}");
+    }
+    for zone in ["", "Berlin", "Europe/Berlin2", "../../etc/passwd", "CET-1CEST", "Etc/Unknown"] {
         assert_eq!(Timetable::new("@daily", zone).expect_err(zone).code(), code::BAD_ZONE);
     }
     assert_eq!(timetable("0 0 30 2 *", "UTC").next_after(0), None, "there is no such day");
@@ -132,6 +247,8 @@ fn expressions() -> impl Strategy<Value = (&'static str, &'static str)> {
     let cron = prop::sample::select(vec![
         "30 2 * * *",
         "0 3 * * *",
+        "0 1 * * *",
+        "@daily",
         "0 2 29 3 *",
         "*/7 * * * *",
         "30 1-3 * * *",

@@ -15,7 +15,7 @@ use hapax_core::{
 ///
 /// Each call is one transaction, and changes nothing when it is repeated. A key, a bucket and a name need not live where
 /// their runs do: none of these calls but [`sweep`](Flow::sweep), [`replace`](Flow::replace), [`let_go`](Flow::let_go) and
-/// [`standing`](Flow::standing) reads a run's row.
+/// [`standing`](Flow::standing) reads a run's row whose slots are [spread](Flow::spread).
 ///
 /// ```
 /// # #[cfg(feature = "conformance")]
@@ -56,8 +56,8 @@ pub trait Flow: Send + Sync {
     /// Gives a debounced run another input, and another time to begin, as long as nobody has ever claimed it.
     fn replace(&self, run: NewRun) -> Answer<'_, Replaced>;
 
-    /// Frees what runs that are over, or gone, have left because someone died before giving it back. Answers how many they
-    /// were. Buckets that have been full for an hour are forgotten.
+    /// Frees what runs that are over, or gone, or live again under another token, have left because someone died before
+    /// giving it back: slots, places in queues, names. Answers how many they were. Buckets that have been full for an hour are forgotten.
     fn sweep(&self, namespace: Namespace) -> Answer<'_, u64>;
 
     /// The concurrency keys that have slots taken or runs waiting, by name.
@@ -107,7 +107,7 @@ pub struct Spread {
 pub enum Seen {
     /// It lives here, and nobody has said that it has all of its slots.
     Walking,
-    /// It has a slot here.
+    /// It has a slot here, or waits for one.
     Holding,
 }
 

@@ -3,10 +3,10 @@
 //! Invariant: a pure function of expression, zone and a time. The zones' rules are those that this program was built with,
 //! the same on every machine; no file of the system is read. Times only ever go forward.
 //!
-//! Where clocks are put forward or back, by `croner`'s rules: an expression with one second, one minute and one hour fires
-//! once on each day that it names. Of a time that doesn't exist it fires at the first one behind the gap; of a time that
-//! comes twice at the first. Every other expression (wildcards, steps, ranges, lists) goes by the clock on the wall as real
-//! time passes: nothing fires in a gap, and what matches twice fires twice.
+//! Where clocks are put forward or back: an expression with one second, one minute and one hour fires once on each day that
+//! it names. Of a time that doesn't exist it fires at the first one behind the gap; of a time that comes twice at the first.
+//! Every other expression (wildcards, steps, ranges, lists) goes by the clock on the wall as real time passes, by `croner`'s
+//! rules: nothing fires in a gap, and what matches twice fires twice.
 
 use crate::{
     canary,
@@ -14,11 +14,15 @@ use crate::{
     limits::{MAX_CATCH_UP, MAX_PASSED_OVER},
 };
 use croner::{
-    Cron,
+    Cron, JobType,
     errors::CronError,
     parser::{CronParser, Seconds, Year},
 };
-use jiff::{Timestamp, Zoned, tz::TimeZone};
+use jiff::{
+    Timestamp, Zoned,
+    civil::DateTime,
+    tz::{AmbiguousOffset, TimeZone},
+};
 use std::collections::VecDeque;
 
 /// A cron expression in a time zone.
@@ -85,6 +89,26 @@ fn reason(error: CronError) -> String {
     words.next().map(|first| first.to_lowercase().chain(words).collect()).unwrap_or_default()
 }
 
+/// What the parser takes for something else than it says: an empty place in a list, or a step that is longer than its field.
+fn misread(cron: &str) -> Option<String> {
+    /// How many seconds, minutes, hours, days, months and weekdays there are. A year has no such end.
+    const LONGEST: [u32; 7] = [60, 60, 24, 31, 12, 7, u32::MAX];
+    let fields: Vec<&str> = cron.split_whitespace().collect();
+    let longest = if fields.len() == 5 { &LONGEST[1..] } else { &LONGEST };
+    let places =
+        fields.iter().zip(longest).flat_map(|(field, most)| field.split(',').map(move |one| (one, most)));
+    for (place, most) in places {
+        if place.is_empty() {
+            return Some("a list has an empty place".into());
+        }
+        let step = place.split_once('/').and_then(|(_, step)| step.parse::<u32>().ok());
+        if let Some(step) = step.filter(|step| step > most) {
+            return Some(format!("a step of {step} is longer than its field, which has {most}"));
+        }
+    }
+    None
+}
+
 /// What is to be done when a schedule is due.
 ///
 /// ```
@@ -117,16 +141,52 @@ impl Timetable {
         let read = parser
             .parse(cron)
             .map_err(|error| TimetableError::Cron { cron: cron.into(), why: reason(error) })?;
-        let zone = TimeZone::get(zone).map_err(|_| TimetableError::Zone { zone: zone.into() })?;
+        if let Some(why) = misread(cron) {
+            return Err(TimetableError::Cron { cron: cron.into(), why });
+        }
+        // One that calls itself unknown would count as UTC.
+        let known = TimeZone::get(zone).ok().filter(|zone| !zone.is_unknown());
+        let zone = known.ok_or_else(|| TimetableError::Zone { zone: zone.into() })?;
         Ok(Self { cron: read, zone })
     }
 
     /// The first time behind another one, in microseconds since 1970; `None`: there is none, up to the year 5000.
     pub fn next_after(&self, us: i64) -> Option<i64> {
         // Fires at whole seconds, and may be asked about any part of one.
-        let from = Timestamp::from_second(us.div_euclid(1_000_000)).ok()?;
-        let next = self.cron.find_next_occurrence(&from.to_zoned(self.zone.clone()), false).ok()?;
-        next.timestamp().as_second().checked_mul(1_000_000).filter(|next| *next > us)
+        let from = Timestamp::from_second(us.div_euclid(1_000_000)).ok()?.to_zoned(self.zone.clone());
+        let next = match self.cron.determine_job_type() {
+            JobType::FixedTime => self.next_day(&from)?,
+            JobType::IntervalWildcard => self.cron.find_next_occurrence(&from, false).ok()?.timestamp(),
+        };
+        next.as_second().checked_mul(1_000_000).filter(|next| *next > us)
+    }
+
+    /// The next time of an expression that names one time of the day: searched in the calendar, which has no gaps, and only then
+    /// looked up in the zone. In the zone `croner` takes a gap that its search merely passes through for one that hides a time.
+    fn next_day(&self, from: &Zoned) -> Option<Timestamp> {
+        let mut day = from.datetime();
+        loop {
+            day = self.cron.find_next_occurrence(&day, false).ok()?;
+            // In an hour that comes twice the first is over when the second is there.
+            let at = self.instant(day)?;
+            if at > from.timestamp() {
+                return Some(at);
+            }
+        }
+    }
+
+    /// When the clocks of the zone show a time: the first time that they do, or, if they never do, the first instant behind
+    /// the gap. A later time is never shown earlier.
+    fn instant(&self, shown: DateTime) -> Option<Timestamp> {
+        match self.zone.to_ambiguous_timestamp(shown).offset() {
+            AmbiguousOffset::Unambiguous { offset } => offset.to_timestamp(shown).ok(),
+            AmbiguousOffset::Fold { before, .. } => before.to_timestamp(shown).ok(),
+            AmbiguousOffset::Gap { after, .. } => {
+                // By the clocks as they are behind the gap it isn't over yet: it ends with the next change.
+                let within = after.to_timestamp(shown).ok()?;
+                self.zone.following(within).next().map(|change| change.timestamp())
+            }
+        }
     }
 
     /// What is to be done now of all that was due since `due_us`: of the latest `catch_up` the oldest starts, what is older

@@ -93,6 +93,23 @@ async fn fail_and_die(store: &Arc<dyn Store>, run: &str) {
     holder.write(Write::Status(change)).await.expect("it is ours");
 }
 
+/// Cancels a run that waits for a key, without giving back its place: as an engine that dies right then.
+async fn cancel_and_die(store: &Arc<dyn Store>, run: &str) {
+    store.request_cancel(key(run)).await.expect("it is there");
+    let claimed = ready(store, "a", 10).await;
+    let (_, lease) =
+        claimed.into_iter().find(|(ready, _)| *ready == key(run)).expect("it is to be cancelled");
+    let mut holder = Holder::load(store, &key(run), lease).await.expect("it is ours");
+    let change = holder.status(Status::Cancelled, true);
+    holder.write(Write::Status(change)).await.expect("it is ours");
+}
+
+/// How many wait for a key.
+async fn waiting(store: &dyn Store, name: &str) -> u64 {
+    let keys = store.flow().keys(Namespace::default()).await.expect("a read");
+    keys.iter().find(|key| key.name == name).map_or(0, |key| key.waiting)
+}
+
 /// The first ones go; the others are parked, and no claim finds them.
 pub async fn a_key_lets_only_so_many_runs_go_at_a_time(fixture: Fixture) {
     let store = &*fixture.store;
@@ -248,6 +265,58 @@ pub async fn what_a_dead_engine_did_not_give_back_is_swept(fixture: Fixture) {
     store.delete(key("f/b")).await.unwrap();
     assert_eq!(store.flow().sweep(Namespace::default()).await.unwrap(), 1, "of a run that is gone as well");
     assert_eq!(store.flow().sweep(Namespace::default()).await.unwrap(), 0);
+}
+
+/// Of runs that are over and of those that are gone; nobody behind it waits for ever.
+pub async fn a_place_in_a_queue_that_nobody_gave_back_is_swept(fixture: Fixture) {
+    let store = &*fixture.store;
+    create(store, "f/holds", &keys(&[("f/k", 3)])).await;
+    create(store, "f/over", &keys(&[("f/k", 1)])).await;
+    create(store, "f/gone", &keys(&[("f/k", 1)])).await;
+    create(store, "f/behind", &keys(&[("f/k", 3)])).await;
+    assert_eq!(store.flow().sweep(Namespace::default()).await.unwrap(), 0, "all of them live");
+    cancel_and_die(&fixture.store, "f/over").await;
+    cancel_and_die(&fixture.store, "f/gone").await;
+    store.delete(key("f/gone")).await.unwrap();
+    assert_eq!(store.flow().sweep(Namespace::new("other").unwrap()).await.unwrap(), 0);
+    assert_eq!(waiting(store, "f/k").await, 3);
+    assert!(fixture.other_handle().flow().sweep(Namespace::default()).await.unwrap() > 0);
+    assert!(is_let_go(store, "f/behind").await);
+    assert_eq!(waiting(store, "f/k").await, 0);
+    assert_eq!(store.flow().sweep(Namespace::default()).await.unwrap(), 0);
+}
+
+/// Neither a place in a queue, with which it would go without its other keys, nor a slot, that others wait for.
+pub async fn what_a_run_had_before_it_was_deleted_is_not_its_own(fixture: Fixture) {
+    let store = &*fixture.store;
+    create(store, "f/a", &keys(&[("f/ka", 1)])).await;
+    create(store, "f/b", &keys(&[("f/kb", 1)])).await;
+    create(store, "f/again", &keys(&[("f/ka", 1)])).await;
+    cancel_and_die(&fixture.store, "f/again").await;
+    store.delete(key("f/again")).await.unwrap();
+    create(store, "f/again", &keys(&[("f/ka", 1), ("f/kb", 1)])).await;
+    assert_eq!(release(store, "f/a").await, []);
+    assert!(!is_let_go(store, "f/again").await, "f/b holds the second of its keys");
+    assert_eq!(release(store, "f/b").await, [key("f/again")]);
+    end_and_die(&fixture.store, "f/again").await;
+    store.delete(key("f/again")).await.unwrap();
+    create(store, "f/again", &keys(&[("f/kc", 1)])).await;
+    create(store, "f/next", &keys(&[("f/ka", 1), ("f/kb", 1)])).await;
+    assert!(!is_let_go(store, "f/next").await);
+    assert_eq!(store.flow().sweep(Namespace::default()).await.unwrap(), 1);
+    assert!(is_let_go(store, "f/next").await && is_let_go(store, "f/again").await);
+}
+
+/// It was the first of them, and could not go for want of a slot below its own number.
+pub async fn a_run_that_leaves_a_queue_lets_those_behind_it_go(fixture: Fixture) {
+    let store = &*fixture.store;
+    create(store, "f/holds", &keys(&[("f/k", 5)])).await;
+    create(store, "f/first", &keys(&[("f/k", 1)])).await;
+    create(store, "f/second", &keys(&[("f/k", 5)])).await;
+    assert!(!is_let_go(store, "f/first").await && !is_let_go(store, "f/second").await);
+    cancel_and_die(&fixture.store, "f/first").await;
+    assert_eq!(release(store, "f/first").await, [key("f/second")]);
+    assert!(is_let_go(store, "f/second").await);
 }
 
 /// It is found by a claim, and leaves the queue with its end.

@@ -225,9 +225,25 @@ impl Tables {
         free
     }
 
-    /// Gives a slot to the first who waits, if one is free for it.
+    /// Whether a run isn't over, and what it has under that token is its own, not that of an earlier life under the same name.
+    fn lives(&self, run: &RunKey, token: &str) -> bool {
+        let lives = |run: &Run| !run.record.status.is_final() && run.record.terms.token == token;
+        self.runs.get(run).is_some_and(lives)
+    }
+
+    /// Gives a slot to the first who waits, if one is free for it. A place that a run has left behind is nobody's turn.
     fn next_of(&mut self, namespace: &Namespace, key: &str, now_us: i64) -> Option<(RunKey, i64, Place)> {
-        let first = self.flow.queue.keys().find(|(of, name, ..)| of == namespace && name == key)?.clone();
+        let first = loop {
+            let mut waiting = self.flow.queue.iter();
+            let (first, place) = waiting.find(|((of, name, ..), _)| of == namespace && name == key)?;
+            let run = RunKey { namespace: namespace.clone(), run: first.3.clone() };
+            let first = first.clone();
+            // Of runs that are spread this store can't tell.
+            if is_spread(&place.token) || self.lives(&run, &place.token) {
+                break first;
+            }
+            self.flow.queue.remove(&first);
+        };
         let taken = self.flow.slots.keys().filter(|(of, name, _)| of == namespace && name == key);
         let taken: Vec<u32> = taken.map(|(.., slot)| *slot).collect();
         let most = self.flow.queue[&first].most;
@@ -270,8 +286,13 @@ impl Tables {
             }
             !ours
         });
-        queue.retain(|(namespace, _, _, waiting), place| {
-            !(*namespace == run.namespace && *waiting == run.run && place.token == token)
+        // Those behind it may go where it could not.
+        queue.retain(|(namespace, key, _, waiting), place| {
+            let ours = *namespace == run.namespace && *waiting == run.run && place.token == token;
+            if ours {
+                keys.insert(key.clone());
+            }
+            !ours
         });
         names.retain(|(namespace, ..), name| {
             !(*namespace == run.namespace && name.run.as_ref() == Some(&run.run) && name.token == token)
@@ -319,8 +340,9 @@ impl Tables {
     fn sweep(&mut self, namespace: &Namespace) -> u64 {
         let now = self.clock.now_us();
         let slots = self.flow.slots.iter().map(|((of, ..), slot)| (of, Some(&slot.run), &slot.token));
-        // Of slots that are spread this store can't tell.
-        let slots = slots.filter(|(.., token)| !is_spread(token));
+        let queue = self.flow.queue.iter().map(|((of, .., run), place)| (of, Some(run), &place.token));
+        // Of those that are spread this store can't tell.
+        let slots = slots.chain(queue).filter(|(.., token)| !is_spread(token));
         let walking = self.flow.walking.iter().map(|((of, run), token)| (of, Some(run), token));
         let names = self.flow.names.iter().map(|((of, ..), name)| (of, name.run.as_ref(), &name.token));
         let held = slots.chain(walking).chain(names).filter(|(of, ..)| *of == namespace);
@@ -329,8 +351,8 @@ impl Tables {
                 Some((RunKey { namespace: of.clone(), run: run?.clone() }, token.clone()))
             })
             .collect();
-        let over = |key: &RunKey| self.runs.get(key).is_none_or(|run| run.record.status.is_final());
-        let over: Vec<_> = held.into_iter().filter(|(key, _)| over(key)).take(FLOW_PAGE).collect();
+        let over = held.into_iter().filter(|(key, token)| !self.lives(key, token));
+        let over: Vec<_> = over.take(FLOW_PAGE).collect();
         for (run, token) in &over {
             self.release(run, token, now);
         }
@@ -381,9 +403,10 @@ impl Tables {
                 here.map(|((_, run), token)| one(run, token)).collect()
             }
             Seen::Holding => {
-                let here = self.flow.slots.iter().filter(|((of, ..), _)| of == namespace);
-                let here = here.filter(|(_, slot)| is_spread(&slot.token));
-                here.map(|(_, slot)| one(&slot.run, &slot.token)).collect()
+                let slots = self.flow.slots.iter().map(|((of, ..), slot)| (of, &slot.run, &slot.token));
+                let queue = self.flow.queue.iter().map(|((of, .., run), place)| (of, run, &place.token));
+                let here = slots.chain(queue).filter(|(of, _, token)| *of == namespace && is_spread(token));
+                here.map(|(_, run, token)| one(run, token)).collect()
             }
         };
         found.into_iter().filter(|one| after.is_none_or(|after| one > after)).take(FLOW_PAGE).collect()

@@ -36,6 +36,10 @@ const KEY: &str = "key";
 /// Runs that are asked for in one statement.
 const TOGETHER: usize = 100;
 
+/// Of a run `r` and what `h` has: the run isn't over, and it is its own, not that of an earlier life under the same name.
+const LIVES: &str = "r.status NOT IN ('succeeded', 'failed', 'cancelled', 'moved') \
+                     AND POSITION(h.token IN COALESCE(r.terms, '')) > 0";
+
 /// A name's row, locked.
 struct Named {
     run: Option<RunId>,
@@ -245,6 +249,7 @@ async fn take_place(tx: &mut Tx<'_>, run: &RunKey, terms: &Terms) -> Result<Vec<
     hand_out(tx, &run.namespace, [first.name.clone()].into()).await
 }
 
+/// Takes a place in a queue. One that the run has keeps its turn, unless it is of an earlier life under the same name.
 async fn queue(
     tx: &mut Tx<'_>,
     run: &RunKey,
@@ -259,10 +264,15 @@ async fn queue(
         tx.session.unless_there()
     );
     let rest = serde_json::to_string(rest).map_err(|error| Fault::damage(error.to_string()))?;
-    let of = run.namespace.as_str();
-    let row =
-        values![of, key.name.as_str(), run.run.as_str(), rank, u64::from(key.most), token, rest.as_str()];
-    tx.execute(&sql, row).await.map(drop)
+    let (of, name, id, most) =
+        (run.namespace.as_str(), key.name.as_str(), run.run.as_str(), u64::from(key.most));
+    let is_new = tx.execute(&sql, values![of, name, id, rank, most, token, rest.as_str()]).await? > 0;
+    if !is_new {
+        let sql = "UPDATE hapax_flow_queue SET position = ?, most = ?, token = ?, rest = ? \
+                   WHERE namespace = ? AND flow_key = ? AND run_id = ? AND token <> ?";
+        tx.execute(sql, values![rank, most, token, rest.as_str(), of, name, id, token]).await?;
+    }
+    Ok(())
 }
 
 /// Gives what is free of these keys, whose rows are locked, to those who wait longest. Keys are taken in one order, so the
@@ -316,21 +326,42 @@ impl Place {
     }
 }
 
-/// Gives a slot to the first who waits, if one is free for it. A key that nobody holds or waits for is forgotten.
+/// The first who waits, and whether its place is its own.
+async fn first_of(tx: &mut Tx<'_>, namespace: &Namespace, key: &str) -> Result<Option<(Place, bool)>, Fault> {
+    let sql = format!(
+        "SELECT h.run_id, h.position, h.most, h.token, h.rest, r.run_id FROM (SELECT run_id, position, most, token, rest \
+         FROM hapax_flow_queue WHERE namespace = ? AND flow_key = ? ORDER BY position, run_id LIMIT 1) h \
+         LEFT JOIN hapax_runs r ON r.namespace = ? AND r.run_id = h.run_id AND {LIVES}"
+    );
+    let of = namespace.as_str();
+    let Some(row) = tx.one(&sql, values![of, key, of]).await? else { return Ok(None) };
+    let place = Place::read(&row, namespace)?;
+    // Of runs that are spread this database can't tell.
+    let lives = is_spread(&place.token) || row.maybe_text(5)?.is_some();
+    Ok(Some((place, lives)))
+}
+
+async fn leave_queue(tx: &mut Tx<'_>, run: &RunKey, key: &str) -> Result<(), Fault> {
+    let sql = "DELETE FROM hapax_flow_queue WHERE namespace = ? AND flow_key = ? AND run_id = ?";
+    tx.execute(sql, values![run.namespace.as_str(), key, run.run.as_str()]).await.map(drop)
+}
+
+/// Gives a slot to the first who waits, if one is free for it. A place that a run has left behind is nobody's turn. A key that
+/// nobody holds or waits for is forgotten.
 async fn next_of(tx: &mut Tx<'_>, namespace: &Namespace, key: &str) -> Result<Option<Place>, Fault> {
     let of = namespace.as_str();
-    let first = tx
-        .one(
-            "SELECT run_id, position, most, token, rest FROM hapax_flow_queue WHERE namespace = ? AND flow_key = ? \
-             ORDER BY position, run_id LIMIT 1",
-            values![of, key],
-        )
-        .await?;
+    let first = loop {
+        match first_of(tx, namespace, key).await? {
+            Some((place, true)) => break Some(place),
+            Some((left, false)) => leave_queue(tx, &left.run, key).await?,
+            None => break None,
+        }
+    };
     let sql = "SELECT slot FROM hapax_flow_slots WHERE namespace = ? AND flow_key = ? ORDER BY slot";
     let rows = tx.rows(sql, values![of, key]).await?;
     let small = |value: i64| u32::try_from(value).map_err(|_| Fault::damage(format!("slot {value}")));
     let taken = rows.iter().map(|row| small(row.int(0)?)).collect::<Result<Vec<_>, _>>()?;
-    let Some(first) = first.map(|row| Place::read(&row, namespace)).transpose()? else {
+    let Some(first) = first else {
         if taken.is_empty() {
             let sql = "DELETE FROM hapax_flow_names WHERE namespace = ? AND kind = ? AND name = ?";
             tx.execute(sql, values![of, KEY, key]).await?;
@@ -347,8 +378,7 @@ async fn next_of(tx: &mut Tx<'_>, namespace: &Namespace, key: &str) -> Result<Op
     )
     .await
     .map_err(Fault::taken_is_again)?;
-    let sql = "DELETE FROM hapax_flow_queue WHERE namespace = ? AND flow_key = ? AND run_id = ?";
-    tx.execute(sql, values![of, key, id]).await?;
+    leave_queue(tx, &first.run, key).await?;
     Ok(Some(first))
 }
 
@@ -459,20 +489,22 @@ async fn replace(tx: &mut Tx<'_>, birth: &Birth) -> Outcome<Replaced> {
     Ok(Replaced::Done)
 }
 
-/// Runs that are over or gone, and what they hold. Of slots that are spread this database can't tell.
+/// Runs that are over or gone or have another token, and what they had. Of slots and places that are spread this database
+/// can't tell.
 async fn left_behind(
     session: &mut dyn Session,
     namespace: &Namespace,
 ) -> Result<Vec<(RunKey, String)>, Fault> {
-    let rows = session
-        .rows(
-            "SELECT h.run_id, h.token FROM (SELECT run_id, token FROM hapax_flow_slots WHERE namespace = ? \
-             AND token NOT LIKE 'spread:%' UNION SELECT run_id, token FROM hapax_flow_names WHERE namespace = ? AND run_id IS NOT NULL) h \
-             LEFT JOIN hapax_runs r ON r.namespace = ? AND r.run_id = h.run_id \
-             WHERE r.run_id IS NULL OR r.status IN ('succeeded', 'failed', 'cancelled', 'moved') LIMIT ?",
-            values![namespace.as_str(), namespace.as_str(), namespace.as_str(), FLOW_PAGE],
-        )
-        .await?;
+    let of = namespace.as_str();
+    let sql = format!(
+        "SELECT h.run_id, h.token FROM \
+         (SELECT run_id, token FROM hapax_flow_slots WHERE namespace = ? AND token NOT LIKE 'spread:%' \
+          UNION SELECT run_id, token FROM hapax_flow_queue WHERE namespace = ? AND token NOT LIKE 'spread:%' \
+          UNION SELECT run_id, token FROM hapax_flow_names WHERE namespace = ? AND run_id IS NOT NULL) h \
+         LEFT JOIN hapax_runs r ON r.namespace = ? AND r.run_id = h.run_id AND {LIVES} \
+         WHERE r.run_id IS NULL LIMIT ?"
+    );
+    let rows = session.rows(&sql, values![of, of, of, of, FLOW_PAGE]).await?;
     let held = |row: &Row| {
         let run = RunKey { namespace: namespace.clone(), run: RunId::new(row.text(0)?)? };
         Ok((run, row.text(1)?.to_owned()))
@@ -548,15 +580,21 @@ async fn spread(
     after: Option<&Spread>,
 ) -> Result<Vec<Spread>, Fault> {
     let (run, token) = after.map_or(("", ""), |after| (after.run.as_str(), &*after.token));
-    let from = match seen {
-        Seen::Walking => "hapax_flow_names WHERE kind = 'walk' AND",
-        Seen::Holding => "hapax_flow_slots WHERE token LIKE 'spread:%' AND most > 0 AND",
+    let behind = "namespace = ? AND (run_id > ? OR (run_id = ? AND token > ?))";
+    let start = values![namespace.as_str(), run, run, token];
+    let (from, mut which) = match seen {
+        Seen::Walking => (format!("hapax_flow_names WHERE kind = 'walk' AND {behind}"), start.to_vec()),
+        Seen::Holding => (
+            format!(
+                "hapax_flow_slots WHERE token LIKE 'spread:%' AND most > 0 AND {behind} \
+                 UNION SELECT run_id, token FROM hapax_flow_queue WHERE token LIKE 'spread:%' AND most > 0 AND {behind}"
+            ),
+            [*start, *start].concat(),
+        ),
     };
-    let sql = format!(
-        "SELECT DISTINCT run_id, token FROM {from} namespace = ? AND (run_id > ? OR (run_id = ? AND token > ?)) \
-         ORDER BY run_id, token LIMIT ?"
-    );
-    let rows = session.rows(&sql, values![namespace.as_str(), run, run, token, FLOW_PAGE]).await?;
+    let sql = format!("SELECT DISTINCT run_id, token FROM {from} ORDER BY run_id, token LIMIT ?");
+    which.extend(*values![FLOW_PAGE]);
+    let rows = session.rows(&sql, &which).await?;
     rows.iter().map(spread_run).collect()
 }
 

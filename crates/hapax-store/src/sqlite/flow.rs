@@ -30,6 +30,9 @@ use hapax_core::{
 use rusqlite::{Connection, params};
 use std::collections::BTreeSet;
 
+/// Of a run `r` and what `h` has: the run isn't over, and it is its own, not that of an earlier life under the same name.
+const LIVES: &str = "r.status NOT IN ('succeeded', 'failed', 'cancelled', 'moved') AND instr(coalesce(r.terms, ''), h.token) > 0";
+
 /// What can be settled where it is asked: the run under a name.
 pub(super) type Met = Result<(), Halt<Created>>;
 
@@ -208,10 +211,12 @@ fn enrol(tx: &Tx<'_>, run: &RunKey, terms: &Terms) -> rusqlite::Result<Vec<RunKe
     hand_out(tx, &run.namespace, [first.name.clone()].into())
 }
 
+/// Takes a place in a queue. One that the run has keeps its turn, unless it is of an earlier life under the same name.
 fn queue(tx: &Tx<'_>, run: &RunKey, rank: i64, token: &str, key: &Key, rest: &[Key]) -> rusqlite::Result<()> {
     tx.execute(
         "INSERT INTO hapax_flow_queue (namespace, flow_key, run_id, position, most, token, rest) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT DO NOTHING",
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT (namespace, flow_key, run_id) DO UPDATE \
+         SET position = ?4, most = ?5, token = ?6, rest = ?7 WHERE token <> ?6",
         params![
             run.namespace.as_str(),
             key.name,
@@ -256,25 +261,46 @@ struct Place {
     rest: Vec<Key>,
 }
 
-/// Gives a slot to the first who waits, if one is free for it.
-fn next_of(tx: &Tx<'_>, namespace: &Namespace, key: &str) -> rusqlite::Result<Option<Place>> {
-    let first = tx.one(
-        "SELECT run_id, position, most, token, rest FROM hapax_flow_queue WHERE namespace = ?1 AND flow_key = ?2 \
-         ORDER BY position, run_id LIMIT 1",
-        params![namespace.as_str(), key],
-        |row| {
-            let run = RunId::new(row.get_ref(0)?.as_str()?).map_err(|error| damaged(error.to_string()))?;
-            let rest = serde_json::from_str(row.get_ref(4)?.as_str()?);
-            Ok(Place {
-                run: RunKey { namespace: namespace.clone(), run },
-                rank: row.get(1)?,
-                most: row.get(2)?,
-                token: row.get(3)?,
-                rest: rest.map_err(|error| damaged(format!("the keys of a run cannot be read: {error}")))?,
-            })
-        },
+/// The first who waits, and whether its place is its own.
+fn first_of(tx: &Tx<'_>, namespace: &Namespace, key: &str) -> rusqlite::Result<Option<(Place, bool)>> {
+    let sql = format!(
+        "SELECT h.run_id, position, most, token, rest, r.run_id IS NOT NULL FROM (SELECT run_id, position, most, token, rest \
+         FROM hapax_flow_queue WHERE namespace = ?1 AND flow_key = ?2 ORDER BY position, run_id LIMIT 1) AS h \
+         LEFT JOIN hapax_runs AS r ON r.namespace = ?1 AND r.run_id = h.run_id AND {LIVES}"
+    );
+    tx.one(&sql, params![namespace.as_str(), key], |row| {
+        let run = RunId::new(row.get_ref(0)?.as_str()?).map_err(|error| damaged(error.to_string()))?;
+        let rest = serde_json::from_str(row.get_ref(4)?.as_str()?);
+        let place = Place {
+            run: RunKey { namespace: namespace.clone(), run },
+            rank: row.get(1)?,
+            most: row.get(2)?,
+            token: row.get(3)?,
+            rest: rest.map_err(|error| damaged(format!("the keys of a run cannot be read: {error}")))?,
+        };
+        // Of runs that are spread this database can't tell.
+        let lives = is_spread(&place.token) || row.get(5)?;
+        Ok((place, lives))
+    })
+}
+
+fn leave_queue(tx: &Tx<'_>, run: &RunKey, key: &str) -> rusqlite::Result<()> {
+    tx.execute(
+        "DELETE FROM hapax_flow_queue WHERE namespace = ?1 AND flow_key = ?2 AND run_id = ?3",
+        params![run.namespace.as_str(), key, run.run.as_str()],
     )?;
-    let Some(first) = first else { return Ok(None) };
+    Ok(())
+}
+
+/// Gives a slot to the first who waits, if one is free for it. A place that a run has left behind is nobody's turn.
+fn next_of(tx: &Tx<'_>, namespace: &Namespace, key: &str) -> rusqlite::Result<Option<Place>> {
+    let first = loop {
+        match first_of(tx, namespace, key)? {
+            Some((place, true)) => break place,
+            Some((left, false)) => leave_queue(tx, &left.run, key)?,
+            None => return Ok(None),
+        }
+    };
     let mut statement = tx.connection.prepare_cached(
         "SELECT slot FROM hapax_flow_slots WHERE namespace = ?1 AND flow_key = ?2 ORDER BY slot",
     )?;
@@ -287,10 +313,7 @@ fn next_of(tx: &Tx<'_>, namespace: &Namespace, key: &str) -> rusqlite::Result<Op
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
         params![of, key, slot, id, first.token, first.most, tx.now],
     )?;
-    tx.execute(
-        "DELETE FROM hapax_flow_queue WHERE namespace = ?1 AND flow_key = ?2 AND run_id = ?3",
-        params![of, key, id],
-    )?;
+    leave_queue(tx, &first.run, key)?;
     Ok(Some(first))
 }
 
@@ -320,11 +343,12 @@ fn arrived(tx: &Tx<'_>, run: &RunKey, token: &str) -> rusqlite::Result<bool> {
     Ok(record.status == waits_for_key())
 }
 
-/// Frees what a run has taken under a token, and hands it on.
+/// Frees what a run has taken under a token, and hands it on. Also a place in a queue: those behind it may go where it could not.
 fn release(tx: &Tx<'_>, run: &RunKey, token: &str) -> rusqlite::Result<Vec<RunKey>> {
     let ours = params![run.namespace.as_str(), run.run.as_str(), token];
     let mut statement = tx.connection.prepare_cached(
-        "SELECT flow_key FROM hapax_flow_slots WHERE namespace = ?1 AND run_id = ?2 AND token = ?3",
+        "SELECT flow_key FROM hapax_flow_slots WHERE namespace = ?1 AND run_id = ?2 AND token = ?3 \
+         UNION SELECT flow_key FROM hapax_flow_queue WHERE namespace = ?1 AND run_id = ?2 AND token = ?3",
     )?;
     let keys =
         statement.query_map(ours, |row| row.get(0))?.collect::<rusqlite::Result<BTreeSet<String>>>()?;
@@ -397,14 +421,17 @@ fn replace(tx: &Tx<'_>, birth: &Birth) -> Outcome<Replaced> {
     Ok(Replaced::Done)
 }
 
-/// Runs that are over or gone, and what they hold. Of slots that are spread this database can't tell.
+/// Runs that are over or gone or have another token, and what they had. Of slots and places that are spread this database
+/// can't tell.
 fn left_behind(connection: &Connection, namespace: &Namespace) -> rusqlite::Result<Vec<(RunKey, String)>> {
-    let mut statement = connection.prepare_cached(
-        "SELECT h.run_id, h.token FROM (SELECT run_id, token FROM hapax_flow_slots WHERE namespace = ?1 \
-         AND token NOT LIKE 'spread:%' UNION SELECT run_id, token FROM hapax_flow_names WHERE namespace = ?1 AND run_id IS NOT NULL) AS h \
-         LEFT JOIN hapax_runs AS r ON r.namespace = ?1 AND r.run_id = h.run_id \
-         WHERE r.run_id IS NULL OR r.status IN ('succeeded', 'failed', 'cancelled', 'moved') LIMIT ?2",
-    )?;
+    let mut statement = connection.prepare_cached(&format!(
+        "SELECT h.run_id, h.token FROM \
+         (SELECT run_id, token FROM hapax_flow_slots WHERE namespace = ?1 AND token NOT LIKE 'spread:%' \
+          UNION SELECT run_id, token FROM hapax_flow_queue WHERE namespace = ?1 AND token NOT LIKE 'spread:%' \
+          UNION SELECT run_id, token FROM hapax_flow_names WHERE namespace = ?1 AND run_id IS NOT NULL) AS h \
+         LEFT JOIN hapax_runs AS r ON r.namespace = ?1 AND r.run_id = h.run_id AND {LIVES} \
+         WHERE r.run_id IS NULL LIMIT ?2",
+    ))?;
     let rows = statement.query_map(params![namespace.as_str(), FLOW_PAGE as i64], |row| {
         let run = RunId::new(row.get_ref(0)?.as_str()?).map_err(|error| damaged(error.to_string()))?;
         Ok((RunKey { namespace: namespace.clone(), run }, row.get(1)?))
@@ -482,13 +509,16 @@ fn spread(
     after: Option<&Spread>,
 ) -> rusqlite::Result<Vec<Spread>> {
     let (run, token) = after.map_or(("", ""), |after| (after.run.as_str(), &*after.token));
+    let behind = "namespace = ?1 AND (run_id > ?2 OR (run_id = ?2 AND token > ?3))";
     let from = match seen {
-        Seen::Walking => "hapax_flow_names WHERE kind = 'walk' AND",
-        Seen::Holding => "hapax_flow_slots WHERE token LIKE 'spread:%' AND",
+        Seen::Walking => format!("hapax_flow_names WHERE kind = 'walk' AND {behind}"),
+        Seen::Holding => format!(
+            "hapax_flow_slots WHERE token LIKE 'spread:%' AND {behind} \
+             UNION SELECT run_id, token FROM hapax_flow_queue WHERE token LIKE 'spread:%' AND {behind}"
+        ),
     };
     let mut statement = connection.prepare_cached(&format!(
-        "SELECT DISTINCT run_id, token FROM {from} namespace = ?1 AND (run_id > ?2 OR (run_id = ?2 AND token > ?3)) \
-         ORDER BY run_id, token LIMIT ?4"
+        "SELECT DISTINCT run_id, token FROM {from} ORDER BY run_id, token LIMIT ?4"
     ))?;
     let rows = statement.query_map(params![namespace.as_str(), run, token, FLOW_PAGE as i64], spread_run)?;
     rows.collect()

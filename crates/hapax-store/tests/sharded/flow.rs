@@ -256,17 +256,38 @@ async fn a_retried_run_takes_its_slots_in_all_databases_again() {
     assert_eq!(store.flow().keys(Namespace::default()).await.unwrap().len(), 2, "it holds both");
 }
 
+/// Cancels a run that waits, and gives nothing back.
+async fn cancel(store: &Arc<dyn Store>, run: &str) {
+    store.request_cancel(key(run)).await.unwrap();
+    let lease = store.claim(key(run), claimant("a", LONG)).await.expect("it is to be cancelled");
+    let mut holder = Holder::load(store, &key(run), lease).await.unwrap();
+    let change = holder.status(Status::Cancelled, true);
+    holder.write(Write::Status(change)).await.unwrap();
+}
+
 #[tokio::test]
 async fn a_run_that_waits_for_a_key_elsewhere_can_be_cancelled() {
     let (store, [first, second], terms) = two_behind_one_key().await;
     store.create(on("third", &terms)).await.unwrap();
-    store.request_cancel(key(&second)).await.unwrap();
-    let lease = store.claim(key(&second), claimant("a", LONG)).await.expect("it is to be cancelled");
-    let mut holder = Holder::load(&store, &key(&second), lease).await.unwrap();
-    let change = holder.status(Status::Cancelled, true);
-    holder.write(Write::Status(change)).await.unwrap();
+    cancel(&store, &second).await;
     assert_eq!(give_back(&*store, &second).await, []);
     assert_eq!(give_back(&*store, &first).await, [key("third")], "nobody is before it any more");
+}
+
+/// No database sweeps it by itself: the one that has the queue doesn't know the run.
+#[tokio::test]
+async fn a_place_in_a_queue_elsewhere_that_nobody_gave_back_is_swept() {
+    let (store, [first, second], terms) = two_behind_one_key().await;
+    store.create(on("third", &terms)).await.unwrap();
+    let waiting = async || -> u64 {
+        let keys = store.flow().keys(Namespace::default()).await.unwrap();
+        keys.iter().map(|key| key.waiting).sum()
+    };
+    assert_eq!((sweep(&*store).await, waiting().await), (0, 2), "all of them live");
+    cancel(&store, &second).await;
+    assert!(sweep(&*store).await > 0);
+    assert_eq!((sweep(&*store).await, waiting().await), (0, 1));
+    assert_eq!(give_back(&*store, &first).await, [key("third")]);
 }
 
 /// Its name may be taken again, by a run of other terms.

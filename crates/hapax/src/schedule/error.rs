@@ -22,7 +22,7 @@ pub enum ScheduleError {
     #[error(transparent)]
     Timetable(#[from] TimetableError),
     /// Its expression names no time that will ever come.
-    #[error("`{cron}` never comes true")]
+    #[error("`{cron}` never comes true: no calendar has that day, or its year is over")]
     Never {
         /// The expression.
         cron: String,
