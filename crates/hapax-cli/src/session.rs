@@ -201,10 +201,14 @@ pub(crate) fn namespace(global: &Global) -> Result<Namespace, Failure> {
     Namespace::new(name).map_err(|error| Error::from(error).into())
 }
 
-/// Whether a store is gone when this process ends, or a part of it.
-pub(crate) fn is_fleeting(url: &OsStr) -> bool {
+/// Refuses to have runs go where they are gone when this process ends.
+pub(crate) fn demand_lasting(url: &OsStr) -> Result<(), Failure> {
     let parts = url.as_bytes().strip_prefix(b"sharded:").unwrap_or(url.as_bytes());
-    parts.split(|byte| *byte == b',').any(|part| part == b"memory:")
+    if !parts.split(|byte| *byte == b',').any(|part| part == b"memory:") {
+        return Ok(());
+    }
+    let refused = Failure::usage("`memory:` is gone when this command ends, and what it was given with it");
+    Err(refused.cured_by("name a store that lasts, such as sqlite:new.db"))
 }
 
 /// As the engine opens it, but for any path that the system knows. Commands open only what must exist: of a misspelt name

@@ -3,7 +3,7 @@
 use crate::{
     failure::Failure,
     output::{Output, clean},
-    session::Session,
+    session::{self, Session},
     view::counted,
 };
 use clap::Args;
@@ -96,6 +96,8 @@ impl Import {
         let Some(Input { mut file, contents }) = self.input.take() else {
             unreachable!("it was begun before a store was opened")
         };
+        let store = session.address.iter().find(|(name, _)| *name == "HAPAX_STORE");
+        store.map_or(Ok(()), |(_, url)| session::demand_lasting(url))?;
         let progress = session.out.progress(Some(contents.runs.len() as u64), "importing");
         let told = |load: house::Load| progress.set_position(load.runs);
         let done = house::import(&*session.engine.store(), &mut file, told).await;

@@ -140,12 +140,7 @@ impl Migrate {
                 store.map_err(|failure| failure.at(&url))
             }
         };
-        if session::is_fleeting(&self.to) {
-            return Err(Failure::usage(
-                "`memory:` is gone when this command ends, and runs that moved there with it",
-            )
-            .cured_by("pass --to a store that lasts, such as sqlite:new.db"));
-        }
+        session::demand_lasting(&self.to)?;
         let from = open(&self.from, true).await?;
         let to = match open(&self.to, !self.create || self.dry_run).await {
             Err(failure) if self.create && self.dry_run && is_unmade(&failure) => {

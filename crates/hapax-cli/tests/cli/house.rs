@@ -271,6 +271,10 @@ async fn what_cannot_be_moved_goes_on_where_it_is() {
 #[tokio::test]
 async fn a_store_that_ends_with_the_command_takes_no_runs() {
     let shop = Shop::with_history().await;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&file, exported(&shop.path())).unwrap();
+    let import = ["--store", "memory:", "import", "--live", file.path().to_str().unwrap()];
+    assert!(said(stock(&import)).fails(2).contains("is gone when this command ends"));
     for to in ["memory:", "sharded:memory:,memory:"] {
         let command = stock(&["migrate", "--from", &shop.url(), "--to", to]);
         assert!(said(command).fails(2).contains("is gone when this command ends"));
