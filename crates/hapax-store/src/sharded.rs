@@ -11,6 +11,7 @@
 //! |---|---|
 //! | `everywhere` | what is asked of all databases, and put together |
 //! | `payloads` | how payloads are stored, in each of them |
+//! | `plates` | what they say of themselves, and who is refused |
 //! | `store`, `rest` | the contract: what goes to one database, what to all |
 //! | `flow` | flow control, over all of them |
 //! | `walk` | the way of a run to keys that live elsewhere |
@@ -19,6 +20,7 @@
 mod everywhere;
 mod flow;
 mod payloads;
+mod plates;
 mod rest;
 mod store;
 mod sweep;
@@ -29,14 +31,7 @@ use crate::{
     flow::names_of,
     store::{Hint, Store},
 };
-use hapax_core::{
-    canary,
-    error::code,
-    flow::Terms,
-    id::RunKey,
-    key::{DigestBuilder, sha256},
-};
-use serde::{Deserialize, Serialize};
+use hapax_core::{error::code, flow::Terms, id::RunKey, key::sha256};
 use std::{
     fmt,
     sync::{Arc, Mutex, MutexGuard, atomic::AtomicUsize},
@@ -70,19 +65,6 @@ pub(crate) fn partition(run: &hapax_core::id::RunId) -> u64 {
 fn partition_of(name: &str) -> usize {
     let [a, b, c, d, e, f, g, h, ..] = sha256(route_key(name).as_bytes()).0;
     (u64::from_be_bytes([a, b, c, d, e, f, g, h]) % PARTITIONS as u64) as usize
-}
-
-/// What a database says of itself as one of several.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Plate {
-    /// Which databases belong together.
-    set: String,
-    /// Its place among them.
-    shard: usize,
-    /// How many they are.
-    shards: usize,
-    /// What binds the map.
-    map: String,
 }
 
 /// Several databases as one store.
@@ -148,7 +130,7 @@ impl ShardedStore {
             return Err(refused(why));
         }
         let map: Vec<u16> = map.into_iter().map(|shard| u16::try_from(shard).unwrap_or(u16::MAX)).collect();
-        check_plates(&databases, &map).await?;
+        plates::check(&databases, &map).await?;
         let hints = everywhere::gather_hints(&databases);
         let (turn, cursors) = (AtomicUsize::new(0), Mutex::default());
         Ok(Arc::new(Self { shards: databases, map, turn, cursors, hints }))
@@ -197,56 +179,4 @@ impl fmt::Debug for ShardedStore {
 
 fn refused(why: String) -> StoreError {
     StoreError::Open { what: "the shards".into(), why, code: code::SHARD_MAP }
-}
-
-/// Reads what the databases say of themselves, and writes it where they are new.
-async fn check_plates(databases: &[Arc<dyn Store>], map: &[u16]) -> Result<(), StoreError> {
-    let mut digest = DigestBuilder::new("hapax.shards.v1");
-    for shard in map {
-        digest.u64(u64::from(*shard));
-    }
-    let map = digest.finish().to_string();
-    let mut said = vec![];
-    for database in databases {
-        said.push(database.house().plate(None).await?.as_deref().map(read_plate).transpose()?);
-    }
-    let known = said.iter().flatten().next().map(|plate| plate.set.clone());
-    let set = known.unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
-    for (shard, (database, said)) in databases.iter().zip(said).enumerate() {
-        let ours = Plate { set: set.clone(), shard, shards: databases.len(), map: map.clone() };
-        let said = match said {
-            Some(said) => Some(said),
-            None => {
-                let write = serde_json::to_string(&ours).map_err(|error| StoreError::Retry(error.into()))?;
-                database.house().plate(Some(write)).await?.as_deref().map(read_plate).transpose()?
-            }
-        };
-        demand(&ours, said)?;
-    }
-    Ok(())
-}
-
-fn read_plate(said: &str) -> Result<Plate, StoreError> {
-    serde_json::from_str(said)
-        .map_err(|error| refused(format!("what a database says of itself can't be read: {error}")))
-}
-
-fn demand(ours: &Plate, said: Option<Plate>) -> Result<(), StoreError> {
-    let place = ours.shard + 1;
-    let why = match said {
-        _ if canary::on("shard_map_unchecked") => return Ok(()),
-        Some(said) if said == *ours => return Ok(()),
-        None => format!(
-            "database {place} holds runs, and wasn't a shard: move them into the shards with `hapax migrate`"
-        ),
-        Some(said) if said.set != ours.set => format!("database {place} belongs to other shards"),
-        Some(said) if said.shards != ours.shards => {
-            format!("they are {} databases, and {} are named", said.shards, ours.shards)
-        }
-        Some(said) if said.shard != ours.shard => {
-            format!("database {place} is number {} of them: name them in their order", said.shard + 1)
-        }
-        Some(_) => "they were opened with another map of the partitions".to_owned(),
-    };
-    Err(refused(why))
 }

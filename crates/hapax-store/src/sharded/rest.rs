@@ -3,7 +3,7 @@
 use super::{ShardedStore, everywhere::sum, walk::Away};
 use crate::{
     error::StoreError,
-    house::{Head, House, Image, Left, Piece},
+    house::{Head, House, Image, Left, Piece, Sign},
     outbox::{Backlog, Batch, Claim, ClaimFilter, Failure, Fate, Outbox, OutboxFilter, OutboxRecord},
     schedules::{Added, DueFilter, Fire, Fired, ScheduleRecord, Schedules, Turn},
     store::{Answer, Claimant, Store},
@@ -166,7 +166,7 @@ impl House for ShardedStore {
         give_up(run, epoch: Epoch) -> ();
     }
 
-    fn plate(&self, _: Option<String>) -> Answer<'_, Option<String>> {
+    fn plate(&self, _: Option<String>, _: Option<String>) -> Answer<'_, Sign> {
         let nested = StoreError::Retry("shards of shards aren't kept: name the databases themselves".into());
         Box::pin(std::future::ready(Err(nested)))
     }

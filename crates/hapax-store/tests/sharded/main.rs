@@ -2,8 +2,8 @@
 
 mod flow;
 mod left_behind;
+mod members;
 
-use hapax_core::error::Coded as _;
 use hapax_store::{
     ListFilter, ShardedStore, Store, StoreError,
     codec::{Encrypted, Keyring},
@@ -78,39 +78,6 @@ async fn folder() -> (TempDir, Vec<Arc<dyn Store>>) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let files = files(folder.path(), 3).await;
     (folder, files)
-}
-
-fn refusal(opened: Result<Arc<ShardedStore>, StoreError>) -> String {
-    let error = opened.expect_err("it is refused");
-    assert_eq!(error.code(), "HX0185", "{error}");
-    error.to_string()
-}
-
-#[tokio::test]
-async fn databases_are_opened_as_the_shards_that_they_are_or_not_at_all() {
-    let (_folder, files) = folder().await;
-    let all = files.clone();
-    ShardedStore::open(all.clone())
-        .await
-        .expect("they are new")
-        .create(Sample::run("r").build())
-        .await
-        .unwrap();
-    ShardedStore::open(all.clone()).await.expect("as they were");
-    let swapped = vec![all[1].clone(), all[0].clone(), all[2].clone()];
-    assert!(refusal(ShardedStore::open(swapped).await).contains("is number 2 of them"));
-    assert!(refusal(ShardedStore::open(all[..2].to_vec()).await).contains("they are 3 databases"));
-    let map = (0..1024).map(|partition| partition % 3).collect();
-    assert!(refusal(ShardedStore::open_with(all.clone(), map).await).contains("another map"));
-    let (_other, others) = folder().await;
-    ShardedStore::open(others.clone()).await.expect("they are new");
-    let mixed = vec![all[0].clone(), others[1].clone(), all[2].clone()];
-    assert!(refusal(ShardedStore::open(mixed).await).contains("belongs to other shards"));
-    let (_third, plain) = folder().await;
-    for n in 0..20 {
-        plain[0].create(Sample::run(&format!("r{n}")).build()).await.unwrap();
-    }
-    assert!(refusal(ShardedStore::open(plain).await).contains("holds runs, and wasn't a shard"));
 }
 
 #[tokio::test]
