@@ -4,8 +4,9 @@
 //! database that is follows from its name alone, by a map that the databases themselves keep; another map is refused. So does
 //! the one of a concurrency key and of a bucket, which any run of any database may use.
 //!
-//! A run's **route key** is its name up to the first `/` or `@`: `order-42/parcel-1` and `nightly@2031-01-01T00:00:00Z`
-//! belong with `order-42` and `nightly`. So a child is named after its parent, and a schedule's runs are by themselves.
+//! A run's **route key** is its name up to the first `/` or `@` behind its first character: `order-42/parcel-1` and
+//! `nightly@2031-01-01T00:00:00Z` belong with `order-42` and `nightly`. So a child is named after its parent, and a schedule's
+//! runs are by themselves.
 //!
 //! | file | what it holds |
 //! |---|---|
@@ -41,19 +42,18 @@ use tokio::sync::broadcast;
 /// Runs are spread over so many logical partitions by the hash of their route key.
 pub(crate) const PARTITIONS: usize = 1024;
 
-/// The part of a run's name by which it is placed.
+/// The part of a run's name by which it is placed. A name that is followed by `/` or `@` and more has the same, whatever it
+/// begins with.
 ///
 /// ```
 /// use hapax_store::sharded::route_key;
 /// assert_eq!(route_key("order-42/parcel-1"), route_key("order-42"));
 /// assert_eq!(route_key("nightly@2031-01-01T00:00:00Z"), "nightly");
-/// assert_eq!(route_key("/x"), "/x", "a name without a beginning stands for itself");
+/// assert_eq!(route_key("/nightly@2031-01-01T00:00:00Z"), "/nightly", "the first character ends no name");
 /// ```
 pub fn route_key(run: &str) -> &str {
-    match run.split(['/', '@']).next() {
-        Some(key) if !key.is_empty() => key,
-        _ => run,
-    }
+    let end = run.char_indices().skip(1).find(|(_, one)| matches!(one, '/' | '@'));
+    end.map_or(run, |(end, _)| &run[..end])
 }
 
 /// Which of the partitions a run belongs to, as servers write it into its row.

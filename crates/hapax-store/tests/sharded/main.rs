@@ -107,6 +107,23 @@ fn wait_for_run(file: &Arc<dyn Store>) -> bool {
     .expect("a thread")
 }
 
+/// A schedule's runs and a run's children are named after it, whatever its own name is.
+#[tokio::test]
+async fn what_is_named_after_another_lives_with_it_whatever_that_begins_with() {
+    let (_folder, files) = folder().await;
+    let store = ShardedStore::open(files).await.unwrap();
+    for name in ["/", "@", "//", "@/x", "/nightly", "@daily", "order-42", "a/b@c", "ü/1", "/ü"] {
+        let names = (0..8).flat_map(|n| [format!("{name}/{n}"), format!("{name}@{n}")]);
+        for derived in names {
+            assert_eq!(store.shard_of(&derived), store.shard_of(name), "{derived}");
+        }
+        store.create(Sample::run(name).build()).await.unwrap();
+        let child = Sample::run(&format!("{name}/child")).child_of(&key(name)).build();
+        store.create(child).await.unwrap();
+    }
+    assert_ne!(store.shard_of("/a"), store.shard_of("/b"), "they are spread all the same");
+}
+
 #[tokio::test]
 async fn a_database_that_is_away_does_not_stop_the_runs_of_the_others() {
     let (_folder, files) = folder().await;
