@@ -4,8 +4,9 @@ mod flow;
 mod left_behind;
 mod members;
 
+use hapax_core::id::Namespace;
 use hapax_store::{
-    ListFilter, ShardedStore, Store, StoreError,
+    GcPolicy, ListFilter, ShardedStore, Store, StoreError,
     codec::{Encrypted, Keyring},
     conformance::{
         Fixture, Sample,
@@ -122,6 +123,54 @@ async fn what_is_named_after_another_lives_with_it_whatever_that_begins_with() {
         store.create(child).await.unwrap();
     }
     assert_ne!(store.shard_of("/a"), store.shard_of("/b"), "they are spread all the same");
+}
+
+/// Those that a single database leaves out, and the answer when one of several fails midway.
+#[tokio::test]
+async fn what_is_kept_is_counted_as_in_one_database() {
+    let (_folder, files) = folder().await;
+    let store: Arc<dyn Store> = ShardedStore::open(files).await.unwrap();
+    let single: Arc<dyn Store> = hapax_store::MemoryStore::shared();
+    let names = ["y0", "x0", "y1", "x1"];
+    for store in [&store, &single] {
+        store.create(Sample::run("parent").build()).await.unwrap();
+        for name in names {
+            Sample::run(name).hold(store).await.finish().await;
+        }
+        // The newest of all that are over.
+        Sample::run("parent/child").child_of(&key("parent")).hold(store).await.finish().await;
+    }
+    for keep_newest in 0..=4 {
+        let policy = GcPolicy {
+            namespace: Namespace::default(),
+            older_than: None,
+            keep_newest,
+            limit: 100,
+            dry_run: true,
+        };
+        let of = async |store: &Arc<dyn Store>| store.gc(policy.clone()).await.unwrap().deleted;
+        assert_eq!(of(&store).await, of(&single).await, "{keep_newest} are kept");
+        assert_eq!(
+            of(&store).await,
+            names[..4 - keep_newest].iter().map(|name| key(name)).collect::<Vec<_>>()
+        );
+    }
+}
+
+#[tokio::test]
+async fn what_is_deleted_is_told_though_a_database_dies_meanwhile() {
+    let (_folder, files) = folder().await;
+    let whole: Arc<dyn Store> = ShardedStore::open(files.clone()).await.unwrap();
+    for n in 0..8 {
+        Sample::run(&format!("r{n}")).hold(&whole).await.finish().await;
+    }
+    let [one, two, three] = Faulty::several(files.try_into().ok().expect("three"), 3, Fault::Before);
+    let mortal = ShardedStore::open(vec![one, two, three]).await.unwrap();
+    let namespace = Namespace::default();
+    let policy = GcPolicy { namespace, older_than: None, keep_newest: 0, limit: 100, dry_run: false };
+    let told = mortal.gc(policy).await.unwrap().deleted;
+    let left = whole.list(ListFilter::default()).await.unwrap();
+    assert!(!told.is_empty() && told.len() + left.len() == 8, "{told:?}");
 }
 
 #[tokio::test]
