@@ -2,6 +2,7 @@
 
 use super::{ShardedStore, everywhere::sum, walk::Away};
 use crate::{
+    clock::Clock,
     error::StoreError,
     house::{Head, House, Image, Left, Piece, Sign},
     outbox::{Backlog, Batch, Claim, ClaimFilter, Failure, Fate, Outbox, OutboxFilter, OutboxRecord},
@@ -143,6 +144,10 @@ impl Schedules for ShardedStore {
             }
             self.keeper(&fire.key).schedules().fire(fire).await
         })
+    }
+
+    fn clock(&self, key: &ScheduleKey) -> Clock {
+        self.keeper(key).schedules().clock(key)
     }
 }
 
