@@ -129,7 +129,7 @@ pub struct Applied {
 
 /// A store with one fault in it.
 ///
-/// It counts, from 0, the calls that write, decide or load: `create`, `claim`, `claim_ready`, `submit`, `settle`,
+/// It counts, from 0, the calls that write, decide or load: `create`, `delete`, `claim`, `claim_ready`, `submit`, `settle`,
 /// `load`, `post`, `letter`, the outbox's `claim`, `mark_sent` and `mark_failed`, the schedules' `fire`, and whatever of the house or of flow control changes something. All others pass uncounted while it lives.
 ///
 /// ```
@@ -480,7 +480,7 @@ impl Store for Faulty {
     }
 
     fn delete(&self, run: RunKey) -> Answer<'_, ()> {
-        Box::pin(self.uncounted(async move { self.inner.delete(run).await }))
+        Box::pin(self.counted(async move { self.inner.delete(run).await }))
     }
 
     fn recode(&self, from: recode::From) -> Answer<'_, Recoded> {

@@ -46,6 +46,28 @@ use std::sync::Arc;
 /// ```
 pub type Left = (RunKey, Epoch);
 
+/// What is said of a database as one of several.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), hapax_store::StoreError> {
+/// use hapax_store::{MemoryStore, Store, house::Sign};
+/// let store = MemoryStore::shared();
+/// assert_eq!(store.house().plate(None, None).await?, Sign { said: None, has_runs: false });
+/// let first = store.house().plate(Some("the first".into()), None).await?;
+/// let late = store.house().plate(Some("another".into()), None).await?;
+/// assert_eq!((first.said.as_deref(), late), (Some("the first"), first.clone()));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sign {
+    /// What is said, if anything is.
+    pub said: Option<String>,
+    /// It holds runs, of any namespace.
+    pub has_runs: bool,
+}
+
 /// The part of a [`Store`](crate::Store) that runs come and go by.
 ///
 /// ```
@@ -74,9 +96,9 @@ pub type Left = (RunKey, Epoch);
 /// # }
 /// ```
 pub trait House: Send + Sync {
-    /// What is said of the database as one of several: which shard it is, of which map. Writes it where nothing is said yet
-    /// and there is no run, and answers what is said.
-    fn plate(&self, write: Option<String>) -> Answer<'_, Option<String>>;
+    /// What is said of the database as one of several: which shard it is, of which map. Writes something else if it says
+    /// `over` until now (`None`: nothing) and there is no run, and answers what is said then.
+    fn plate(&self, write: Option<String>, over: Option<String>) -> Answer<'_, Sign>;
 
     /// All that the store has of a run but its leases, as of one moment. It is read as it is asked for, so a run may be
     /// larger than memory.

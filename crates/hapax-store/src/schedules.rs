@@ -4,7 +4,10 @@
 //! and creates the run, or does nothing of it. So however many processes fire, and whoever of them dies, a time that is
 //! due starts one run: not two, and not none.
 
-use crate::store::{Answer, NewRun};
+use crate::{
+    clock::Clock,
+    store::{Answer, NewRun},
+};
 use hapax_core::{
     id::{Namespace, RunId},
     schedule::{Schedule, ScheduleKey},
@@ -65,6 +68,9 @@ pub trait Schedules: Send + Sync {
     /// Fires, in one transaction: see [`Fire`] and [`Fired`]. Durable when it answers. After
     /// [`StoreError::Unknown`](crate::StoreError::Unknown) read the row again: it tells what became of it.
     fn fire(&self, fire: Fire) -> Answer<'_, Fired>;
+
+    /// The clock by which a schedule is due: that of the database which keeps it. There may be none of that name yet.
+    fn clock(&self, key: &ScheduleKey) -> Clock;
 }
 
 /// The answer to a schedule that is added.

@@ -4,13 +4,15 @@
 //! database that is follows from its name alone, by a map that the databases themselves keep; another map is refused. So does
 //! the one of a concurrency key and of a bucket, which any run of any database may use.
 //!
-//! A run's **route key** is its name up to the first `/` or `@`: `order-42/parcel-1` and `nightly@2031-01-01T00:00:00Z`
-//! belong with `order-42` and `nightly`. So a child is named after its parent, and a schedule's runs are by themselves.
+//! A run's **route key** is its name up to the first `/` or `@` behind its first character: `order-42/parcel-1` and
+//! `nightly@2031-01-01T00:00:00Z` belong with `order-42` and `nightly`. So a child is named after its parent, and a schedule's
+//! runs are by themselves.
 //!
 //! | file | what it holds |
 //! |---|---|
 //! | `everywhere` | what is asked of all databases, and put together |
 //! | `payloads` | how payloads are stored, in each of them |
+//! | `plates` | what they say of themselves, and who is refused |
 //! | `store`, `rest` | the contract: what goes to one database, what to all |
 //! | `flow` | flow control, over all of them |
 //! | `walk` | the way of a run to keys that live elsewhere |
@@ -19,6 +21,7 @@
 mod everywhere;
 mod flow;
 mod payloads;
+mod plates;
 mod rest;
 mod store;
 mod sweep;
@@ -29,14 +32,7 @@ use crate::{
     flow::names_of,
     store::{Hint, Store},
 };
-use hapax_core::{
-    canary,
-    error::code,
-    flow::Terms,
-    id::RunKey,
-    key::{DigestBuilder, sha256},
-};
-use serde::{Deserialize, Serialize};
+use hapax_core::{error::code, flow::Terms, id::RunKey, key::sha256};
 use std::{
     fmt,
     sync::{Arc, Mutex, MutexGuard, atomic::AtomicUsize},
@@ -46,19 +42,18 @@ use tokio::sync::broadcast;
 /// Runs are spread over so many logical partitions by the hash of their route key.
 pub(crate) const PARTITIONS: usize = 1024;
 
-/// The part of a run's name by which it is placed.
+/// The part of a run's name by which it is placed. A name that is followed by `/` or `@` and more has the same, whatever it
+/// begins with.
 ///
 /// ```
 /// use hapax_store::sharded::route_key;
 /// assert_eq!(route_key("order-42/parcel-1"), route_key("order-42"));
 /// assert_eq!(route_key("nightly@2031-01-01T00:00:00Z"), "nightly");
-/// assert_eq!(route_key("/x"), "/x", "a name without a beginning stands for itself");
+/// assert_eq!(route_key("/nightly@2031-01-01T00:00:00Z"), "/nightly", "the first character ends no name");
 /// ```
 pub fn route_key(run: &str) -> &str {
-    match run.split(['/', '@']).next() {
-        Some(key) if !key.is_empty() => key,
-        _ => run,
-    }
+    let end = run.char_indices().skip(1).find(|(_, one)| matches!(one, '/' | '@'));
+    end.map_or(run, |(end, _)| &run[..end])
 }
 
 /// Which of the partitions a run belongs to, as servers write it into its row.
@@ -70,19 +65,6 @@ pub(crate) fn partition(run: &hapax_core::id::RunId) -> u64 {
 fn partition_of(name: &str) -> usize {
     let [a, b, c, d, e, f, g, h, ..] = sha256(route_key(name).as_bytes()).0;
     (u64::from_be_bytes([a, b, c, d, e, f, g, h]) % PARTITIONS as u64) as usize
-}
-
-/// What a database says of itself as one of several.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Plate {
-    /// Which databases belong together.
-    set: String,
-    /// Its place among them.
-    shard: usize,
-    /// How many they are.
-    shards: usize,
-    /// What binds the map.
-    map: String,
 }
 
 /// Several databases as one store.
@@ -148,7 +130,7 @@ impl ShardedStore {
             return Err(refused(why));
         }
         let map: Vec<u16> = map.into_iter().map(|shard| u16::try_from(shard).unwrap_or(u16::MAX)).collect();
-        check_plates(&databases, &map).await?;
+        plates::check(&databases, &map).await?;
         let hints = everywhere::gather_hints(&databases);
         let (turn, cursors) = (AtomicUsize::new(0), Mutex::default());
         Ok(Arc::new(Self { shards: databases, map, turn, cursors, hints }))
@@ -197,56 +179,4 @@ impl fmt::Debug for ShardedStore {
 
 fn refused(why: String) -> StoreError {
     StoreError::Open { what: "the shards".into(), why, code: code::SHARD_MAP }
-}
-
-/// Reads what the databases say of themselves, and writes it where they are new.
-async fn check_plates(databases: &[Arc<dyn Store>], map: &[u16]) -> Result<(), StoreError> {
-    let mut digest = DigestBuilder::new("hapax.shards.v1");
-    for shard in map {
-        digest.u64(u64::from(*shard));
-    }
-    let map = digest.finish().to_string();
-    let mut said = vec![];
-    for database in databases {
-        said.push(database.house().plate(None).await?.as_deref().map(read_plate).transpose()?);
-    }
-    let known = said.iter().flatten().next().map(|plate| plate.set.clone());
-    let set = known.unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
-    for (shard, (database, said)) in databases.iter().zip(said).enumerate() {
-        let ours = Plate { set: set.clone(), shard, shards: databases.len(), map: map.clone() };
-        let said = match said {
-            Some(said) => Some(said),
-            None => {
-                let write = serde_json::to_string(&ours).map_err(|error| StoreError::Retry(error.into()))?;
-                database.house().plate(Some(write)).await?.as_deref().map(read_plate).transpose()?
-            }
-        };
-        demand(&ours, said)?;
-    }
-    Ok(())
-}
-
-fn read_plate(said: &str) -> Result<Plate, StoreError> {
-    serde_json::from_str(said)
-        .map_err(|error| refused(format!("what a database says of itself can't be read: {error}")))
-}
-
-fn demand(ours: &Plate, said: Option<Plate>) -> Result<(), StoreError> {
-    let place = ours.shard + 1;
-    let why = match said {
-        _ if canary::on("shard_map_unchecked") => return Ok(()),
-        Some(said) if said == *ours => return Ok(()),
-        None => format!(
-            "database {place} holds runs, and wasn't a shard: move them into the shards with `hapax migrate`"
-        ),
-        Some(said) if said.set != ours.set => format!("database {place} belongs to other shards"),
-        Some(said) if said.shards != ours.shards => {
-            format!("they are {} databases, and {} are named", said.shards, ours.shards)
-        }
-        Some(said) if said.shard != ours.shard => {
-            format!("database {place} is number {} of them: name them in their order", said.shard + 1)
-        }
-        Some(_) => "they were opened with another map of the partitions".to_owned(),
-    };
-    Err(refused(why))
 }

@@ -133,6 +133,7 @@ impl Engine {
         let When { cron, zone, overlap, catch_up } = when;
         let timetable = Timetable::new(&cron, &zone)?;
         let key = self.schedule_key(name);
+        let clock = self.shared.store.schedules().clock(&key);
         let schedule =
             Schedule { key, graph: graph.into(), input, input_version, cron, zone, overlap, catch_up };
         schedule.check()?;
@@ -140,7 +141,7 @@ impl Engine {
             code.begin(schedule.input.as_bytes(), input_version)
                 .map_err(|shape| ScheduleError::Input { graph: graph.into(), shape })?;
         }
-        let next_us = timetable.next_after(self.shared.clock.now_us());
+        let next_us = timetable.next_after(clock.now_us());
         if next_us.is_none() {
             return Err(ScheduleError::Never { cron: schedule.cron }.into());
         }
@@ -205,7 +206,8 @@ impl Engine {
     pub async fn resume_schedule(&self, name: &str) -> Result<ScheduleRecord, Error> {
         let schedule = self.schedule(name).await?.schedule;
         let timetable = Timetable::new(&schedule.cron, &schedule.zone)?;
-        let next_us = timetable.next_after(self.shared.clock.now_us());
+        let clock = self.shared.store.schedules().clock(&schedule.key);
+        let next_us = timetable.next_after(clock.now_us());
         let resumed = self.turn_schedule(name, Turn::On { next_us }).await?;
         self.shared.scheduled.send_replace(());
         Ok(resumed)
@@ -255,7 +257,7 @@ impl Engine {
     pub async fn upcoming(&self, name: &str, count: usize) -> Result<Vec<i64>, Error> {
         let record = self.schedule(name).await?;
         let timetable = Timetable::new(&record.schedule.cron, &record.schedule.zone)?;
-        let now_us = self.shared.clock.now_us();
+        let now_us = self.shared.store.schedules().clock(&record.schedule.key).now_us();
         let first = if record.paused { timetable.next_after(now_us) } else { record.next_us };
         Ok(std::iter::successors(first, |at| timetable.next_after(*at)).take(count).collect())
     }

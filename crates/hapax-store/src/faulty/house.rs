@@ -2,15 +2,17 @@
 
 use super::Faulty;
 use crate::{
-    house::{Head, House, Image, Left, Piece},
+    house::{Head, House, Image, Left, Piece, Sign},
     store::Answer,
 };
 use hapax_core::{commit::Epoch, id::RunKey};
 use std::sync::Arc;
 
 impl House for Faulty {
-    fn plate(&self, write: Option<String>) -> Answer<'_, Option<String>> {
-        Box::pin(self.uncounted(async move { self.inner.house().plate(write).await }))
+    fn plate(&self, write: Option<String>, over: Option<String>) -> Answer<'_, Sign> {
+        let writes = write.is_some();
+        let asked = async move { self.inner.house().plate(write, over).await };
+        if writes { Box::pin(self.counted(asked)) } else { Box::pin(self.uncounted(asked)) }
     }
 
     fn image(&self, run: RunKey) -> Answer<'_, Image> {

@@ -2,6 +2,7 @@
 
 use super::Faulty;
 use crate::{
+    clock::Clock,
     schedules::{Added, DueFilter, Fire, Fired, ScheduleRecord, Schedules, Turn},
     store::Answer,
 };
@@ -37,5 +38,9 @@ impl Schedules for Faulty {
 
     fn fire(&self, fire: Fire) -> Answer<'_, Fired> {
         Box::pin(self.counted(async move { self.inner.schedules().fire(fire).await }))
+    }
+
+    fn clock(&self, key: &ScheduleKey) -> Clock {
+        self.inner.schedules().clock(key)
     }
 }

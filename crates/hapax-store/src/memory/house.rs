@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     error::StoreError,
-    house::{Head, House, Image, Left, Parcel, Piece, Sender, later, leaving, may_leave, still_here},
+    house::{Head, House, Image, Left, Parcel, Piece, Sender, Sign, later, leaving, may_leave, still_here},
     store::{Answer, RunRecord},
 };
 use hapax_core::{
@@ -284,14 +284,14 @@ impl Run {
 }
 
 impl House for MemoryStore {
-    fn plate(&self, write: Option<String>) -> Answer<'_, Option<String>> {
+    fn plate(&self, write: Option<String>, over: Option<String>) -> Answer<'_, Sign> {
         Box::pin(async move {
             let mut tables = self.tables();
-            let is_new = tables.plate.is_none() && tables.runs.is_empty();
-            if let Some(write) = write.filter(|_| is_new) {
-                tables.plate = Some(write);
+            let has_runs = !tables.runs.is_empty();
+            if write.is_some() && !has_runs && tables.plate == over {
+                tables.plate = write;
             }
-            Ok(tables.plate.clone())
+            Ok(Sign { said: tables.plate.clone(), has_runs })
         })
     }
 

@@ -3,6 +3,7 @@
 use super::{MemoryStore, Tables};
 use crate::{
     check::check_new_run,
+    clock::Clock,
     error::StoreError,
     schedules::{
         Added, Counts, DueFilter, Fire, Fired, LastFiring, ScheduleRecord, Schedules, Turn, check_schedule,
@@ -148,5 +149,9 @@ impl Schedules for MemoryStore {
             fire.run.as_ref().map_or(Ok::<_, StoreError>(()), check_new_run)?;
             Ok(self.tables().fire(fire))
         })
+    }
+
+    fn clock(&self, _: &ScheduleKey) -> Clock {
+        self.tables().clock.clone()
     }
 }

@@ -20,7 +20,7 @@ use crate::{
     error::StoreError,
     flow::stored_terms,
     house::{
-        Fragment, Head, House, Image, Left, Piece, Sender, Step, Stop, later, leaving, may_leave,
+        Fragment, Head, House, Image, Left, Piece, Sender, Sign, Step, Stop, later, leaving, may_leave,
         packed::{Load, Packed, pack_all},
         still_here,
     },
@@ -469,25 +469,36 @@ async fn open(tx: &mut Tx<'_>, family: &[(RunKey, u64)]) -> Outcome<()> {
     Ok(())
 }
 
-async fn plate(tx: &mut Tx<'_>, write: Option<&str>) -> Outcome<Option<String>> {
+async fn plate(tx: &mut Tx<'_>, write: Option<&str>, over: Option<&str>) -> Outcome<Sign> {
     let said = "SELECT plate FROM hapax_shards WHERE namespace = ''";
-    if let Some(write) = write
-        && tx.one(said, &[]).await?.is_none()
-        && tx.one("SELECT 1 FROM hapax_runs LIMIT 1", &[]).await?.is_none()
-    {
-        let sql = "INSERT INTO hapax_shards (namespace, plate) VALUES ('', ?)";
-        // Another was faster: what it said counts.
-        tx.execute(sql, values![write.as_bytes()]).await.map_err(Fault::taken_is_again)?;
+    let has_runs = tx.one("SELECT 1 FROM hapax_runs LIMIT 1", &[]).await?.is_some();
+    match (write.filter(|_| !has_runs), over) {
+        (None, _) => {}
+        (Some(write), None) => {
+            if tx.one(said, &[]).await?.is_none() {
+                let sql = "INSERT INTO hapax_shards (namespace, plate) VALUES ('', ?)";
+                // Another was faster: what it said counts.
+                tx.execute(sql, values![write.as_bytes()]).await.map_err(Fault::taken_is_again)?;
+            }
+        }
+        (Some(write), Some(over)) => {
+            let sql = "UPDATE hapax_shards SET plate = ? WHERE namespace = '' AND plate = ?";
+            tx.execute(sql, values![write.as_bytes(), over.as_bytes()]).await?;
+        }
     }
-    let row = tx.one(said, &[]).await?;
-    Ok(row.map(|row| row.blob(0).map(|said| String::from_utf8_lossy(said).into_owned())).transpose()?)
+    // What another has said meanwhile is behind the snapshot of a transaction that has one.
+    let said = if over.is_some() { format!("{said} FOR UPDATE") } else { said.to_owned() };
+    let row = tx.one(&said, &[]).await?;
+    let said =
+        row.map(|row| row.blob(0).map(|said| String::from_utf8_lossy(said).into_owned())).transpose()?;
+    Ok(Sign { said, has_runs })
 }
 
 impl House for ServerStore {
-    fn plate(&self, write: Option<String>) -> Answer<'_, Option<String>> {
+    fn plate(&self, write: Option<String>, over: Option<String>) -> Answer<'_, Sign> {
         Box::pin(async move {
             let about = super::all_runs(&hapax_core::id::Namespace::default());
-            call!(self, &about, |tx| plate(tx, write.as_deref()))
+            call!(self, &about, |tx| plate(tx, write.as_deref(), over.as_deref()))
         })
     }
 

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     check::check_new_run,
-    clock::micros,
+    clock::{Clock, micros},
     codec::{Codec, Place},
     error::StoreError,
     prepare::{self, Birth},
@@ -295,5 +295,9 @@ impl Schedules for ServerStore {
 
     fn fire(&self, fire: Fire) -> Answer<'_, Fired> {
         Box::pin(self.fire_schedule(fire))
+    }
+
+    fn clock(&self, _: &ScheduleKey) -> Clock {
+        self.clock.clone()
     }
 }

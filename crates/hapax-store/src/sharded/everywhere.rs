@@ -18,13 +18,16 @@ use hapax_core::{
 };
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::{Arc, atomic::Ordering},
 };
 use tokio::sync::broadcast::{self, error::RecvError};
 
 /// Hints that wait for whoever is slow.
 const HINTS: usize = 1024;
+
+/// The words of all statuses that aren't final.
+const LIVE: &[&str] = &["pending", "running", "waiting", "paused", "in_doubt", "leaving", "arriving"];
 
 /// What any of the databases says has changed; `None`: none of them says anything.
 pub(super) fn gather_hints(databases: &[Arc<dyn Store>]) -> Option<broadcast::Sender<Hint>> {
@@ -132,13 +135,28 @@ impl ShardedStore {
         Ok(all)
     }
 
+    /// The finished runs that may be deleted or kept, the newest first. A child isn't, while its parent lives.
+    async fn finished(&self, namespace: &Namespace) -> Result<Vec<RunRecord>, StoreError> {
+        let of = |statuses: &[&str]| ListFilter {
+            namespace: namespace.clone(),
+            statuses: statuses.iter().map(|word| (*word).to_owned()).collect(),
+            limit: usize::MAX,
+            ..ListFilter::default()
+        };
+        let (over, live) = (of(&["succeeded", "failed", "cancelled"]), of(LIVE));
+        let mut finished = self.all(|shard| shard.list(over.clone())).await?.concat();
+        if finished.iter().any(|run| run.parent.is_some()) {
+            let live = self.all(|shard| shard.list(live.clone())).await?.concat();
+            let live: HashSet<_> = live.into_iter().map(|run| run.key.run).collect();
+            finished.retain(|run| !run.parent.as_ref().is_some_and(|parent| live.contains(parent)));
+        }
+        finished.sort_by_key(|run| Reverse((run.updated_at_us, run.created_at_us)));
+        Ok(finished)
+    }
+
     /// Deletes the oldest finished runs of all databases, as if they were one.
     pub(super) async fn gc_all(&self, policy: GcPolicy) -> Result<GcReport, StoreError> {
-        let statuses = ["succeeded", "failed", "cancelled"].map(str::to_owned).to_vec();
-        let namespace = policy.namespace.clone();
-        let filter = ListFilter { namespace, statuses, limit: usize::MAX, ..ListFilter::default() };
-        let mut finished = self.all(|shard| shard.list(filter.clone())).await?.concat();
-        finished.sort_by_key(|run| Reverse((run.updated_at_us, run.created_at_us)));
+        let finished = self.finished(&policy.namespace).await?;
         let mut kept = vec![0; self.shards.len()];
         for run in finished.iter().take(policy.keep_newest) {
             kept[self.shard_of(run.key.run.as_str())] += 1;
@@ -163,7 +181,12 @@ impl ShardedStore {
                 Ok(()) => deleted.push(run),
                 // It goes on again, or another has swept it.
                 Err(StoreError::WrongStatus { .. } | StoreError::NotFound { .. }) => {}
-                Err(error) => return Err(error),
+                Err(error) if deleted.is_empty() => return Err(error),
+                Err(error) => {
+                    // What is gone must be told; who calls again is told of the error.
+                    tracing::warn!(%error, run_id = %run, "cannot be deleted; the rest is left to the next time");
+                    break;
+                }
             }
         }
         Ok(GcReport { deleted, ..report })

@@ -2,8 +2,9 @@
 
 use super::{ShardedStore, everywhere::sum, walk::Away};
 use crate::{
+    clock::Clock,
     error::StoreError,
-    house::{Head, House, Image, Left, Piece},
+    house::{Head, House, Image, Left, Piece, Sign},
     outbox::{Backlog, Batch, Claim, ClaimFilter, Failure, Fate, Outbox, OutboxFilter, OutboxRecord},
     schedules::{Added, DueFilter, Fire, Fired, ScheduleRecord, Schedules, Turn},
     store::{Answer, Claimant, Store},
@@ -144,6 +145,10 @@ impl Schedules for ShardedStore {
             self.keeper(&fire.key).schedules().fire(fire).await
         })
     }
+
+    fn clock(&self, key: &ScheduleKey) -> Clock {
+        self.keeper(key).schedules().clock(key)
+    }
 }
 
 /// What is asked of a run that moves is asked of its database.
@@ -166,7 +171,7 @@ impl House for ShardedStore {
         give_up(run, epoch: Epoch) -> ();
     }
 
-    fn plate(&self, _: Option<String>) -> Answer<'_, Option<String>> {
+    fn plate(&self, _: Option<String>, _: Option<String>) -> Answer<'_, Sign> {
         let nested = StoreError::Retry("shards of shards aren't kept: name the databases themselves".into());
         Box::pin(std::future::ready(Err(nested)))
     }

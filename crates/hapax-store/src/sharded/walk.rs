@@ -8,8 +8,8 @@
 use super::ShardedStore;
 use crate::{
     error::StoreError,
-    flow::{Flow as _, SPREAD, is_spread},
-    store::{Answer, Created, NewRun, Store},
+    flow::{Flow as _, SPREAD, is_spread, keeps_name, names_of},
+    store::{Answer, Created, NewRun, RunRecord, Store},
 };
 use hapax_core::{
     canary,
@@ -51,11 +51,17 @@ impl ShardedStore {
         if self.spreads(run, terms) { SPREAD.to_owned() } else { String::new() }
     }
 
-    /// Creates a run whose terms its own database can't meet. A time that it reserves and doesn't use is lost, as any is.
+    /// Creates a run whose terms its own database can't meet. A time that it reserves and doesn't use is lost, as any is: of
+    /// several who start at the same moment under one name, those who join reserve one as well.
     pub(super) async fn create_spread(&self, run: NewRun) -> Result<Created, StoreError> {
         let (key, home) = (run.key.clone(), self.home(&run.key));
         if let Some(there) = home.run(key.clone()).await? {
             return Ok(Created::Exists(Box::new(there)));
+        }
+        if run.terms.rate.is_some()
+            && let Some(holder) = self.name_holder(&run).await?
+        {
+            return Ok(Created::Exists(Box::new(holder)));
         }
         let not_before_us = match run.terms.rate.clone() {
             Some(rate) => Some(self.reserve(key.namespace.clone(), rate).await?.at_us),
@@ -68,6 +74,24 @@ impl ShardedStore {
             self.go_on(vec![key], &mut Away::default()).await;
         }
         Ok(created)
+    }
+
+    /// The run that lives under a name that a new one asks for. Both live where the name does.
+    async fn name_holder(&self, run: &NewRun) -> Result<Option<RunRecord>, StoreError> {
+        let asked: Vec<_> = names_of(&run.terms).collect();
+        if asked.is_empty() {
+            return Ok(None);
+        }
+        let (home, namespace) = (self.home(&run.key), &run.key.namespace);
+        for name in home.flow().names(namespace.clone()).await? {
+            let is_asked = asked.contains(&(name.kind, &*name.name));
+            let Some(holder) = name.run.filter(|_| is_asked) else { continue };
+            let holder = home.run(RunKey { namespace: namespace.clone(), run: holder }).await?;
+            if let Some(holder) = holder.filter(|holder| keeps_name(name.kind, holder)) {
+                return Ok(Some(holder));
+            }
+        }
+        Ok(None)
     }
 
     /// Takes runs further that may have been given a slot, and all that are given one on their way; answers those that go.

@@ -18,7 +18,7 @@ use crate::{
     error::StoreError,
     flow::stored_terms,
     house::{
-        Fragment, Head, House, Image, Left, Piece, Sender, Step, Stop, later, leaving, may_leave,
+        Fragment, Head, House, Image, Left, Piece, Sender, Sign, Step, Stop, later, leaving, may_leave,
         packed::{Load, Packed, pack_all},
         still_here,
     },
@@ -396,22 +396,28 @@ fn open(tx: &Tx<'_>, family: &[(RunKey, u64)]) -> Outcome<()> {
     Ok(())
 }
 
-fn plate(tx: &Tx<'_>, write: Option<&str>) -> Outcome<Option<String>> {
-    if let Some(write) = write {
-        tx.execute(
-            "INSERT INTO hapax_shards (namespace, plate) SELECT '', ?1 WHERE NOT EXISTS (SELECT 1 FROM hapax_runs) \
-             ON CONFLICT DO NOTHING",
+fn plate(tx: &Tx<'_>, write: Option<&str>, over: Option<&str>) -> Outcome<Sign> {
+    let has_runs = tx.one("SELECT 1 FROM hapax_runs LIMIT 1", (), |_| Ok(()))?.is_some();
+    match (write.filter(|_| !has_runs), over) {
+        (None, _) => 0,
+        (Some(write), None) => tx.execute(
+            "INSERT INTO hapax_shards (namespace, plate) VALUES ('', ?1) ON CONFLICT DO NOTHING",
             params![write],
-        )?;
-    }
-    Ok(tx.one("SELECT plate FROM hapax_shards WHERE namespace = ''", (), |row| row.get(0))?)
+        )?,
+        (Some(write), Some(over)) => tx.execute(
+            "UPDATE hapax_shards SET plate = ?1 WHERE namespace = '' AND plate = ?2",
+            params![write, over],
+        )?,
+    };
+    let said = tx.one("SELECT plate FROM hapax_shards WHERE namespace = ''", (), |row| row.get(0))?;
+    Ok(Sign { said, has_runs })
 }
 
 impl House for SqliteStore {
-    fn plate(&self, write: Option<String>) -> Answer<'_, Option<String>> {
+    fn plate(&self, write: Option<String>, over: Option<String>) -> Answer<'_, Sign> {
         Box::pin(async move {
             let about = super::all_runs(&hapax_core::id::Namespace::default());
-            self.queue.call(about, move |tx| plate(tx, write.as_deref())).await
+            self.queue.call(about, move |tx| plate(tx, write.as_deref(), over.as_deref())).await
         })
     }
 

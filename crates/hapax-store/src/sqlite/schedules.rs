@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     check::check_new_run,
-    clock::micros,
+    clock::{Clock, micros},
     codec::{Codec, Place},
     error::StoreError,
     prepare::{self, Birth},
@@ -305,5 +305,9 @@ impl Schedules for SqliteStore {
 
     fn fire(&self, fire: Fire) -> Answer<'_, Fired> {
         Box::pin(self.fire_schedule(fire))
+    }
+
+    fn clock(&self, _: &ScheduleKey) -> Clock {
+        self.clock.clone()
     }
 }

@@ -203,6 +203,22 @@ async fn a_rate_is_one_for_the_runs_of_all_databases() {
     assert_eq!(status(&*store, &both).await, Status::Waiting { on: WaitsOn::Timer });
 }
 
+/// A single database gives a start that joins another no time either.
+#[tokio::test]
+async fn a_start_that_joins_another_reserves_no_time() {
+    let (_, store) = three().await;
+    let rate = Rate::new(of(&store, "imports", 1), 1, MINUTE);
+    let name = of(&store, "alone", 0);
+    let alone = Terms { rate: Some(rate.clone()), singleton: Some(name.clone()), ..Terms::default() };
+    for n in 0..5 {
+        let created = store.create(on(&format!("{name}/{n}"), &alone)).await.unwrap();
+        assert_eq!(matches!(created, Created::New(_)), n == 0);
+    }
+    let next = store.flow().reserve(Namespace::default(), rate).await.unwrap();
+    let first = store.run(key(&format!("{name}/0"))).await.unwrap().unwrap().terms.not_before_us.unwrap();
+    assert_eq!(next.at_us - first, MINUTE.as_micros() as i64, "one time was taken");
+}
+
 /// What lives under one name only is placed by it.
 #[tokio::test]
 async fn singletons_and_debounces_are_named_after_their_run() {

@@ -2,10 +2,11 @@
 
 mod flow;
 mod left_behind;
+mod members;
 
-use hapax_core::error::Coded as _;
+use hapax_core::id::Namespace;
 use hapax_store::{
-    ListFilter, ShardedStore, Store, StoreError,
+    GcPolicy, ListFilter, ShardedStore, Store, StoreError,
     codec::{Encrypted, Keyring},
     conformance::{
         Fixture, Sample,
@@ -80,39 +81,6 @@ async fn folder() -> (TempDir, Vec<Arc<dyn Store>>) {
     (folder, files)
 }
 
-fn refusal(opened: Result<Arc<ShardedStore>, StoreError>) -> String {
-    let error = opened.expect_err("it is refused");
-    assert_eq!(error.code(), "HX0185", "{error}");
-    error.to_string()
-}
-
-#[tokio::test]
-async fn databases_are_opened_as_the_shards_that_they_are_or_not_at_all() {
-    let (_folder, files) = folder().await;
-    let all = files.clone();
-    ShardedStore::open(all.clone())
-        .await
-        .expect("they are new")
-        .create(Sample::run("r").build())
-        .await
-        .unwrap();
-    ShardedStore::open(all.clone()).await.expect("as they were");
-    let swapped = vec![all[1].clone(), all[0].clone(), all[2].clone()];
-    assert!(refusal(ShardedStore::open(swapped).await).contains("is number 2 of them"));
-    assert!(refusal(ShardedStore::open(all[..2].to_vec()).await).contains("they are 3 databases"));
-    let map = (0..1024).map(|partition| partition % 3).collect();
-    assert!(refusal(ShardedStore::open_with(all.clone(), map).await).contains("another map"));
-    let (_other, others) = folder().await;
-    ShardedStore::open(others.clone()).await.expect("they are new");
-    let mixed = vec![all[0].clone(), others[1].clone(), all[2].clone()];
-    assert!(refusal(ShardedStore::open(mixed).await).contains("belongs to other shards"));
-    let (_third, plain) = folder().await;
-    for n in 0..20 {
-        plain[0].create(Sample::run(&format!("r{n}")).build()).await.unwrap();
-    }
-    assert!(refusal(ShardedStore::open(plain).await).contains("holds runs, and wasn't a shard"));
-}
-
 #[tokio::test]
 async fn a_run_never_spans_two_databases() {
     let (_folder, files) = folder().await;
@@ -138,6 +106,71 @@ fn wait_for_run(file: &Arc<dyn Store>) -> bool {
     })
     .join()
     .expect("a thread")
+}
+
+/// A schedule's runs and a run's children are named after it, whatever its own name is.
+#[tokio::test]
+async fn what_is_named_after_another_lives_with_it_whatever_that_begins_with() {
+    let (_folder, files) = folder().await;
+    let store = ShardedStore::open(files).await.unwrap();
+    for name in ["/", "@", "//", "@/x", "/nightly", "@daily", "order-42", "a/b@c", "ü/1", "/ü"] {
+        let names = (0..8).flat_map(|n| [format!("{name}/{n}"), format!("{name}@{n}")]);
+        for derived in names {
+            assert_eq!(store.shard_of(&derived), store.shard_of(name), "{derived}");
+        }
+        store.create(Sample::run(name).build()).await.unwrap();
+        let child = Sample::run(&format!("{name}/child")).child_of(&key(name)).build();
+        store.create(child).await.unwrap();
+    }
+    assert_ne!(store.shard_of("/a"), store.shard_of("/b"), "they are spread all the same");
+}
+
+/// Those that a single database leaves out, and the answer when one of several fails midway.
+#[tokio::test]
+async fn what_is_kept_is_counted_as_in_one_database() {
+    let (_folder, files) = folder().await;
+    let store: Arc<dyn Store> = ShardedStore::open(files).await.unwrap();
+    let single: Arc<dyn Store> = hapax_store::MemoryStore::shared();
+    let names = ["y0", "x0", "y1", "x1"];
+    for store in [&store, &single] {
+        store.create(Sample::run("parent").build()).await.unwrap();
+        for name in names {
+            Sample::run(name).hold(store).await.finish().await;
+        }
+        // The newest of all that are over.
+        Sample::run("parent/child").child_of(&key("parent")).hold(store).await.finish().await;
+    }
+    for keep_newest in 0..=4 {
+        let policy = GcPolicy {
+            namespace: Namespace::default(),
+            older_than: None,
+            keep_newest,
+            limit: 100,
+            dry_run: true,
+        };
+        let of = async |store: &Arc<dyn Store>| store.gc(policy.clone()).await.unwrap().deleted;
+        assert_eq!(of(&store).await, of(&single).await, "{keep_newest} are kept");
+        assert_eq!(
+            of(&store).await,
+            names[..4 - keep_newest].iter().map(|name| key(name)).collect::<Vec<_>>()
+        );
+    }
+}
+
+#[tokio::test]
+async fn what_is_deleted_is_told_though_a_database_dies_meanwhile() {
+    let (_folder, files) = folder().await;
+    let whole: Arc<dyn Store> = ShardedStore::open(files.clone()).await.unwrap();
+    for n in 0..8 {
+        Sample::run(&format!("r{n}")).hold(&whole).await.finish().await;
+    }
+    let [one, two, three] = Faulty::several(files.try_into().ok().expect("three"), 3, Fault::Before);
+    let mortal = ShardedStore::open(vec![one, two, three]).await.unwrap();
+    let namespace = Namespace::default();
+    let policy = GcPolicy { namespace, older_than: None, keep_newest: 0, limit: 100, dry_run: false };
+    let told = mortal.gc(policy).await.unwrap().deleted;
+    let left = whole.list(ListFilter::default()).await.unwrap();
+    assert!(!told.is_empty() && told.len() + left.len() == 8, "{told:?}");
 }
 
 #[tokio::test]

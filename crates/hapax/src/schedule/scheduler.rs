@@ -201,15 +201,16 @@ impl Engine {
 #[derive(Debug, Default)]
 struct Pass {
     firings: Firings,
-    /// When something is due next, as far as it was looked.
-    next_us: Option<i64>,
+    /// How long it is until something is due next, as far as it was looked, by the clock of its own database.
+    next: Option<Duration>,
     /// Something is to be looked at again very soon.
     hurries: bool,
 }
 
 impl Pass {
-    fn due_at(&mut self, next_us: Option<i64>) {
-        self.next_us = self.next_us.into_iter().chain(next_us).min();
+    fn due_at(&mut self, next_us: Option<i64>, now_us: i64) {
+        let left = |next: i64| Duration::from_micros(u64::try_from(next.saturating_sub(now_us)).unwrap_or(0));
+        self.next = self.next.into_iter().chain(next_us.map(left)).min();
     }
 }
 
@@ -258,7 +259,7 @@ impl Clockwork {
                     let usual = self.options.poll_interval.mul_f64(late);
                     hurry = if pass.hurries { (hurry * 2).min(usual) } else { FIRST_LOOK };
                     let soon = if pass.hurries { hurry } else { usual };
-                    pass.next_us.map_or(soon, |next| soon.min(self.until(next)))
+                    pass.next.map_or(soon, |next| soon.min(next))
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot fire schedules; trying again");
@@ -273,12 +274,6 @@ impl Clockwork {
                 () = tokio::time::sleep(pause) => {}
             }
         }
-    }
-
-    /// How long it is until then by the store's clock.
-    fn until(&self, at_us: i64) -> Duration {
-        let left = at_us.saturating_sub(self.shared.clock.now_us());
-        Duration::from_micros(u64::try_from(left).unwrap_or(0))
     }
 
     /// Asks what is due, and fires it.
@@ -310,11 +305,14 @@ impl Clockwork {
 
     /// Fires all that is due of one schedule.
     async fn fire_all(&self, mut record: ScheduleRecord, pass: &mut Pass) -> Result<(), StoreError> {
+        // Who will judge the firing. By a clock that is ahead of it every time would come too early, and be followed by a
+        // later one that does as well.
+        let clock = self.shared.store.schedules().clock(&record.schedule.key);
         while !self.is_stopped() {
-            let now_us = self.shared.clock.now_us();
+            let now_us = clock.now_us();
             let due = record.next_us.filter(|next| !record.paused && *next <= now_us);
             let Some(due_us) = due else {
-                pass.due_at(record.next_us.filter(|_| !record.paused));
+                pass.due_at(record.next_us.filter(|_| !record.paused), now_us);
                 return Ok(());
             };
             let Some((order, firing)) = self.work_out(&record, due_us, now_us) else {

@@ -13,7 +13,7 @@ use common::*;
 use hapax::{
     Engine, Flow, Graph, Node, Options, State as _,
     schedule::When,
-    store::{Clock, ListFilter, MemoryStore, Store},
+    store::{Clock, ListFilter, MemoryStore, ShardedStore, Store},
 };
 use std::{sync::Arc, time::Duration};
 

@@ -36,6 +36,37 @@ async fn each_time_starts_one_run_that_is_named_by_it() {
     assert_eq!((last.run.as_str(), last.at_us), (&*expected[2], added.next_us.unwrap() + 2 * 3_600_000_000));
 }
 
+/// One is an hour and a half behind, and one ahead of the first, which the engine goes by.
+#[tokio::test]
+async fn a_schedule_fires_by_the_clock_of_the_database_that_keeps_it() {
+    let clocks: [Clock; 3] = std::array::from_fn(|_| Clock::manual());
+    clocks[0].advance(HOUR * 3 / 2);
+    clocks[2].advance(HOUR * 3);
+    let databases: Vec<Arc<dyn Store>> =
+        clocks.iter().map(|clock| MemoryStore::with_clock(clock.clone()) as Arc<dyn Store>).collect();
+    let sharded = ShardedStore::open(databases).await.unwrap();
+    let names: [String; 3] = std::array::from_fn(|shard| {
+        let mut names = (0..).map(|n| format!("report-{n}"));
+        names.find(|name| sharded.shard_of(name) == shard).expect("names are spread")
+    });
+    let (engine, flow) = on(&(sharded as Arc<dyn Store>), quick()).await;
+    for (name, clock) in names.iter().zip(&clocks) {
+        let next_us = flow.schedule(name, hourly(), Board::default()).await.unwrap().next_us.unwrap();
+        let left_us = next_us - clock.now_us();
+        assert!(left_us > 0 && left_us <= HOUR.as_micros() as i64, "{name} is due by its own clock");
+        assert_eq!(engine.upcoming(name, 1).await.unwrap(), [next_us]);
+    }
+    assert_eq!(engine.fire_due().await.unwrap().started, 0, "no time has come");
+    for round in 1..=5 {
+        clocks.iter().for_each(|clock| clock.advance(HOUR));
+        let firings = engine.fire_due().await.unwrap();
+        assert_eq!((firings.started, firings.missed), (3, 0), "round {round}");
+        for run in runs(&engine).await {
+            flow.attach(&run).await.unwrap().wait().await.unwrap();
+        }
+    }
+}
+
 /// Ten engines fire at once, again and again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_many_engines_one_starts_each_run() {
