@@ -139,6 +139,31 @@ pub trait House: Send + Sync {
     fn open(&self, family: Vec<(RunKey, u64)>) -> Answer<'_, ()>;
 }
 
+impl RunRecord {
+    /// Refuses a run whose steps aren't here: it has moved, or is still arriving.
+    ///
+    /// ```
+    /// use hapax_store::{MemoryStore, Store, StoreError, house::Mover, conformance::{Sample, sample::key}};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), StoreError> {
+    /// let (old, new) = (MemoryStore::shared(), MemoryStore::shared());
+    /// old.create(Sample::run("order-42").build()).await?;
+    /// Mover::new(old.clone(), new.clone(), "the new store").carry(key("order-42")).await?;
+    /// let gone = old.run(key("order-42")).await?.unwrap().demand_here();
+    /// assert!(matches!(gone, Err(StoreError::Moved { to, .. }) if to == "the new store"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn demand_here(&self) -> Result<(), StoreError> {
+        match &self.status {
+            Status::Moved { .. } | Status::Arriving { .. } => {
+                Err(StoreError::of_status(self.key.clone(), self.status.clone()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 /// Whether a run may be shut on its way to a place, as far as its status goes. `true`: unless somebody holds it; `false`: it is
 /// shut already.
 pub(crate) fn may_leave(record: &RunRecord, to: &str) -> Result<bool, StoreError> {

@@ -4,11 +4,8 @@
 //! it, so what a new run is asked is asked of a run in a file as well.
 
 use super::super::{Head, Piece};
-use crate::{
-    check::{
-        check_about, check_checkpoint, check_items, check_letter, check_message, check_rows, is_elsewhere,
-    },
-    error::StoreError,
+use crate::check::{
+    check_about, check_checkpoint, check_items, check_letter, check_message, check_rows, is_elsewhere,
 };
 use hapax_core::{
     id::{RunKey, check_name},
@@ -39,7 +36,7 @@ impl Vetting {
             return Err(format!("a run in an export can't be `{}`", head.status.word()));
         }
         check_name("graph name", &head.graph).map_err(|error| error.to_string())?;
-        check_about(&head.tags, &head.terms).map_err(said)?;
+        check_about(&head.tags, &head.terms).map_err(|error| error.to_string())?;
         head.wake.letters.iter().try_for_each(|subject| plain("a subject", subject))?;
         let counts = [
             ("step", head.step),
@@ -62,7 +59,8 @@ impl Vetting {
                 countable("number", letter.number)?;
                 plain("a subject", &letter.subject)?;
                 let payload = letter.payload.unwrap_or_else(Json::null);
-                check_letter(&NewLetter { id: letter.id, subject: letter.subject, payload }).map_err(said)
+                check_letter(&NewLetter { id: letter.id, subject: letter.subject, payload })
+                    .map_err(|error| error.to_string())
             }
             Piece::Row(row) => {
                 let row = JournalRow::from(row);
@@ -74,26 +72,26 @@ impl Vetting {
                         row.seq
                     ));
                 }
-                check_rows(&[row]).map_err(said)
+                check_rows(&[row]).map_err(|error| error.to_string())
             }
             Piece::Message(post) => {
-                let record = post.record(&self.run).map_err(said)?;
+                let record = post.record(&self.run).map_err(|error| error.to_string())?;
                 countable("step", record.place.step)?;
                 plain("an error", record.error.as_deref().unwrap_or_default())?;
-                check_message(&record.message).map_err(said)
+                check_message(&record.message).map_err(|error| error.to_string())
             }
             Piece::Checkpoint(step) => {
-                let (checkpoint, next_seq) = step.checkpoint(&self.run).map_err(said)?;
+                let (checkpoint, next_seq) = step.checkpoint(&self.run).map_err(|error| error.to_string())?;
                 if checkpoint.step > self.step || next_seq > self.next_seq {
                     return Err(format!("step {} goes beyond its run", checkpoint.step));
                 }
                 self.has_latest |= (checkpoint.step, checkpoint.digest) == (self.step, self.digest);
                 plain("a label", checkpoint.label.as_deref().unwrap_or_default())?;
-                check_checkpoint(&checkpoint).map_err(said)
+                check_checkpoint(&checkpoint).map_err(|error| error.to_string())
             }
             Piece::Page(page) => {
                 countable("step", page.step)?;
-                check_items(&page.items).map_err(said)
+                check_items(&page.items).map_err(|error| error.to_string())
             }
         }
     }
@@ -105,10 +103,6 @@ impl Vetting {
             false => Err(format!("the run before it, `{}`, lacks its latest step", self.run)),
         }
     }
-}
-
-fn said(error: StoreError) -> String {
-    error.to_string()
 }
 
 fn countable(what: &str, count: u64) -> Verdict {
