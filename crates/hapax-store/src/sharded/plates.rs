@@ -104,7 +104,7 @@ pub(super) async fn check(databases: &[Arc<dyn Store>], map: &[u16]) -> Result<(
 async fn read(databases: &[Arc<dyn Store>]) -> Result<Vec<Known>, StoreError> {
     let mut known = vec![];
     for database in databases {
-        known.push(know(database.house().plate(None, None).await?)?);
+        known.push(know(&database.house().plate(None, None).await?)?);
     }
     Ok(known)
 }
@@ -113,10 +113,10 @@ async fn read(databases: &[Arc<dyn Store>]) -> Result<Vec<Known>, StoreError> {
 async fn say(database: &dyn Store, over: Option<&Plate>, plate: &Plate) -> Result<Known, StoreError> {
     let text = |plate| serde_json::to_string(plate).map_err(|error| StoreError::Retry(error.into()));
     let over = over.map(text).transpose()?;
-    know(database.house().plate(Some(text(plate)?), over).await?)
+    know(&database.house().plate(Some(text(plate)?), over).await?)
 }
 
-fn know(sign: Sign) -> Result<Known, StoreError> {
+fn know(sign: &Sign) -> Result<Known, StoreError> {
     let plate = sign.said.as_deref().map(serde_json::from_str).transpose();
     let plate =
         plate.map_err(|error| refused(format!("what a database says of itself can't be read: {error}")))?;
