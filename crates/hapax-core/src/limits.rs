@@ -215,6 +215,15 @@ pub const LEASE_TTL: Duration = Duration::from_secs(15);
 /// ```
 pub const LEASE_RENEWAL: Duration = Duration::from_secs(5);
 
+/// How long one of several databases may take for what the others wait with it for: work, leases, what is due. A database
+/// that has frozen must not cost the others' runs their leases.
+///
+/// ```
+/// use hapax_core::limits::{LEASE_RENEWAL, LEASE_TTL, SHARD_PATIENCE};
+/// assert!(LEASE_RENEWAL + SHARD_PATIENCE < LEASE_TTL, "the other leases are renewed in time");
+/// ```
+pub const SHARD_PATIENCE: Duration = Duration::from_secs(3);
+
 /// How long a cancelled node may take to notice.
 ///
 /// ```

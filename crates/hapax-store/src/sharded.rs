@@ -34,6 +34,7 @@ use crate::{
 };
 use hapax_core::{error::code, flow::Terms, id::RunKey, key::sha256};
 use std::{
+    collections::HashMap,
     fmt,
     sync::{Arc, Mutex, MutexGuard, atomic::AtomicUsize},
 };
@@ -93,6 +94,8 @@ pub struct ShardedStore {
     /// Who is asked first, next time.
     turn: AtomicUsize,
     cursors: Mutex<sweep::Cursors>,
+    /// The databases that have just kept the others waiting, and until when they are left alone, by this machine's clock.
+    late: Mutex<HashMap<usize, i64>>,
     hints: Option<broadcast::Sender<Hint>>,
 }
 
@@ -132,8 +135,8 @@ impl ShardedStore {
         let map: Vec<u16> = map.into_iter().map(|shard| u16::try_from(shard).unwrap_or(u16::MAX)).collect();
         plates::check(&databases, &map).await?;
         let hints = everywhere::gather_hints(&databases);
-        let (turn, cursors) = (AtomicUsize::new(0), Mutex::default());
-        Ok(Arc::new(Self { shards: databases, map, turn, cursors, hints }))
+        let (turn, cursors, late) = (AtomicUsize::new(0), Mutex::default(), Mutex::default());
+        Ok(Arc::new(Self { shards: databases, map, turn, cursors, late, hints }))
     }
 
     /// The place of the database that a run of this name belongs to.

@@ -5,6 +5,7 @@
 
 use super::ShardedStore;
 use crate::{
+    clock::{micros, now_us},
     error::StoreError,
     store::{
         Answer, Census, CensusFilter, Fact, Fleet, GcPolicy, GcReport, Hint, Holding, ListFilter, RunRecord,
@@ -14,7 +15,7 @@ use crate::{
 use futures::future::join_all;
 use hapax_core::{
     id::{Namespace, RunKey},
-    limits::MAX_COUNTED,
+    limits::{MAX_COUNTED, SHARD_PATIENCE},
 };
 use std::{
     cmp::Reverse,
@@ -62,15 +63,48 @@ impl ShardedStore {
         join_all(self.shards.iter().map(|shard| ask(&**shard))).await.into_iter().collect()
     }
 
-    /// Asks all databases at once; what those answer that can. An error only when none can.
+    /// Waits for the answer of one database no longer than the others may wait for it; then leaves it alone for a moment.
+    ///
+    /// What is dropped midway may take effect all the same, and harms nobody: a claim that its worker doesn't know of is never
+    /// renewed, so its lease runs out, and a lease that was renewed was to be. Hence also the moment: a database that has
+    /// frozen does at last all that it was asked, and each claim among it would be nobody's.
+    pub(super) async fn in_time<T>(&self, shard: usize, answer: Answer<'_, T>) -> Result<T, StoreError> {
+        match tokio::time::timeout(SHARD_PATIENCE, answer).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                let late = now_us() + micros(SHARD_PATIENCE);
+                self.late.lock().expect("no call panics while it holds the lock").insert(shard, late);
+                Err(StoreError::Retry(format!("database {} doesn't answer in time", shard + 1).into()))
+            }
+        }
+    }
+
+    /// Whether a database has just kept the others waiting.
+    pub(super) fn is_late(&self, shard: usize) -> bool {
+        let late = self.late.lock().expect("no call panics while it holds the lock");
+        // Nor for longer when the clock is set back.
+        late.get(&shard).is_some_and(|until| (1..=micros(SHARD_PATIENCE)).contains(&(until - now_us())))
+    }
+
+    /// Asks all databases at once that aren't late; what those answer in time that can. An error only when none can.
     pub(super) async fn some<'s, T>(
         &'s self,
         ask: impl Fn(&'s dyn Store) -> Answer<'s, T>,
     ) -> Result<Vec<T>, StoreError> {
+        let asked = (0..self.shards.len()).filter(|shard| !self.is_late(*shard));
+        let asked = asked.map(|shard| {
+            let answer = ask(&*self.shards[shard]);
+            async move { (shard, self.in_time(shard, answer).await) }
+        });
+        Self::those_that_answer(join_all(asked).await)
+    }
+
+    /// What the databases have answered that could; an error when there is nothing.
+    pub(super) fn those_that_answer<T>(
+        answers: Vec<(usize, Result<T, StoreError>)>,
+    ) -> Result<Vec<T>, StoreError> {
         let (mut found, mut failed) = (vec![], None);
-        for (shard, answer) in
-            join_all(self.shards.iter().map(|shard| ask(&**shard))).await.into_iter().enumerate()
-        {
+        for (shard, answer) in answers {
             match answer {
                 Ok(answer) => found.push(answer),
                 Err(error) => {
@@ -80,15 +114,19 @@ impl ShardedStore {
             }
         }
         match failed {
-            Some(error) if found.is_empty() => Err(error),
-            _ => Ok(found),
+            _ if !found.is_empty() => Ok(found),
+            Some(error) => Err(error),
+            None => Err(StoreError::Retry("no database answers in time".into())),
         }
     }
 
-    /// The databases, another one first each time.
-    pub(super) fn in_turn(&self) -> impl Iterator<Item = &dyn Store> {
-        let first = self.turn.fetch_add(1, Ordering::Relaxed) % self.shards.len();
-        self.shards.iter().cycle().skip(first).take(self.shards.len()).map(|shard| &**shard)
+    /// The databases that aren't late, another one first each time.
+    pub(super) fn in_turn(&self) -> Vec<usize> {
+        let (count, first) = (self.shards.len(), self.turn.fetch_add(1, Ordering::Relaxed));
+        (0..count)
+            .map(|place| (first % count + place) % count)
+            .filter(|shard| !self.is_late(*shard))
+            .collect()
     }
 
     pub(super) async fn list_all(&self, filter: ListFilter) -> Result<Vec<RunRecord>, StoreError> {

@@ -9,6 +9,7 @@ use crate::{
     flow::{Flow, KeyRecord, KeyView, NameRecord, Replaced, Seen, Spread, Stands, is_spread},
     store::{Answer, NewRun},
 };
+use futures::future::join_all;
 use hapax_core::{
     flow::{Rate, Reservation, Terms},
     id::{Namespace, RunId, RunKey},
@@ -92,8 +93,10 @@ impl Flow for ShardedStore {
 
     fn sweep(&self, namespace: Namespace) -> Answer<'_, u64> {
         Box::pin(async move {
-            let alone: u64 =
-                self.some(|shard| shard.flow().sweep(namespace.clone())).await?.into_iter().sum();
+            // It may take its time.
+            let sweeps = self.shards.iter().map(|shard| shard.flow().sweep(namespace.clone()));
+            let swept = join_all(sweeps).await.into_iter().enumerate().collect();
+            let alone: u64 = Self::those_that_answer(swept)?.into_iter().sum();
             Ok(alone + self.sweep_spread(&namespace).await)
         })
     }

@@ -43,9 +43,11 @@ impl Outbox for ShardedStore {
     fn claim(&self, filter: ClaimFilter, by: Claimant) -> Answer<'_, Vec<Batch>> {
         Box::pin(async move {
             let (mut batches, mut failed, mut answered) = (vec![], None, false);
-            for shard in self.in_turn().collect::<Vec<_>>() {
+            for shard in self.in_turn() {
                 let channels = filter.channels - batches.len();
-                match shard.outbox().claim(ClaimFilter { channels, ..filter.clone() }, by.clone()).await {
+                let some = ClaimFilter { channels, ..filter.clone() };
+                let claimed = self.shards[shard].outbox().claim(some, by.clone());
+                match self.in_time(shard, claimed).await {
                     Ok(some) => {
                         answered = true;
                         batches.extend(some);

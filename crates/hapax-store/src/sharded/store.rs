@@ -26,7 +26,10 @@ use hapax_core::{
     journal::JournalRow,
     mailbox::{Letter, NewLetter, Posted},
 };
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
 use tokio::sync::broadcast;
 
 /// What is asked of a run is asked of its database.
@@ -46,24 +49,37 @@ impl ShardedStore {
         by: Claimant,
     ) -> Result<Vec<(RunKey, Lease)>, StoreError> {
         let (mut claimed, mut failed, mut answered) = (vec![], None, false);
-        let shards: Vec<&dyn Store> = self.in_turn().collect();
-        let share = filter.limit.div_ceil(shards.len());
-        for most in [share, filter.limit] {
-            for shard in &shards {
-                let limit = most.min(filter.limit - claimed.len());
-                if limit == 0 {
-                    break;
-                }
-                match shard.claim_ready(ReadyFilter { limit, ..filter.clone() }, by.clone()).await {
+        let shards = self.in_turn();
+        let Some(each) = filter.limit.checked_div(shards.len()) else {
+            return Err(StoreError::Retry("no database answers in time".into()));
+        };
+        let share = |place: usize| each + usize::from(place < filter.limit % shards.len());
+        let shares = shards.iter().enumerate().map(|(place, shard)| (*shard, share(place)));
+        // Who may have more, and who comes first only when others have too little.
+        let (mut round, more): (Vec<_>, Vec<_>) = shares.partition(|(_, share)| *share > 0);
+        let mut more: VecDeque<usize> = more.into_iter().map(|(shard, _)| shard).collect();
+        loop {
+            let asked = round.iter().map(|(shard, limit)| {
+                let some = ReadyFilter { limit: *limit, ..filter.clone() };
+                self.in_time(*shard, self.shards[*shard].claim_ready(some, by.clone()))
+            });
+            for ((shard, limit), answer) in round.iter().zip(join_all(asked).await) {
+                match answer {
                     Ok(some) => {
                         answered = true;
+                        more.extend((some.len() == *limit).then_some(*shard));
                         claimed.extend(some);
                     }
                     Err(error) => {
-                        tracing::warn!(%error, "a database of several has no work for now; the others go on");
+                        tracing::warn!(shard, %error, "a database of several has no work for now; the others go on");
                         failed = Some(error);
                     }
                 }
+            }
+            let left = filter.limit.saturating_sub(claimed.len());
+            match more.pop_front() {
+                Some(shard) if left > 0 => round = vec![(shard, left)],
+                _ => break,
             }
         }
         match failed {
@@ -84,8 +100,10 @@ impl ShardedStore {
         for lease in leases {
             of_each[self.shard_of(lease.0.run.as_str())].push(lease);
         }
-        let asked = self.shards.iter().zip(of_each).filter(|(_, leases)| !leases.is_empty());
-        let answers = join_all(asked.map(|(shard, leases)| shard.renew(leases, by.clone()))).await;
+        let asked = of_each.into_iter().enumerate().filter(|(_, leases)| !leases.is_empty());
+        let asked =
+            asked.map(|(shard, leases)| self.in_time(shard, self.shards[shard].renew(leases, by.clone())));
+        let answers = join_all(asked).await;
         let (mut renewed, mut failed) = (vec![], None);
         for answer in answers {
             match answer {

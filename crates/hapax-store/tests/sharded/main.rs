@@ -4,13 +4,16 @@ mod flow;
 mod left_behind;
 mod members;
 
-use hapax_core::id::Namespace;
+use hapax_core::{
+    id::{Namespace, RunKey},
+    limits::LEASE_TTL,
+};
 use hapax_store::{
-    GcPolicy, ListFilter, ShardedStore, Store, StoreError,
+    GcPolicy, Lease, ListFilter, ShardedStore, Store, StoreError,
     codec::{Encrypted, Keyring},
     conformance::{
         Fixture, Sample,
-        sample::{key, ready},
+        sample::{LONG, claimant, key, ready},
     },
     faulty::{Fault, Faulty},
     house::{self, Mover},
@@ -189,6 +192,33 @@ async fn a_database_that_is_away_does_not_stop_the_runs_of_the_others() {
     assert!(there(0) > 0 && there(1) == 0 && there(2) > 0);
     let missing = store.list(ListFilter::default()).await;
     assert!(matches!(missing, Err(StoreError::Retry(_))), "a list without them would be a lie: {missing:?}");
+}
+
+/// Its file is locked, and it answers later than any lease lasts.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_hangs_does_not_stop_the_runs_of_the_others() {
+    let (folder, files) = folder().await;
+    let whole = ShardedStore::open(files).await.unwrap();
+    for n in 0..30 {
+        whole.create(Sample::run(&format!("r{n}")).build()).await.unwrap();
+    }
+    let store: Arc<dyn Store> = whole.clone();
+    let of = |claimed: &[(RunKey, Lease)], shard| {
+        claimed.iter().filter(|(run, _)| whole.shard_of(run.run.as_str()) == shard).count()
+    };
+    let held = ready(&store, "a", 6).await;
+    assert_eq!([0, 1, 2].map(|shard| of(&held, shard)), [2, 2, 2]);
+    let outside = rusqlite::Connection::open(folder.path().join("shard-1.db")).unwrap();
+    outside.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let began = tokio::time::Instant::now();
+    let leases = held.iter().map(|(run, lease)| (run.clone(), lease.epoch)).collect();
+    let renewed = store.renew(leases, claimant("a", LONG)).await.unwrap();
+    assert_eq!(renewed.len(), 4, "those of the others: {renewed:?}");
+    let claimed = ready(&store, "a", 100).await;
+    assert!(of(&claimed, 0) > 0 && of(&claimed, 1) == 0 && of(&claimed, 2) > 0, "{claimed:?}");
+    let took = began.elapsed();
+    assert!(took < LEASE_TTL / 2, "it isn't waited for twice: {took:?}");
+    outside.execute_batch("ROLLBACK").unwrap();
 }
 
 #[tokio::test]
