@@ -72,10 +72,7 @@ where
 
 /// The right to execute, or else what the client gets.
 async fn acquire(policy: &Arc<Policy>, claim: &Arc<Claim>) -> Result<Lease, Answer> {
-    let mut pauses = match policy.on_conflict {
-        OnConflict::Refuse => pauses(Duration::ZERO),
-        OnConflict::Wait(limit) => pauses(limit),
-    };
+    let mut pauses = patience(policy);
     loop {
         let left = match decide(policy, claim).await {
             Ok(Begun::Execute(lease)) => return Ok(executed(policy, lease)),
@@ -109,6 +106,14 @@ async fn decide(policy: &Arc<Policy>, claim: &Arc<Claim>) -> Result<Begun, Store
             Err(StoreError::Unknown("it didn't answer in time".into()))
         }
     }
+}
+
+/// How long a client waits for whoever has its request.
+fn patience(policy: &Policy) -> impl Iterator<Item = Duration> {
+    pauses(match policy.on_conflict {
+        OnConflict::Refuse => Duration::ZERO,
+        OnConflict::Wait(limit) => limit,
+    })
 }
 
 /// Pauses that grow, so long in all.
@@ -173,32 +178,41 @@ async fn finish(policy: &Policy, lease: &Lease, completion: &Completion) -> Resu
     }
 }
 
-/// What the client gets when the record isn't ours to end any more: what the record says.
+/// What the client gets when the record isn't ours to end any more: what the record says. Whoever has it now is waited for as
+/// any other request with this key waits.
 async fn overtaken<E>(
     policy: &Policy,
     claim: &Claim,
     lease: &Lease,
     answer: Result<Answer, E>,
 ) -> Result<Answer, E> {
-    let record = match policy.store.get(&claim.id).await {
-        Ok(record) => record.filter(|record| record.hash == claim.hash),
-        Err(error) => return Ok(store_down(policy, &error)),
-    };
-    let is_ours = record.as_ref().is_some_and(|record| record.token == lease.token);
-    let end = record.and_then(|record| record.completion);
-    match end.map(|end| (end.status == Outcome::FailedRetryable, end)) {
-        // The handler ended it by itself.
-        Some((true, _)) if is_ours => answer,
-        Some((false, end)) if is_ours => Ok(policy.dialect.stored(end)),
-        end => {
-            warn!("an execution was overtaken");
-            count(&policy.counters.stale);
-            match end {
-                Some((false, end)) => Ok(replay(policy, end)),
-                _ => Ok(in_flight(policy, Duration::ZERO)),
-            }
+    let mut pauses = patience(policy);
+    let end = loop {
+        let record = match policy.store.get(&claim.id).await {
+            Ok(record) => record.filter(|record| record.hash == claim.hash),
+            Err(error) => return Ok(store_down(policy, &error)),
+        };
+        let is_ours = record.as_ref().is_some_and(|record| record.token == lease.token);
+        let is_under_way = record.as_ref().is_some_and(|record| record.completion.is_none());
+        let end = record.and_then(|record| record.completion);
+        match end.map(|end| (end.status == Outcome::FailedRetryable, end)) {
+            // The handler ended it by itself.
+            Some((true, _)) if is_ours => return answer,
+            Some((false, end)) if is_ours => return Ok(policy.dialect.stored(end)),
+            Some((false, end)) => break Some(end),
+            _ => {}
         }
-    }
+        match pauses.next() {
+            Some(pause) if is_under_way => sleep(pause).await,
+            _ => break None,
+        }
+    };
+    warn!("an execution was overtaken");
+    count(&policy.counters.stale);
+    Ok(match end {
+        Some(end) => replay(policy, end),
+        None => in_flight(policy, Duration::ZERO),
+    })
 }
 
 /// Prolongs a lease until it is dropped, in a task of its own: a handler that blocks its thread doesn't stop it, and no
