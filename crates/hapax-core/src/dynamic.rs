@@ -34,15 +34,22 @@ pub struct Dynamic(Map<String, Value>);
 
 /// What a node wrote: for each field, how, and what.
 ///
+/// Its form can't be taken for that of a derived delta, nor the other way round: no field of a struct is called `$by`. Only
+/// a delta that writes nothing is the same in both.
+///
 /// ```
-/// use hapax_core::{dynamic::{Dynamic, Reduce}, state::State};
+/// use hapax_core::{dynamic::{Dynamic, DynamicDelta, Reduce}, state::State};
 /// let delta = Dynamic::delta().write("tax", Reduce::Sum, serde_json::json!(3))?;
-/// assert_eq!(serde_json::to_string(&delta)?, r#"{"tax":{"sum":3}}"#);
+/// assert_eq!(serde_json::to_string(&delta)?, r#"{"$by":{"tax":{"sum":3}}}"#);
+/// assert!(serde_json::from_str::<DynamicDelta>(r#"{"tax":{"sum":3}}"#).is_err(), "a typed map, perhaps");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct DynamicDelta(BTreeMap<String, Write>);
+#[serde(deny_unknown_fields)]
+pub struct DynamicDelta {
+    #[serde(rename = "$by", default, skip_serializing_if = "BTreeMap::is_empty")]
+    by: BTreeMap<String, Write>,
+}
 
 /// One value, under the name of its reducer.
 #[derive(Debug, Clone, PartialEq)]
@@ -405,7 +412,7 @@ impl State for Dynamic {
     type Delta = DynamicDelta;
 
     fn apply(&mut self, delta: DynamicDelta) {
-        for (field, Write(reduce, value)) in delta.0 {
+        for (field, Write(reduce, value)) in delta.by {
             let there = self.0.remove(&field);
             self.0.insert(field, reduce.fold(there, value));
         }
@@ -421,7 +428,7 @@ impl DynamicDelta {
     /// Writes a field once; a second write to it replaces the first.
     pub fn write(mut self, field: &str, reduce: Reduce, value: Value) -> Result<Self, Misfit> {
         reduce.check(field, &value, false)?;
-        self.0.insert(field.into(), Write(reduce, value));
+        self.by.insert(field.into(), Write(reduce, value));
         Ok(self)
     }
 }
@@ -430,7 +437,7 @@ impl Delta for DynamicDelta {
     type State = Dynamic;
 
     fn claims(&self, claims: &mut Claims) -> Result<(), CanonicalError> {
-        for (field, Write(reduce, value)) in &self.0 {
+        for (field, Write(reduce, value)) in &self.by {
             match (reduce, value) {
                 (Reduce::Last, value) => claims.field(interned(field), value)?,
                 (Reduce::Merge, Value::Object(entries)) => claims.entries(interned(field), entries)?,
@@ -569,7 +576,7 @@ mod tests {
             let text = serde_json::to_string(&delta).unwrap();
             assert_eq!(serde_json::from_str::<DynamicDelta>(&text).unwrap(), delta, "{text}");
         }
-        assert!(serde_json::from_str::<DynamicDelta>(r#"{"a":{"sum":1,"max":2}}"#).is_err());
-        assert!(serde_json::from_str::<DynamicDelta>(r#"{"a":{"newest":1}}"#).is_err());
+        assert!(serde_json::from_str::<DynamicDelta>(r#"{"$by":{"a":{"sum":1,"max":2}}}"#).is_err());
+        assert!(serde_json::from_str::<DynamicDelta>(r#"{"$by":{"a":{"newest":1}}}"#).is_err());
     }
 }
