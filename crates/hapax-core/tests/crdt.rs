@@ -213,6 +213,34 @@ fn counts_do_not_overflow() {
 }
 
 #[test]
+fn the_additions_of_a_set_do_not_overflow() {
+    let ann = Replica::from("ann");
+    let mut tags: OrSet<String> =
+        serde_json::from_str(&format!(r#"{{"clock":{{"ann":{}}},"added":[]}}"#, u64::MAX)).unwrap();
+    tags.merge(tags.added("red".into(), &ann));
+    assert_eq!(serde_json::to_value(&tags).unwrap()["clock"]["ann"], u64::MAX);
+}
+
+/// One replica's edits, each of what the one before it answers.
+#[test]
+fn chained_edits_all_count() {
+    let ann = Replica::from("ann");
+    let mut all = All::default();
+    for _ in 0..2 {
+        all.grow.merge(all.grow.added(&ann, 1).added(&ann, 2));
+        all.count.merge(all.count.added(&ann, 9).removed(&ann, 2).removed(&ann, 1).added(&ann, 1));
+        all.last.merge(all.last.set(9, &ann).set(1, &ann));
+        all.tags.merge(all.tags.added((1, true), &ann).added((2, true), &ann).removed(&(1, true)));
+        all.map.merge(all.map.with("key".into(), |count| count.added(&ann, 3).removed(&ann, 1)));
+        all.sets.merge(all.sets.with("key".into(), |set| set.added(1, &ann).added(2, &ann)));
+    }
+    assert_eq!((all.grow.value(), all.count.value(), all.last.get()), (6, 14, Some(&1)));
+    assert_eq!(all.tags.iter().collect::<Vec<_>>(), [&(2, true)]);
+    assert_eq!(all.map.get("key").unwrap().value(), 4);
+    assert_eq!(all.sets.get("key").unwrap().iter().collect::<Vec<_>>(), [&1, &2]);
+}
+
+#[test]
 fn forms_are_stable() {
     let ann = Replica::from("ann");
     let mut all = All::default();

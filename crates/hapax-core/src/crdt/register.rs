@@ -37,7 +37,8 @@ impl<T> Default for Lww<T> {
 }
 
 impl<T> Lww<T> {
-    /// What to write so that this is the value.
+    /// What to write so that this is the value. Of two that both begin with the state, by one replica, the greater value
+    /// stays; a chained one is later.
     #[must_use]
     pub fn set(&self, value: T, by: &Replica) -> Self {
         let at = self.0.as_ref().map_or(0, |written| written.at).saturating_add(1);
