@@ -106,6 +106,7 @@ impl Description {
         self,
         registry: &Registry<A>,
     ) -> Result<Graph<Dynamic, A>, Error> {
+        self.inputs_are_forked()?;
         let fields = Arc::new(fields(&self.fields)?);
         let mut graph = Graph::described(&self.name, self.version, &self.start);
         for node in &self.nodes {
@@ -130,6 +131,21 @@ impl Description {
             node.on_error.iter().for_each(|handler| graph.handle(&node.name, handler));
         }
         Ok(graph)
+    }
+
+    /// Only a fork hands a node its input; in code, the types say so. A handler's input is the failure.
+    fn inputs_are_forked(&self) -> Result<(), Error> {
+        let starts = ("its `start`", &self.start);
+        let edges = self.edges.iter().map(|edge| ("an edge", &edge.to));
+        let joins = self.joins.iter().map(|join| ("a join", &join.to));
+        let mut led = std::iter::once(starts).chain(edges).chain(joins);
+        let wants = |name: &String| self.nodes.iter().any(|node| node.input && node.name == *name);
+        match led.find(|(_, to)| wants(to)) {
+            None => Ok(()),
+            Some((way, to)) => Err(Error::Description(format!(
+                "the node `{to}` takes an input (`\"input\": true`), which only a fork can hand it, and {way} leads there"
+            ))),
+        }
     }
 }
 

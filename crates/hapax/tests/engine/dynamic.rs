@@ -225,3 +225,24 @@ fn a_description_that_is_none_is_refused_with_what_is_wrong_in_it() {
         assert!(refused.to_string().contains(says), "{refused}");
     }
 }
+
+#[test]
+fn what_leads_to_a_node_with_an_input_without_having_one_is_refused_and_names_the_node() {
+    let nodes = Registry::<()>::new().node("work", async |_, _| Ok(())).node("part", async |_, _| Ok(()));
+    let whole = json!({"name": "g", "start": "work", "nodes": [
+        {"name": "work", "routes": true, "on_error": "part"}, {"name": "part", "input": true}
+    ]});
+    assert!(nodes.graph(&whole).is_ok(), "a handler's input is the failure");
+    for (word, value, says) in [
+        ("start", json!("part"), "its `start` leads there"),
+        ("edges", json!([{"from": "work", "to": "part"}]), "an edge leads there"),
+        ("joins", json!([{"from": ["work"], "to": "part"}]), "a join leads there"),
+    ] {
+        let mut broken = whole.clone();
+        broken[word] = value;
+        let refused = nodes.graph(&broken).err().unwrap();
+        assert_eq!(refused.code(), "HX0166");
+        let text = refused.to_string();
+        assert!(text.contains("the node `part` takes an input") && text.contains(says), "{text}");
+    }
+}
