@@ -8,7 +8,7 @@
 //! | [`CrdtMap`] | each key's values, merged |
 //!
 //! Invariant: every merge is commutative, associative and idempotent, so what was told in another order, or twice, is
-//! the same in the end. All of them serialize to one form for one value.
+//! the same in the end. All of them serialize to one form for one value, and what has a member too many isn't read.
 //!
 //! An edit doesn't change a value: it answers what to write, `Board::delta().likes(state.likes.added(&replica, 1))`. It
 //! names a [`Replica`]: who writes.

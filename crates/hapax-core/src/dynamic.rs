@@ -327,7 +327,8 @@ impl Reduce {
         match (self, new) {
             (Self::Append, new) => vec![new].into(),
             (Self::Union, Value::Array(new)) => union(new),
-            (_, new) => new,
+            // Merged with itself it is the same, in the form that all later ones have.
+            (_, new) => self.merged(new.clone(), new.clone()).unwrap_or(new),
         }
     }
 
@@ -528,6 +529,12 @@ mod tests {
             (Reduce::Merge, json!([{"a": 1}, {"b": 2}]), json!({"a": 1, "b": 2})),
             (Reduce::GCounter, json!([{"a": 1, "b": 2}, {"a": 3}]), json!({"a": 3, "b": 2})),
             (Reduce::GSet, json!([[2], [1, 2]]), json!([1, 2])),
+            (Reduce::GSet, json!([[2, 1, 2]]), json!([1, 2])),
+            (
+                Reduce::OrSet,
+                json!([{"clock": {"a": 2}, "added": [["y", {"a": 2}], ["x", {"a": 1}], ["z", {}]]}]),
+                json!({"clock": {"a": 2}, "added": [["x", {"a": 1}], ["y", {"a": 2}]]}),
+            ),
         ] {
             assert_eq!(folded(reduce, values.as_array().unwrap()), expected, "{}", reduce.word());
         }
@@ -543,6 +550,9 @@ mod tests {
             (Reduce::Merge, json!([])),
             (Reduce::GCounter, json!({"a": "many"})),
             (Reduce::OrSet, json!([1])),
+            (Reduce::PnCounter, json!({"up": {}, "down": {}, "left": {}})),
+            (Reduce::Lww, json!({"at": 1, "by": "a", "value": 1, "was": 0})),
+            (Reduce::OrSet, json!({"clock": {}, "added": [], "removed": []})),
         ] {
             let misfit = Dynamic::delta().write("f", reduce, value).unwrap_err();
             assert!(misfit.to_string().contains(reduce.word()), "{misfit}");

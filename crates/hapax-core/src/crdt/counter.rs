@@ -58,6 +58,7 @@ impl Crdt for GCounter {
 /// assert_eq!(stock.value(), -2);
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct PnCounter {
     up: GCounter,
     down: GCounter,

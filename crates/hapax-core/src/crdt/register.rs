@@ -24,6 +24,7 @@ pub struct Lww<T>(Option<Written<T>>);
 
 /// Compared by its first fields first. The value decides only where a name was used twice.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Written<T> {
     at: u64,
     by: Replica,

@@ -69,7 +69,7 @@ impl<T: Ord> Crdt for GSet<T> {
 /// assert!(!tags.contains(&"red"));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(bound(serialize = "T: Serialize", deserialize = "T: Ord + Deserialize<'de>"))]
+#[serde(deny_unknown_fields, bound(serialize = "T: Serialize", deserialize = "T: Ord + Deserialize<'de>"))]
 pub struct OrSet<T: Ord> {
     /// How far each replica has counted its additions.
     clock: Counts,
