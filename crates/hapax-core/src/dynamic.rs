@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Number, Value};
 use std::{
     cmp::Ordering,
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     fmt,
     sync::{Mutex, PoisonError},
 };
@@ -28,9 +28,28 @@ use std::{
 /// assert_eq!(order.value(), json!({"sku": "anvil", "log": ["paid"], "tax": 7}));
 /// # Ok::<(), hapax_core::dynamic::Misfit>(())
 /// ```
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Dynamic(Map<String, Value>);
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(from = "Map<String, Value>")]
+pub struct Dynamic {
+    fields: Map<String, Value>,
+    /// Sums that JSON has no number for. A state that has one can't be stored, as one of a type with an infinity can't.
+    boundless: BTreeSet<String>,
+}
+
+impl From<Map<String, Value>> for Dynamic {
+    fn from(fields: Map<String, Value>) -> Self {
+        Self { fields, boundless: BTreeSet::new() }
+    }
+}
+
+impl Serialize for Dynamic {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.boundless.first() {
+            None => self.fields.serialize(serializer),
+            Some(field) => Err(serde::ser::Error::custom(format_args!("the sum `{field}` is not finite"))),
+        }
+    }
+}
 
 /// What a node wrote: for each field, how, and what.
 ///
@@ -90,11 +109,12 @@ pub enum Reduce {
     Append,
     /// Elements are pushed to a list.
     Extend,
-    /// Numbers are added. Integers saturate.
+    /// Numbers are added. Integers saturate at the ends of `i64` and `u64`; a sum that isn't finite fails its step, as in a
+    /// typed state.
     Sum,
-    /// The smaller of two numbers or texts stays.
+    /// The smaller of two numbers or texts stays. `null` is none yet.
     Min,
-    /// The larger of two numbers or texts stays.
+    /// The larger of two numbers or texts stays. `null` is none yet.
     Max,
     /// A list without equal elements, sorted.
     Union,
@@ -214,15 +234,14 @@ fn stored(number: &Number) -> Result<i128, f64> {
     })
 }
 
-/// Integers saturate, as they do in a typed state; a sum that is no number of JSON changes nothing.
-fn sum(one: &Number, other: &Number) -> Number {
+/// Integers saturate, as they do in a typed state; `None`: the sum is no number of JSON.
+fn sum(one: &Number, other: &Number) -> Option<Number> {
     if let (Some(a), Some(b)) = (whole(one), whole(other)) {
         let sum = (a + b).clamp(i64::MIN.into(), u64::MAX.into());
         let large = |_| Number::from(u64::try_from(sum).unwrap_or(u64::MAX));
-        return i64::try_from(sum).map_or_else(large, Number::from);
+        return Some(i64::try_from(sum).map_or_else(large, Number::from));
     }
-    let sum = one.as_f64().zip(other.as_f64()).and_then(|(a, b)| Number::from_f64(a + b));
-    sum.unwrap_or_else(|| one.clone())
+    one.as_f64().zip(other.as_f64()).and_then(|(a, b)| Number::from_f64(a + b))
 }
 
 impl Reduce {
@@ -284,8 +303,10 @@ impl Reduce {
             Self::Append | Self::Extend | Self::Union => "lists",
             Self::Sum if value.is_number() => return Ok(()),
             Self::Sum => "numbers",
-            Self::Min | Self::Max if value.is_number() || value.is_string() => return Ok(()),
-            Self::Min | Self::Max => "numbers or texts",
+            Self::Min | Self::Max if value.is_number() || value.is_string() || value.is_null() => {
+                return Ok(());
+            }
+            Self::Min | Self::Max => "numbers or texts, or null for none yet",
             Self::Merge if value.is_object() => return Ok(()),
             Self::Merge => "objects",
             crdt if crdt.merged(value.clone(), value.clone()).is_some() => return Ok(()),
@@ -295,9 +316,10 @@ impl Reduce {
     }
 
     /// Folds a value into the one that is there. Both were checked; what doesn't fit all the same changes nothing.
-    fn fold(self, there: Option<Value>, new: Value) -> Value {
-        let Some(there) = there else { return self.first(new) };
-        match (self, there, new) {
+    /// `None`: what comes of it has no form.
+    fn fold(self, there: Option<Value>, new: Value) -> Option<Value> {
+        let Some(there) = there else { return Some(self.first(new)) };
+        Some(match (self, there, new) {
             (Self::Last, _, new) => new,
             (Self::Append, Value::Array(mut list), new) => {
                 list.push(new);
@@ -311,7 +333,9 @@ impl Reduce {
                 list.extend(new);
                 union(list)
             }
-            (Self::Sum, Value::Number(there), Value::Number(new)) => Value::Number(sum(&there, &new)),
+            (Self::Sum, Value::Number(there), Value::Number(new)) => Value::Number(sum(&there, &new)?),
+            (Self::Min | Self::Max, Value::Null, new) => new,
+            (Self::Min | Self::Max, there, Value::Null) => there,
             (Self::Min, there, new) if compare(&new, &there).is_lt() => new,
             (Self::Max, there, new) if compare(&new, &there).is_gt() => new,
             (Self::Merge, Value::Object(mut there), Value::Object(new)) => {
@@ -319,7 +343,7 @@ impl Reduce {
                 there.into()
             }
             (_, there, new) => self.merged(there.clone(), new).unwrap_or(there),
-        }
+        })
     }
 
     /// What the first value makes of a field that isn't there.
@@ -376,19 +400,19 @@ impl Dynamic {
     /// A field.
     #[must_use]
     pub fn get(&self, field: &str) -> Option<&Value> {
-        self.0.get(field)
+        self.fields.get(field)
     }
 
     /// All fields.
     #[must_use]
     pub fn fields_of(&self) -> &Map<String, Value> {
-        &self.0
+        &self.fields
     }
 
     /// The whole state as a value.
     #[must_use]
     pub fn value(&self) -> Value {
-        Value::Object(self.0.clone())
+        Value::Object(self.fields.clone())
     }
 }
 
@@ -396,9 +420,9 @@ impl Dynamic {
 impl From<Value> for Dynamic {
     fn from(value: Value) -> Self {
         match value {
-            Value::Object(fields) => Self(fields),
+            Value::Object(fields) => fields.into(),
             Value::Null => Self::default(),
-            value => Self(Map::from_iter([("value".to_owned(), value)])),
+            value => Map::from_iter([("value".to_owned(), value)]).into(),
         }
     }
 }
@@ -414,8 +438,10 @@ impl State for Dynamic {
 
     fn apply(&mut self, delta: DynamicDelta) {
         for (field, Write(reduce, value)) in delta.by {
-            let there = self.0.remove(&field);
-            self.0.insert(field, reduce.fold(there, value));
+            match reduce.fold(self.fields.remove(&field), value) {
+                Some(value) => self.fields.extend([(field, value)]),
+                None => self.boundless.extend([field]),
+            }
         }
     }
 
@@ -510,7 +536,7 @@ mod tests {
         for value in values {
             state.apply(Dynamic::delta().write("f", reduce, value.clone()).unwrap());
         }
-        state.0.remove("f").unwrap()
+        state.fields.remove("f").unwrap()
     }
 
     #[test]
@@ -525,6 +551,9 @@ mod tests {
             (Reduce::Sum, json!([0.5, 1]), json!(1.5)),
             (Reduce::Min, json!([10, 9, 9.5]), json!(9)),
             (Reduce::Max, json!(["9", "10"]), json!("9")),
+            (Reduce::Min, json!([null, 3, null, 4]), json!(3)),
+            (Reduce::Max, json!([null, -3, null, -4]), json!(-3)),
+            (Reduce::Max, json!([null]), json!(null)),
             (Reduce::Union, json!([[10, 9], [9, "a", 10]]), json!([9, 10, "a"])),
             (Reduce::Merge, json!([{"a": 1}, {"b": 2}]), json!({"a": 1, "b": 2})),
             (Reduce::GCounter, json!([{"a": 1, "b": 2}, {"a": 3}]), json!({"a": 3, "b": 2})),
@@ -546,7 +575,7 @@ mod tests {
             (Reduce::Extend, json!(1)),
             (Reduce::Union, json!({})),
             (Reduce::Sum, json!("1")),
-            (Reduce::Max, json!(null)),
+            (Reduce::Max, json!(true)),
             (Reduce::Merge, json!([])),
             (Reduce::GCounter, json!({"a": "many"})),
             (Reduce::OrSet, json!([1])),
@@ -558,6 +587,18 @@ mod tests {
             assert!(misfit.to_string().contains(reduce.word()), "{misfit}");
         }
         assert!(Reduce::Append.check("f", &json!(1), true).is_err(), "the field itself is a list");
+    }
+
+    /// A typed `f64` would be infinite, which has no JSON form either.
+    #[test]
+    fn a_sum_that_is_not_finite_has_no_form() {
+        for values in [[1e308, 1e308, -1e308], [-1e308, -1e308, 1e308]] {
+            let mut state = Dynamic::from(json!({"other": 1}));
+            for value in values {
+                state.apply(Dynamic::delta().write("f", Reduce::Sum, json!(value)).unwrap());
+            }
+            assert_eq!(canonical::to_vec(&state).unwrap_err().to_string(), "the sum `f` is not finite");
+        }
     }
 
     #[test]

@@ -181,6 +181,14 @@ async fn what_a_field_cannot_take_fails_the_run_and_names_the_field() {
 }
 
 #[tokio::test]
+async fn a_sum_that_is_not_finite_fails_its_step_as_in_a_typed_state() {
+    let large = Registry::new().node("work", async |_, _| Ok(json!({"sum": f64::MAX})));
+    let graph = json!({"name": "g", "start": "work", "fields": {"sum": "sum"}, "nodes": [{"name": "work"}]});
+    let failure = failure_of(large, graph, json!({"sum": f64::MAX})).await;
+    assert!(failure.starts_with("HX0013") && failure.contains("the sum `sum` is not finite"), "{failure}");
+}
+
+#[tokio::test]
 async fn two_branches_that_write_one_field_conflict_as_in_a_typed_state() {
     let both = Registry::new()
         .node("split", async |_, _| Ok(Returned::from(()).fork([("one", 1), ("one", 2)])))
