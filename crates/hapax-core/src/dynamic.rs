@@ -134,9 +134,24 @@ pub enum Reduce {
     GSet,
     /// [`OrSet`] of any values.
     OrSet,
-    /// [`CrdtMap`] of counters ([`PnCounter`]) by name.
+    /// [`CrdtMap`] of [`PnCounter`] by name.
     Counters,
+    /// [`CrdtMap`] of [`GCounter`] by name.
+    GCounters,
+    /// [`CrdtMap`] of [`Lww`] by name.
+    Registers,
+    /// [`CrdtMap`] of [`Max`] by name.
+    MaxRegisters,
+    /// [`CrdtMap`] of [`Min`] by name.
+    MinRegisters,
+    /// [`CrdtMap`] of [`GSet`] by name.
+    GSets,
+    /// [`CrdtMap`] of [`OrSet`] by name.
+    OrSets,
 }
+
+/// A map by name, as JSON has it.
+type Named<V> = CrdtMap<String, V>;
 
 /// A value that its reducer can't take.
 ///
@@ -246,7 +261,7 @@ fn sum(one: &Number, other: &Number) -> Option<Number> {
 
 impl Reduce {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 22] = [
         Self::Last,
         Self::Append,
         Self::Extend,
@@ -263,6 +278,12 @@ impl Reduce {
         Self::GSet,
         Self::OrSet,
         Self::Counters,
+        Self::GCounters,
+        Self::Registers,
+        Self::MaxRegisters,
+        Self::MinRegisters,
+        Self::GSets,
+        Self::OrSets,
     ];
 
     /// As it is written in a configuration.
@@ -285,6 +306,12 @@ impl Reduce {
             Self::GSet => "g_set",
             Self::OrSet => "or_set",
             Self::Counters => "counters",
+            Self::GCounters => "g_counters",
+            Self::Registers => "registers",
+            Self::MaxRegisters => "max_registers",
+            Self::MinRegisters => "min_registers",
+            Self::GSets => "g_sets",
+            Self::OrSets => "or_sets",
         }
     }
 
@@ -366,7 +393,13 @@ impl Reduce {
             Self::MinRegister => merged::<Min<Ordered>>(there, new),
             Self::GSet => merged::<GSet<Ordered>>(there, new),
             Self::OrSet => merged::<OrSet<Ordered>>(there, new),
-            Self::Counters => merged::<CrdtMap<String, PnCounter>>(there, new),
+            Self::Counters => merged::<Named<PnCounter>>(there, new),
+            Self::GCounters => merged::<Named<GCounter>>(there, new),
+            Self::Registers => merged::<Named<Lww<Ordered>>>(there, new),
+            Self::MaxRegisters => merged::<Named<Max<Ordered>>>(there, new),
+            Self::MinRegisters => merged::<Named<Min<Ordered>>>(there, new),
+            Self::GSets => merged::<Named<GSet<Ordered>>>(there, new),
+            Self::OrSets => merged::<Named<OrSet<Ordered>>>(there, new),
             _ => None,
         }
     }
@@ -566,6 +599,33 @@ mod tests {
             ),
         ] {
             assert_eq!(folded(reduce, values.as_array().unwrap()), expected, "{}", reduce.word());
+        }
+    }
+
+    #[test]
+    fn each_crdt_has_a_map_whose_values_merge_as_it_does() {
+        let tagged = |tag: &str, by: &str| json!({"clock": {by: 1}, "added": [[tag, {by: 1}]]});
+        let both = json!({"clock": {"a": 1, "b": 1}, "added": [["x", {"a": 1}], ["y", {"b": 1}]]});
+        let up = |by: &str| json!({"up": {by: 2}, "down": {}});
+        let last = |at: u64| json!({"at": at, "by": "a", "value": [at]});
+        for (of, map, one, other, merged) in [
+            (Reduce::GCounter, Reduce::GCounters, json!({"a": 1}), json!({"a": 3}), json!({"a": 3})),
+            (
+                Reduce::PnCounter,
+                Reduce::Counters,
+                up("a"),
+                up("b"),
+                json!({"up": {"a": 2, "b": 2}, "down": {}}),
+            ),
+            (Reduce::Lww, Reduce::Registers, last(2), last(1), last(2)),
+            (Reduce::MaxRegister, Reduce::MaxRegisters, json!(9), json!(10.5), json!(10.5)),
+            (Reduce::MinRegister, Reduce::MinRegisters, json!(9), json!(10.5), json!(9)),
+            (Reduce::GSet, Reduce::GSets, json!(["b"]), json!(["a"]), json!(["a", "b"])),
+            (Reduce::OrSet, Reduce::OrSets, tagged("x", "a"), tagged("y", "b"), both),
+        ] {
+            assert_eq!(folded(of, &[one.clone(), other.clone()]), merged, "{}", of.word());
+            let maps = [json!({"k": one}), json!({"k": other, "l": one})];
+            assert_eq!(folded(map, &maps), json!({"k": merged, "l": one}), "{}", map.word());
         }
     }
 
