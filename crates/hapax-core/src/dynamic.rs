@@ -161,14 +161,13 @@ type Named<V> = CrdtMap<String, V>;
 /// assert_eq!(misfit.to_string(), "the field `tax` takes numbers (its reducer is `sum`), not a text");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the field `{field}` takes {wants} (its reducer is `{}`), not {got}", reduce.word())]
+#[error("the field `{field}` takes {} (its reducer is `{}`), not {got}", reduce.takes(), reduce.word())]
 pub struct Misfit {
     /// The field.
     pub field: String,
     /// Its reducer.
     pub reduce: Reduce,
-    wants: &'static str,
-    got: &'static str,
+    got: String,
 }
 
 /// Any value of JSON in an order: `null`, false and true, numbers, texts, lists, objects.
@@ -321,25 +320,51 @@ impl Reduce {
         Self::ALL.into_iter().find(|reduce| reduce.word() == word)
     }
 
+    /// What it takes: of a CRDT, an example of its JSON.
+    #[must_use]
+    pub const fn takes(self) -> &'static str {
+        match self {
+            Self::Last => "any value",
+            Self::Append | Self::Extend | Self::Union => "lists",
+            Self::Sum => "numbers",
+            Self::Min | Self::Max => "numbers or texts, or null for none yet",
+            Self::Merge => "objects",
+            Self::GCounter => r#"{"ann":2}"#,
+            Self::PnCounter => r#"{"up":{"ann":5},"down":{"bob":2}}"#,
+            Self::Lww => r#"{"at":1,"by":"ann","value":"red"}"#,
+            Self::MaxRegister | Self::MinRegister => "9",
+            Self::GSet => r#"["blue","red"]"#,
+            Self::OrSet => r#"{"clock":{"ann":2},"added":[["red",{"ann":2}]]}"#,
+            Self::GCounters => r#"{"tea":{"ann":2}}"#,
+            Self::Counters => r#"{"tea":{"up":{"ann":5},"down":{"bob":2}}}"#,
+            Self::Registers => r#"{"tea":{"at":1,"by":"ann","value":"red"}}"#,
+            Self::MaxRegisters | Self::MinRegisters => r#"{"tea":9}"#,
+            Self::GSets => r#"{"tea":["blue","red"]}"#,
+            Self::OrSets => r#"{"tea":{"clock":{"ann":2},"added":[["red",{"ann":2}]]}}"#,
+        }
+    }
+
     /// Whether a field holds, or a node writes, what this reducer can fold; `is_there`: it is in the state already.
     pub fn check(self, field: &str, value: &Value, is_there: bool) -> Result<(), Misfit> {
-        let wants = match self {
-            Self::Last => return Ok(()),
-            Self::Append if !is_there => return Ok(()),
-            Self::Append | Self::Extend | Self::Union if value.is_array() => return Ok(()),
-            Self::Append | Self::Extend | Self::Union => "lists",
-            Self::Sum if value.is_number() => return Ok(()),
-            Self::Sum => "numbers",
-            Self::Min | Self::Max if value.is_number() || value.is_string() || value.is_null() => {
-                return Ok(());
-            }
-            Self::Min | Self::Max => "numbers or texts, or null for none yet",
-            Self::Merge if value.is_object() => return Ok(()),
-            Self::Merge => "objects",
-            crdt if crdt.merged(value.clone(), value.clone()).is_some() => return Ok(()),
-            _ => "what its CRDT is written as",
+        let fits = match self {
+            Self::Last => true,
+            Self::Append => !is_there || value.is_array(),
+            Self::Extend | Self::Union => value.is_array(),
+            Self::Sum => value.is_number(),
+            Self::Min | Self::Max => value.is_number() || value.is_string() || value.is_null(),
+            Self::Merge => value.is_object(),
+            crdt => return crdt.check_crdt(field, value),
         };
-        Err(Misfit { field: field.into(), reduce: self, wants, got: kind(value) })
+        if fits { Ok(()) } else { Err(self.misfit(field, kind(value).into())) }
+    }
+
+    fn check_crdt(self, field: &str, value: &Value) -> Result<(), Misfit> {
+        let merged = self.merged(value.clone(), value.clone());
+        merged.map(drop).map_err(|error| self.misfit(field, format!("{} ({error})", kind(value))))
+    }
+
+    fn misfit(self, field: &str, got: String) -> Misfit {
+        Misfit { field: field.into(), reduce: self, got }
     }
 
     /// Folds a value into the one that is there. Both were checked; what doesn't fit all the same changes nothing.
@@ -378,13 +403,14 @@ impl Reduce {
         match (self, new) {
             (Self::Append, new) => vec![new].into(),
             (Self::Union, Value::Array(new)) => union(new),
+            (Self::Last | Self::Extend | Self::Sum | Self::Min | Self::Max | Self::Merge, new) => new,
             // Merged with itself it is the same, in the form that all later ones have.
             (_, new) => self.merged(new.clone(), new.clone()).unwrap_or(new),
         }
     }
 
-    /// As the field's own CRDT merges; `None`: it is none, or one of the values isn't.
-    fn merged(self, there: Value, new: Value) -> Option<Value> {
+    /// As the field's own CRDT merges. An error: it is none, or one of the values isn't.
+    fn merged(self, there: Value, new: Value) -> serde_json::Result<Value> {
         match self {
             Self::GCounter => merged::<GCounter>(there, new),
             Self::PnCounter => merged::<PnCounter>(there, new),
@@ -400,15 +426,15 @@ impl Reduce {
             Self::MinRegisters => merged::<Named<Min<Ordered>>>(there, new),
             Self::GSets => merged::<Named<GSet<Ordered>>>(there, new),
             Self::OrSets => merged::<Named<OrSet<Ordered>>>(there, new),
-            _ => None,
+            _ => Err(serde::de::Error::custom("it is no CRDT")),
         }
     }
 }
 
-fn merged<T: Crdt + Serialize + DeserializeOwned>(there: Value, new: Value) -> Option<Value> {
-    let mut there: T = serde_json::from_value(there).ok()?;
-    there.merge(serde_json::from_value(new).ok()?);
-    serde_json::to_value(there).ok()
+fn merged<T: Crdt + Serialize + DeserializeOwned>(there: Value, new: Value) -> serde_json::Result<Value> {
+    let mut there: T = serde_json::from_value(there)?;
+    there.merge(serde_json::from_value(new)?);
+    serde_json::to_value(there)
 }
 
 fn union(mut list: Vec<Value>) -> Value {
@@ -434,6 +460,20 @@ impl Dynamic {
     #[must_use]
     pub fn get(&self, field: &str) -> Option<&Value> {
         self.fields.get(field)
+    }
+
+    /// A field as its type, such as a CRDT of [`crate::crdt`] for an edit; the type's default if it isn't there.
+    ///
+    /// ```
+    /// use hapax_core::{crdt::{OrSet, Replica}, dynamic::{Dynamic, Reduce}, state::State};
+    /// let (mut board, ann) = (Dynamic::default(), Replica::from("ann"));
+    /// let tags = board.read::<OrSet<String>>("tags")?.added("red".into(), &ann).added("blue".into(), &ann);
+    /// board.apply(Dynamic::delta().write("tags", Reduce::OrSet, serde_json::to_value(tags)?)?);
+    /// assert_eq!(board.read::<OrSet<String>>("tags")?.iter().collect::<Vec<_>>(), ["blue", "red"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn read<T: Default + DeserializeOwned>(&self, field: &str) -> serde_json::Result<T> {
+        self.get(field).map_or_else(|| Ok(T::default()), T::deserialize)
     }
 
     /// All fields.
@@ -643,9 +683,14 @@ mod tests {
             (Reduce::Lww, json!({"at": 1, "by": "a", "value": 1, "was": 0})),
             (Reduce::OrSet, json!({"clock": {}, "added": [], "removed": []})),
         ] {
-            let misfit = Dynamic::delta().write("f", reduce, value).unwrap_err();
-            assert!(misfit.to_string().contains(reduce.word()), "{misfit}");
+            let misfit = Dynamic::delta().write("f", reduce, value).unwrap_err().to_string();
+            for told in ["`f`", reduce.word(), reduce.takes()] {
+                assert!(misfit.contains(told), "{misfit}");
+            }
         }
+        let unknown = Dynamic::delta().write("f", Reduce::PnCounter, json!({"ups": {}})).unwrap_err();
+        let says = r#"the field `f` takes {"up":{"ann":5},"down":{"bob":2}} (its reducer is `pn_counter`), not an object "#;
+        assert!(unknown.to_string().starts_with(&format!("{says}(unknown field `ups`")), "{unknown}");
         assert!(Reduce::Append.check("f", &json!(1), true).is_err(), "the field itself is a list");
     }
 
@@ -658,6 +703,20 @@ mod tests {
                 state.apply(Dynamic::delta().write("f", Reduce::Sum, json!(value)).unwrap());
             }
             assert_eq!(canonical::to_vec(&state).unwrap_err().to_string(), "the sum `f` is not finite");
+        }
+    }
+
+    /// The guide's table shows each CRDT as it is written.
+    #[test]
+    fn the_guide_shows_what_each_crdt_takes() {
+        let guide = include_str!("../../../docs/guide/dynamic-graphs.md");
+        let (plain, crdts) = Reduce::ALL.split_at(8);
+        assert!(plain.iter().all(|reduce| reduce.merged(json!(null), json!(null)).is_err()));
+        for reduce in crdts {
+            let shown = serde_json::from_str(reduce.takes()).unwrap();
+            assert!(reduce.check("f", &shown, true).is_ok(), "{}", reduce.word());
+            let row = format!("| `{}` | `{}` |", reduce.word(), reduce.takes());
+            assert!(guide.contains(&row), "{row}");
         }
     }
 
