@@ -8,16 +8,16 @@ pub(crate) mod text;
 
 use crate::{
     failure::Failure,
-    json::{Change, changes, raw, state_of},
+    json::{Change, changes, raw},
     session::Session,
     view::RunView,
-    words::{told, without_secrets},
+    words::told,
 };
+use hapax::Secrets;
 use hapax_core::{
     checkpoint::Checkpoint,
     journal::{EffectKind, EffectOutcome, Entry, JournalRow},
     order::PathHash,
-    state::Field,
 };
 use hapax_store::RunRecord;
 use serde::Serialize;
@@ -86,7 +86,7 @@ impl<'a> Account<'a> {
         record: &'a RunRecord,
         most: u64,
     ) -> Result<Self, Failure> {
-        let fields = session.graph(&record.graph).map_or(&[][..], |graph| graph.fields);
+        let secrets = session.engine.secrets(record);
         let oldest = *session.steps(record).await?.start();
         let first = (record.step + 1).saturating_sub(most).max(oldest);
         let mut rows = journal(session, record, first).await?;
@@ -100,15 +100,15 @@ impl<'a> Account<'a> {
                 .into_iter()
                 .partition(|row| row.base == checkpoint.digest);
             lost_rows += others.len() as u64;
-            let mut told = Step::of(&checkpoint, ours, fields);
-            let before = state_of(&checkpoint, fields);
+            let mut told = Step::of(&checkpoint, ours, &secrets);
+            let before = secrets.state_of(&checkpoint);
             if step == record.step {
                 steps.extend((told.items > 0).then_some(told));
                 let (run, state) = (RunView::of(record), raw(&before));
                 return Ok(Self { run, record, state, untold: first, lost_rows, steps });
             }
             checkpoint = session.checkpoint(record, step + 1).await?;
-            told.changes = changes(&before, &state_of(&checkpoint, fields));
+            told.changes = changes(&before, &secrets.state_of(&checkpoint));
             told.committed = true;
             steps.push(told);
         }
@@ -134,14 +134,14 @@ async fn journal(
 }
 
 impl Step {
-    fn of(checkpoint: &Checkpoint, rows: Vec<JournalRow>, fields: &[Field]) -> Self {
+    fn of(checkpoint: &Checkpoint, rows: Vec<JournalRow>, secrets: &Secrets) -> Self {
         let items = checkpoint.frontier.iter();
         let nodes: BTreeMap<_, _> =
             items.clone().map(|item| (item.path_hash, item.node.to_string())).collect();
         let mut telling = Telling { nodes: &nodes, open: BTreeMap::new(), calls: vec![], notes: vec![] };
         for row in rows {
             let item = row.path_hash;
-            let entry = without_secrets(row.entry, fields);
+            let entry = secrets.entry(row.entry);
             entry.each().iter().for_each(|entry| telling.tell(item, entry));
         }
         Self {

@@ -22,7 +22,8 @@ const AFTER_HELP: &str = "\
 The page is one file that needs nothing else: the graph with the run's path, when each call began and how long it took, what each \
 step changed of the state, and what was sent and answered. It holds no program, and a browser fetches nothing for it.
 
-The values of secret fields are hidden by a program that registered the graph; the stock `hapax` doesn't know which they are.
+Secret fields are hidden by a program that registered the graph; the stock `hapax` registers none, doesn't know which they are, and \
+shows all as it is stored.
 
 Examples:
   hapax history order-42
