@@ -2,7 +2,7 @@
 
 use super::graph;
 use crate::{
-    drawing::svg,
+    drawing::{Drawing, svg},
     failure::Failure,
     history::{Account, html, text},
     output::clean,
@@ -20,7 +20,7 @@ use std::{
 
 const AFTER_HELP: &str = "\
 The page is one file that needs nothing else: the graph with the run's path, when each call began and how long it took, what each \
-step changed of the state, and what was sent and answered. It holds no program, and a browser fetches nothing for it.
+step changed of the state, what was asked and waited for, and what was answered. It holds no program, and a browser fetches nothing for it.
 
 Secret fields are hidden by a program that registered the graph; the stock `hapax` registers none, doesn't know which they are, and \
 shows all as it is stored.
@@ -31,6 +31,9 @@ Examples:
   hapax history order-42 --html - | gzip > order-42.html.gz
   hapax history order-42 --json | jq '.steps[].calls[].name'";
 
+/// Nodes and edges of the drawing in a page at the most.
+const DRAWN: usize = 2000;
+
 /// Show what a run did, step by step, or write it into an HTML file
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
@@ -40,9 +43,9 @@ pub(crate) struct History {
     /// Write a page into this file instead, which replaces the one before; `-`: to standard output
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// How many of the run's latest steps
+    /// How many of the run's latest steps, 10,000 at the most
     #[arg(long, value_name = "N", default_value_t = 1000)]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=10_000))]
     steps: u64,
 }
 
@@ -72,7 +75,7 @@ impl History {
         file: &Path,
     ) -> Result<(), Failure> {
         let drawing = graph::path(session, record, self.steps).await?;
-        let page = html::render(account, &svg::render(&drawing));
+        let page = html::render(account, &drawn(&drawing));
         if file.as_os_str() == "-" {
             return session.out.text(&page);
         }
@@ -82,6 +85,17 @@ impl History {
             format!("{}  {}\n", clean(&file.to_string_lossy()), counted(steps, "step"))
         })
     }
+}
+
+/// The drawing, unless it is larger than anybody can read.
+fn drawn(drawing: &Drawing) -> String {
+    let (nodes, edges) = (drawing.nodes.len(), drawing.edges.len());
+    if nodes + edges <= DRAWN {
+        return svg::render(drawing);
+    }
+    format!(
+        "<p class=\"faint\">{nodes} nodes and {edges} edges: left out; `hapax graph --run` draws them</p>\n"
+    )
 }
 
 /// Whole, or not at all, where there is a file or nothing. A link leads to its file and stays a link; a device or a pipe is
