@@ -13,8 +13,9 @@ use clap::Args;
 use hapax_store::RunRecord;
 use serde::Serialize;
 use std::{
-    fs,
+    fs::{self, Permissions},
     io::{self, Write},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
@@ -102,23 +103,27 @@ fn drawn(drawing: &Drawing) -> String {
 /// written to, and never replaced.
 fn put(file: &Path, page: &[u8]) -> io::Result<()> {
     match fs::metadata(file) {
-        Ok(there) if there.is_file() => replace(&file.canonicalize()?, page),
-        Err(error) if error.kind() == io::ErrorKind::NotFound && !file.is_symlink() => replace(file, page),
+        Ok(there) if there.is_file() => replace(&file.canonicalize()?, page, Some(there.permissions())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !file.is_symlink() => {
+            replace(file, page, None)
+        }
         // A link that leads to nothing yet is followed as well.
         _ => fs::write(file, page),
     }
 }
 
-fn replace(file: &Path, page: &[u8]) -> io::Result<()> {
+/// `kept`: who may read and write the page that was there, and this one.
+fn replace(file: &Path, page: &[u8], kept: Option<Permissions>) -> io::Result<()> {
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut made = tempfile::Builder::new().permissions(readable()).tempfile_in(folder)?;
+    kept.map_or(Ok(()), |kept| made.as_file().set_permissions(kept))?;
     made.write_all(page)?;
     made.persist(file).map(drop).map_err(|error| error.error)
 }
 
 /// As for any file that somebody makes: what the process's mask leaves of it.
-fn readable() -> std::fs::Permissions {
-    std::os::unix::fs::PermissionsExt::from_mode(0o666)
+fn readable() -> Permissions {
+    PermissionsExt::from_mode(0o666)
 }
 
 fn unwritten(file: &Path, error: &io::Error) -> Failure {

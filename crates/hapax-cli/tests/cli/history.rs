@@ -2,8 +2,8 @@
 
 use crate::common::Shop;
 use std::{
-    fs::{self, File},
-    os::unix::fs::{FileTypeExt, symlink},
+    fs::{self, File, Permissions},
+    os::unix::fs::{FileTypeExt, PermissionsExt, symlink},
     path::Path,
     process::{Command, Stdio},
 };
@@ -81,6 +81,29 @@ async fn a_page_that_cannot_be_written_leaves_what_was_there() {
     let error = shop.hapax(&["history", "order-1", "--html", nowhere.to_str().unwrap()]).fails(2);
     assert!(error.contains("can't be written") && error.contains("cure: name a file in a folder"), "{error}");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn a_page_keeps_who_may_read_the_one_that_it_replaces() {
+    let shop = Shop::with_history().await;
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("page.html");
+    fs::write(&page, "before").unwrap();
+    for mode in [0o600, 0o664] {
+        fs::set_permissions(&page, Permissions::from_mode(mode)).unwrap();
+        shop.hapax(&["history", "order-1", "--html", page.to_str().unwrap()]).ok();
+        assert_eq!(fs::metadata(&page).unwrap().permissions().mode() & 0o777, mode);
+    }
+    assert!(fs::read_to_string(&page).unwrap().starts_with("<!"));
+}
+
+#[tokio::test]
+async fn marks_of_direction_are_seen_in_a_page_and_turn_nothing_around() {
+    let shop = Shop::open().await;
+    shop.finish("order-\u{202e}24", "anvil\u{2066}").await;
+    let page = shop.hapax(&["history", "order-\u{202e}24", "--html", "-"]).ok();
+    assert!(!page.contains(['\u{202e}', '\u{2066}']), "{page}");
+    assert!(page.contains("order-\\u{202e}24") && page.contains("anvil\\u{2066}"), "{page}");
 }
 
 #[tokio::test]
