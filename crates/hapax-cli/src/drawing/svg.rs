@@ -1,7 +1,7 @@
 //! A drawing for browsers: ranks from top to bottom, no program needed to lay it out.
 
 use super::{Drawing, Edge, Kind, Mark, Node};
-use crate::output::steers;
+use crate::output::{clean, steers};
 use std::collections::VecDeque;
 use unicode_width::UnicodeWidthStr;
 
@@ -90,7 +90,8 @@ fn lowered(drawing: &Drawing, mut ranks: Vec<usize>) -> Vec<usize> {
 }
 
 fn label(node: &Node) -> String {
-    if node.visits > 1 { format!("{} ×{}", node.id, node.visits) } else { node.id.clone() }
+    let id = clean(&node.id);
+    if node.visits > 1 { format!("{id} ×{}", node.visits) } else { id }
 }
 
 fn places(drawing: &Drawing, ranks: &[usize]) -> (Vec<Place>, f64, f64) {
@@ -99,7 +100,7 @@ fn places(drawing: &Drawing, ranks: &[usize]) -> (Vec<Place>, f64, f64) {
     let last = ranks.iter().max().copied().unwrap_or(0);
     let row = |rank: usize| (0..ranks.len()).filter(move |at| ranks[*at] == rank);
     let row_width = |rank: usize| row(rank).map(|at| widths[at] + GAP).sum::<f64>() - GAP;
-    let title = drawing.title.width() as f64 * CHAR + 32.0;
+    let title = clean(&drawing.title).width() as f64 * CHAR + 32.0;
     let inner = (0..=last).map(row_width).fold(title, f64::max);
     let mut places = vec![Place { x: 0.0, y: 0.0, width: 0.0 }; ranks.len()];
     for rank in 0..=last {

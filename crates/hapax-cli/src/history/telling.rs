@@ -143,3 +143,98 @@ fn kind(kind: EffectKind) -> &'static str {
         _ => "effect",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::bounds::CHANGES;
+    use super::*;
+    use crate::json::{Change, raw};
+    use hapax_core::{
+        checkpoint::Draft,
+        frontier::{Barriers, WorkItem},
+        id::{NodeId, RunId},
+        journal::{Intent, Seen},
+        json::Json,
+        key::sha256,
+    };
+
+    const ITEM: PathHash = PathHash(7);
+
+    fn telling() -> Telling {
+        let draft = Draft {
+            step: 3,
+            state: b"{}".to_vec().into(),
+            state_version: 1,
+            frontier: vec![WorkItem::child(ITEM, 0, NodeId::new("work").unwrap(), None)],
+            barriers: Barriers::default(),
+            seed: 0,
+            io: sha256(b""),
+            outbox: sha256(b""),
+            label: None,
+        };
+        Telling::of(&draft.seal(&RunId::new("r").unwrap()))
+    }
+
+    fn intent(index: u32) -> Entry {
+        Entry::Intent(Intent {
+            scope: "".into(),
+            index,
+            attempt: 1,
+            name: "pay".into(),
+            kind: EffectKind::Write,
+            request: sha256(b""),
+            key: "fx:1".into(),
+            at_us: 1,
+            anew: false,
+        })
+    }
+
+    fn answer(index: u32, text: &str) -> Entry {
+        let outcome = EffectOutcome::Ok { response: Json::of(text).unwrap() };
+        Entry::Result { scope: "".into(), index, attempt: 1, outcome, at_us: 2 }
+    }
+
+    fn seen(text: &str) -> Entry {
+        Entry::Seen(Seen {
+            scope: "".into(),
+            index: 0,
+            attempt: 1,
+            name: "rate".into(),
+            request: sha256(b""),
+            outcome: EffectOutcome::Ok { response: Json::of(text).unwrap() },
+            at_us: 1,
+            began: None,
+        })
+    }
+
+    #[test]
+    fn what_a_step_has_too_much_of_is_left_out_and_counted() {
+        let (mut telling, mut room) = (telling(), Room::default());
+        let more = 3;
+        for index in 0..CALLS as u32 + more {
+            telling.tell(ITEM, &intent(index), &mut room);
+        }
+        (0..CALLS as u32 + more).for_each(|index| telling.tell(ITEM, &answer(index, "paid"), &mut room));
+        (0..=NOTES).for_each(|_| telling.tell(ITEM, &Entry::Retried, &mut room));
+        let change = || Change { path: "/log".into(), before: None, after: raw("1") };
+        telling.step.take((0..CHANGES + 2).map(|_| change()).collect(), &mut room);
+        let step = telling.step;
+        assert_eq!((step.calls.len(), step.notes.len(), step.changes.len()), (CALLS, NOTES, CHANGES));
+        assert_eq!(step.left_out.words().unwrap(), "left out: 3 calls, 1 note, 2 changes");
+        assert!(step.calls.iter().all(|call| call.ended_us.is_some()), "an answer is told to its own call");
+    }
+
+    #[test]
+    fn all_values_together_have_an_end() {
+        let (mut telling, mut room) = (telling(), Room::default());
+        let long = "é".repeat(1_000_000);
+        telling.tell(ITEM, &seen(&long), &mut room);
+        let told = telling.step.calls[0].answer.clone().unwrap();
+        assert!(told.ends_with("… and 980002 more characters"), "it is cut by characters");
+        while !room.is_full() {
+            room.value(&long);
+        }
+        telling.tell(ITEM, &seen("short"), &mut room);
+        assert_eq!((telling.step.calls.len(), telling.step.left_out.calls), (1, 1));
+    }
+}
