@@ -16,6 +16,7 @@ use crate::{
     view::{RunView, counted, time},
 };
 use bounds::{CHANGES, Room};
+use hapax::Secrets;
 use hapax_core::commit::Status;
 use hapax_store::RunRecord;
 use serde::Serialize;
@@ -114,7 +115,7 @@ impl<'a> Account<'a> {
             telling.step.take(changes(&before, &secrets.state_of(&checkpoint)), &mut room);
             tellings.push(telling);
         };
-        let lost_rows = read_journal(session, record, &mut tellings).await?;
+        let lost_rows = read_journal(session, record, &secrets, &mut tellings).await?;
         let mut steps: Vec<_> = tellings.into_iter().map(|telling| telling.step).collect();
         if is_live(&record.status) {
             steps.last_mut().into_iter().for_each(Step::go_on);
@@ -133,9 +134,10 @@ fn is_live(status: &Status) -> bool {
 async fn read_journal(
     session: &Session<'_>,
     record: &RunRecord,
+    secrets: &Secrets,
     tellings: &mut [Telling],
 ) -> Result<u64, Failure> {
-    let (store, secrets) = (session.engine.store(), session.engine.secrets(record));
+    let store = session.engine.store();
     let (mut from, mut lost, mut room) = (0, 0, Room::default());
     let first = tellings.first().map_or(0, |telling| telling.step.step);
     loop {

@@ -20,6 +20,8 @@
 //! | `http` | a ready HTTP effect, with the feature `http` |
 //! | `agent` | programs that do work for nodes, once, with the feature `agents` |
 //! | `schedule` | runs that start by the clock, with the feature `schedules` |
+//! | [`dynamic`] | graphs that are described by a value |
+//! | `rest` | large payloads brought to an object store while an engine looks for work |
 //! | [`testing`] | for tests of your own: a clock that skips, scripted effects, recorded histories |
 //! | [`core`], [`store`] | the pure heart, and the stores |
 
