@@ -128,9 +128,15 @@ impl Scale {
 fn unended(call: &Call) -> String {
     match call {
         Call { again_us: Some(_), .. } => "unheard".into(),
-        Call { due_us: Some(_), .. } | Call { under_way: true, .. } => escaped(&call.outcome()),
+        Call { due_us: Some(due), .. } => format!("until {}Z", seconds(*due)),
+        Call { under_way: true, .. } => "under way".into(),
         _ => "open".into(),
     }
+}
+
+/// A time to the second, which can be broken between its day and its hour.
+fn seconds(at_us: i64) -> String {
+    time(at_us).split('.').next().unwrap_or_default().replace('T', " ")
 }
 
 fn step(step: &Step) -> String {
