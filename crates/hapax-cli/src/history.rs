@@ -1,31 +1,30 @@
 //! What a run did, step by step, as its checkpoints and its journal tell it.
 //!
 //! Invariant: nothing is shown as done that rests on a step which was lost: rows of another base than a step's checkpoint are
-//! counted, and not told.
+//! counted, and not told. What is too much to be told is counted as well, so that an account has a size that a screen and a
+//! browser bear, however large the run is.
 
+mod bounds;
 pub(crate) mod html;
+mod telling;
 pub(crate) mod text;
 
 use crate::{
     failure::Failure,
-    json::{Change, changes, raw, state_of},
+    json::{Change, changes, raw},
     session::Session,
-    view::RunView,
-    words::{told, without_secrets},
+    view::{RunView, counted, time},
 };
-use hapax_core::{
-    checkpoint::Checkpoint,
-    journal::{EffectKind, EffectOutcome, Entry, JournalRow},
-    order::PathHash,
-    state::Field,
-};
+use bounds::{CHANGES, Room};
+use hapax::Secrets;
+use hapax_core::commit::Status;
 use hapax_store::RunRecord;
 use serde::Serialize;
 use serde_json::value::RawValue;
-use std::{collections::BTreeMap, sync::Arc};
+use telling::Telling;
 
 /// Rows of the journal that are read at once.
-const PAGE: usize = 1000;
+const PAGE: usize = 256;
 
 /// A run's account.
 #[derive(Serialize)]
@@ -58,6 +57,16 @@ pub(crate) struct Step {
     pub(crate) notes: Vec<String>,
     /// What it changed of the state.
     pub(crate) changes: Vec<Change>,
+    /// What there was no room for.
+    pub(crate) left_out: LeftOut,
+}
+
+/// How much of a step isn't told.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(crate) struct LeftOut {
+    pub(crate) calls: u64,
+    pub(crate) notes: u64,
+    pub(crate) changes: u64,
 }
 
 /// A call to the outside, or something that was seen of it.
@@ -70,10 +79,15 @@ pub(crate) struct Call {
     /// The key that its receiver got.
     pub(crate) key: Option<String>,
     pub(crate) began_us: i64,
-    /// `None`: nobody heard how it ended.
+    /// When a timer goes off.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) due_us: Option<i64>,
+    /// `None`: it is under way, or nobody heard how it ended.
     pub(crate) ended_us: Option<i64>,
     /// When it was made again, under the same key, since nobody had.
     pub(crate) again_us: Option<i64>,
+    /// Its run goes on, so its end may still come.
+    pub(crate) under_way: bool,
     pub(crate) failed: bool,
     /// What was answered, or why it failed.
     pub(crate) answer: Option<String>,
@@ -86,162 +100,102 @@ impl<'a> Account<'a> {
         record: &'a RunRecord,
         most: u64,
     ) -> Result<Self, Failure> {
-        let fields = session.graph(&record.graph).map_or(&[][..], |graph| graph.fields);
+        let secrets = session.engine.secrets(record);
         let oldest = *session.steps(record).await?.start();
         let first = (record.step + 1).saturating_sub(most).max(oldest);
-        let mut rows = journal(session, record, first).await?;
-        let (mut steps, mut lost_rows) = (vec![], 0);
+        let (mut tellings, mut room) = (vec![], Room::default());
         let mut checkpoint = session.checkpoint(record, first).await?;
-        loop {
-            let step = checkpoint.step;
-            let (ours, others): (Vec<_>, Vec<_>) = rows
-                .remove(&step)
-                .unwrap_or_default()
-                .into_iter()
-                .partition(|row| row.base == checkpoint.digest);
-            lost_rows += others.len() as u64;
-            let mut told = Step::of(&checkpoint, ours, fields);
-            let before = state_of(&checkpoint, fields);
-            if step == record.step {
-                steps.extend((told.items > 0).then_some(told));
-                let (run, state) = (RunView::of(record), raw(&before));
-                return Ok(Self { run, record, state, untold: first, lost_rows, steps });
+        let state = loop {
+            let (mut telling, before) = (Telling::of(&checkpoint), secrets.state_of(&checkpoint));
+            if checkpoint.step == record.step {
+                tellings.push(telling);
+                break before;
             }
-            checkpoint = session.checkpoint(record, step + 1).await?;
-            told.changes = changes(&before, &state_of(&checkpoint, fields));
-            told.committed = true;
-            steps.push(told);
+            checkpoint = session.checkpoint(record, checkpoint.step + 1).await?;
+            telling.step.take(changes(&before, &secrets.state_of(&checkpoint)), &mut room);
+            tellings.push(telling);
+        };
+        let lost_rows = read_journal(session, record, &secrets, &mut tellings).await?;
+        let mut steps: Vec<_> = tellings.into_iter().map(|telling| telling.step).collect();
+        if is_live(&record.status) {
+            steps.last_mut().into_iter().for_each(Step::go_on);
         }
+        steps.pop_if(|last| last.items == 0);
+        Ok(Self { run: RunView::of(record), record, state: raw(&state), untold: first, lost_rows, steps })
     }
 }
 
-/// The journal from a step on, by steps.
-async fn journal(
+/// Whether what is open may still end by itself.
+fn is_live(status: &Status) -> bool {
+    !status.is_final() && !matches!(status, Status::InDoubt | Status::Leaving { .. } | Status::Moved { .. })
+}
+
+/// Tells the journal's rows to their steps; how many there are of steps that were lost.
+async fn read_journal(
     session: &Session<'_>,
     record: &RunRecord,
-    first: u64,
-) -> Result<BTreeMap<u64, Vec<JournalRow>>, Failure> {
-    let (store, mut from) = (session.engine.store(), 0);
-    let mut rows = BTreeMap::<u64, Vec<JournalRow>>::new();
+    secrets: &Secrets,
+    tellings: &mut [Telling],
+) -> Result<u64, Failure> {
+    let store = session.engine.store();
+    let (mut from, mut lost, mut room) = (0, 0, Room::default());
+    let first = tellings.first().map_or(0, |telling| telling.step.step);
     loop {
         let page = store.journal(record.key.clone(), from, PAGE).await?;
-        let Some(last) = page.last() else { return Ok(rows) };
+        let Some(last) = page.last() else { return Ok(lost) };
         from = last.seq + 1;
-        for row in page.into_iter().filter(|row| row.step >= first) {
-            rows.entry(row.step).or_default().push(row);
+        for row in page {
+            let at = row.step.checked_sub(first).and_then(|at| usize::try_from(at).ok());
+            let Some(telling) = at.and_then(|at| tellings.get_mut(at)) else { continue };
+            if telling.base != row.base {
+                lost += 1;
+                continue;
+            }
+            let entry = secrets.entry(row.entry);
+            entry.each().iter().for_each(|entry| telling.tell(row.path_hash, entry, &mut room));
         }
     }
 }
 
 impl Step {
-    fn of(checkpoint: &Checkpoint, rows: Vec<JournalRow>, fields: &[Field]) -> Self {
-        let items = checkpoint.frontier.iter();
-        let nodes: BTreeMap<_, _> =
-            items.clone().map(|item| (item.path_hash, item.node.to_string())).collect();
-        let mut telling = Telling { nodes: &nodes, open: BTreeMap::new(), calls: vec![], notes: vec![] };
-        for row in rows {
-            let item = row.path_hash;
-            let entry = without_secrets(row.entry, fields);
-            entry.each().iter().for_each(|entry| telling.tell(item, entry));
+    /// It is over, and changed this.
+    fn take(&mut self, changes: Vec<Change>, room: &mut Room) {
+        self.committed = true;
+        for change in changes {
+            match self.changes.len() < CHANGES && !room.is_full() {
+                true => self.changes.push(room.change(change)),
+                false => self.left_out.changes += 1,
+            }
         }
-        Self {
-            step: checkpoint.step,
-            label: checkpoint.label.clone(),
-            committed: false,
-            nodes: items.map(|item| item.node.to_string()).collect(),
-            items: checkpoint.frontier_len,
-            calls: telling.calls,
-            notes: telling.notes,
-            changes: vec![],
+    }
+
+    /// Its run goes on with it.
+    fn go_on(&mut self) {
+        for call in &mut self.calls {
+            call.under_way = call.ended_us.is_none() && call.again_us.is_none();
         }
     }
 }
 
-/// A step's rows, read one after the other.
-struct Telling<'a> {
-    nodes: &'a BTreeMap<PathHash, String>,
-    /// Where the calls are whose end hasn't come yet.
-    open: BTreeMap<(PathHash, Arc<str>, u32), usize>,
-    calls: Vec<Call>,
-    notes: Vec<String>,
-}
-
-impl Telling<'_> {
-    fn node(&self, item: PathHash) -> String {
-        self.nodes.get(&item).cloned().unwrap_or_else(|| item.to_string())
-    }
-
-    fn tell(&mut self, item: PathHash, entry: &Entry) {
-        match entry {
-            Entry::Intent(intent) => {
-                let mut call = self.call(item, &intent.name, kind(intent.kind), intent.attempt, intent.at_us);
-                call.key = Some(intent.key.clone());
-                let before = self.open.insert((item, intent.scope.clone(), intent.index), self.calls.len());
-                if let Some(before) = before.and_then(|at| self.calls.get_mut(at)) {
-                    before.again_us = Some(intent.at_us);
-                }
-                self.calls.push(call);
-            }
-            Entry::Timer(timer) => {
-                let call = self.call(item, "sleep", "timer", 1, timer.at_us);
-                self.open.insert((item, timer.scope.clone(), timer.index), self.calls.len());
-                self.calls.push(call);
-            }
-            Entry::Result { scope, index, outcome, at_us, .. } => {
-                let known = self.open.remove(&(item, scope.clone(), *index));
-                match known.and_then(|at| self.calls.get_mut(at)) {
-                    Some(call) => call.end(outcome, *at_us),
-                    None => self.note(item, entry),
-                }
-            }
-            Entry::Seen(seen) => {
-                let mut call = self.call(item, &seen.name, "seen", seen.attempt, seen.at_us);
-                call.end(&seen.outcome, seen.at_us);
-                self.calls.push(call);
-            }
-            // The state's changes tell it, and drafts of a stream are of no interest any more.
-            Entry::ItemDone { .. } | Entry::Chunk(_) | Entry::Streams(_) => {}
-            other => self.note(item, other),
-        }
-    }
-
-    fn note(&mut self, item: PathHash, entry: &Entry) {
-        self.notes.push(format!("{}: {}", self.node(item), told(entry)));
-    }
-
-    fn call(&self, item: PathHash, name: &str, kind: &'static str, attempt: u32, began_us: i64) -> Call {
-        let (node, name) = (self.node(item), name.to_owned());
-        let (key, ended_us, again_us, failed, answer) = (None, None, None, false, None);
-        Call { node, name, kind, attempt, key, began_us, ended_us, again_us, failed, answer }
+impl LeftOut {
+    /// In words, if there is any.
+    fn words(self) -> Option<String> {
+        let all = [(self.calls, "call"), (self.notes, "note"), (self.changes, "change")];
+        let some = all.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| counted(count, what));
+        let some = some.collect::<Vec<_>>().join(", ");
+        (!some.is_empty()).then(|| format!("left out: {some}"))
     }
 }
 
 impl Call {
     /// What came of it, in words.
-    fn outcome(&self) -> &str {
-        match (&self.answer, self.again_us) {
-            (Some(answer), _) => answer,
-            (None, Some(_)) => "its answer was never heard; it was made again",
-            (None, None) => "its end is not known",
+    fn outcome(&self) -> String {
+        match self {
+            Self { answer: Some(answer), .. } => answer.clone(),
+            Self { again_us: Some(_), .. } => "its answer was never heard; it was made again".into(),
+            Self { due_us: Some(due), .. } => format!("until {}", time(*due)),
+            Self { under_way: true, .. } => "under way".into(),
+            _ => "its end is not known".into(),
         }
-    }
-
-    fn end(&mut self, outcome: &EffectOutcome, at_us: i64) {
-        self.ended_us = Some(at_us);
-        (self.failed, self.answer) = match outcome {
-            EffectOutcome::Ok { response } => (false, Some(response.as_str().to_owned())),
-            EffectOutcome::Err { code, message, .. } => (true, Some(format!("{code} {message}"))),
-        };
-    }
-}
-
-fn kind(kind: EffectKind) -> &'static str {
-    match kind {
-        EffectKind::Read => "read",
-        EffectKind::Write => "write",
-        EffectKind::WriteAtMostOnce => "write at most once",
-        EffectKind::Child => "child",
-        EffectKind::Transaction => "transaction",
-        _ => "effect",
     }
 }

@@ -1,13 +1,9 @@
-//! Canonical JSON for people: indented, compared, with secrets hidden.
+//! Canonical JSON for people: indented and compared.
 //!
 //! Invariant: numbers and strings are shown as they are stored; nothing passes through a float.
 
-use hapax_core::{checkpoint::Checkpoint, state::Field};
 use serde_json::value::RawValue;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Stands for the value of a secret field.
-const HIDDEN: &str = "\"[secret]\"";
 
 /// Indents a text without whitespace between its parts, as canonical JSON is.
 pub(crate) fn indented(json: &str) -> String {
@@ -53,27 +49,6 @@ pub(crate) fn indented(json: &str) -> String {
 fn new_line(text: &mut String, depth: usize) {
     text.push('\n');
     text.extend(std::iter::repeat_n("  ", depth));
-}
-
-/// A checkpoint's state, its secret fields hidden.
-pub(crate) fn state_of(checkpoint: &Checkpoint, fields: &[Field]) -> String {
-    redacted(&String::from_utf8_lossy(&checkpoint.state), fields, |field| field.json)
-}
-
-/// Hides the values of secret fields of a state or delta; `name` tells what a field is called there.
-pub(crate) fn redacted(json: &str, fields: &[Field], name: impl Fn(&Field) -> &str) -> String {
-    let secrets: BTreeSet<&str> = fields.iter().filter(|field| field.secret).map(name).collect();
-    if secrets.is_empty() {
-        return json.to_owned();
-    }
-    let Ok(object) = serde_json::from_str::<BTreeMap<String, &RawValue>>(json) else {
-        return json.to_owned();
-    };
-    let members = object.iter().map(|(key, value)| {
-        let value = if secrets.contains(key.as_str()) { HIDDEN } else { value.get() };
-        format!("{}:{value}", serde_json::Value::from(key.as_str()))
-    });
-    format!("{{{}}}", members.collect::<Vec<_>>().join(","))
 }
 
 /// One difference between two values.
@@ -139,7 +114,6 @@ fn array(json: &str) -> Option<Vec<&RawValue>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hapax_core::state::Reducer;
 
     #[test]
     fn an_indented_text_keeps_every_digit_and_quote() {
@@ -169,14 +143,5 @@ mod tests {
             shown,
             [r#"/l/1 None Some("\"y\"")"#, r#"/m/k Some("1") Some("2")"#, r#"/n~1 None Some("null")"#]
         );
-    }
-
-    #[test]
-    fn only_secret_fields_are_hidden() {
-        let field = |name, secret| Field { name, json: name, reducer: Reducer::Last, secret };
-        let fields = [field("card", true), field("sku", false)];
-        let json = r#"{"card":{"n":1},"sku":"a"}"#;
-        assert_eq!(redacted(json, &fields, |f| f.json), r#"{"card":"[secret]","sku":"a"}"#);
-        assert_eq!(redacted(json, &fields[1..], |f| f.json), json);
     }
 }

@@ -27,7 +27,10 @@
 //! |---|---|
 //! | `commands` | one file per subcommand: its flags, its help, its work |
 //! | `args`, `session` | what all of them share: global flags, the open engine |
+//! | `keys`, `payloads` | what the environment says of how payloads are stored |
 //! | `output`, `table`, `json`, `view` | how things are shown, to people and to programs |
+//! | `history`, `words` | what a run did, step by step, on a terminal and as a page; entries of the journal in words |
+//! | `sinks` | from an address to a sink of messages |
 //! | `transactions` | what a journal tells of transactions in users' databases |
 //! | `top` | a live view of a store, behind the feature `top` |
 //! | `drawing` | a graph and the path of a run through it |

@@ -212,7 +212,7 @@ pub(crate) fn quoted(word: &str) -> String {
 
 /// Whether a character moves others instead of being shown: controls, line ends, and the marks of writing direction,
 /// by which one run's name can look like another's.
-fn steers(c: char) -> bool {
+pub(crate) fn steers(c: char) -> bool {
     let direction =
         matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     c.is_control() || direction || matches!(c, '\u{2028}' | '\u{2029}')

@@ -102,9 +102,16 @@ impl Session<'_> {
         }
     }
 
-    /// The registered graph of that name.
+    /// The registered graph of that name; of several versions the one that new runs are of.
     pub(crate) fn graph(&self, name: &str) -> Option<GraphOutline> {
-        self.engine.graphs().into_iter().find(|graph| &*graph.name == name)
+        self.engine.graphs().into_iter().rfind(|graph| &*graph.name == name)
+    }
+
+    /// The registered graph that a run is bound to.
+    pub(crate) fn shape(&self, record: &RunRecord) -> Option<GraphOutline> {
+        let is_its =
+            |graph: &GraphOutline| graph.name == record.graph && graph.fingerprint == record.fingerprint;
+        self.engine.graphs().into_iter().rfind(is_its)
     }
 
     /// A run's row.

@@ -1,26 +1,10 @@
 //! Journal entries in words.
 
-use crate::{
-    json::redacted,
-    view::{counted, time},
-};
+use crate::view::{counted, time};
 use hapax_core::{
     journal::{Done, EffectOutcome, Entry, TxSaid},
-    json::Json,
-    state::Field,
     stream::CallAt,
 };
-
-/// An entry with the secret fields of its delta hidden.
-pub(crate) fn without_secrets(mut entry: Entry, fields: &[Field]) -> Entry {
-    if let Entry::ItemDone { done: Done::Ok { delta, .. } } = &mut entry {
-        let hidden = redacted(delta.as_str(), fields, |field| field.name);
-        if let Ok(hidden) = Json::from_text(&hidden) {
-            *delta = hidden;
-        }
-    }
-    entry
-}
 
 /// A call: its lane, unless that is the item's own, and its number there.
 fn call(scope: &str, index: u32) -> String {

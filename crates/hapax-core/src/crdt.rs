@@ -8,10 +8,33 @@
 //! | [`CrdtMap`] | each key's values, merged |
 //!
 //! Invariant: every merge is commutative, associative and idempotent, so what was told in another order, or twice, is
-//! the same in the end. All of them serialize to one form for one value.
+//! the same in the end. All of them serialize to one form for one value, and what has a member too many isn't read.
 //!
 //! An edit doesn't change a value: it answers what to write, `Board::delta().likes(state.likes.added(&replica, 1))`. It
 //! names a [`Replica`]: who writes.
+//!
+//! Several edits of one field are chained, so that each knows of those before it. Two that both begin with the state are edits
+//! side by side under one name, which are lost:
+//!
+//! ```
+//! # use hapax_core as hapax;
+//! use hapax_core::{crdt::{OrSet, PnCounter, Replica}, state::State};
+//! # use serde::{Deserialize, Serialize};
+//! #[derive(hapax_macros::State, Clone, Default, Serialize, Deserialize)]
+//! # #[state(crate = hapax)]
+//! struct Board {
+//!     #[state(crdt)] tags: OrSet<String>,
+//!     #[state(crdt)] stock: PnCounter,
+//! }
+//! let (mut board, ann) = (Board::default(), Replica::from("ann"));
+//! let tags = board.tags.added("red".into(), &ann).added("blue".into(), &ann);
+//! board.apply(Board::delta().tags(tags).stock(board.stock.added(&ann, 5).removed(&ann, 2)));
+//! assert_eq!((board.tags.iter().count(), board.stock.value()), (2, 3));
+//!
+//! let [old, new] = [board.tags.added("old".into(), &ann), board.tags.added("new".into(), &ann)];
+//! board.apply(Board::delta().tags(old).tags(new));
+//! assert_eq!(board.tags.iter().count(), 2, "neither: both are ann's third addition");
+//! ```
 
 mod counter;
 mod map;

@@ -87,7 +87,10 @@ fn doc(field: &Field) -> String {
         Reducer::Max => format!("Raises `{name}` to this, if it is lower."),
         Reducer::Union => format!("Adds elements to the set `{name}`."),
         Reducer::Merge => format!("Sets an entry of `{name}`; each call sets another."),
-        Reducer::Crdt => format!("Merges into `{name}`."),
+        Reducer::Crdt => format!(
+            "Merges into `{name}`. Several edits are chained in one call, `state.{name}.edit().edit()`: two calls with \
+             edits of the same state are edits side by side."
+        ),
         Reducer::Custom { .. } => format!("Hands a value to the reducer of `{name}`, once for each call."),
     }
 }

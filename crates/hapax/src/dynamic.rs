@@ -132,11 +132,13 @@ impl From<()> for Returned {
 pub struct Registry<A = ()> {
     nodes: HashMap<String, Code<A>>,
     conditions: HashMap<String, Condition>,
+    /// What was registered under a name that was taken: a description can't say which one it means.
+    twice: Option<String>,
 }
 
 impl<A> Default for Registry<A> {
     fn default() -> Self {
-        Self { nodes: HashMap::new(), conditions: HashMap::new() }
+        Self { nodes: HashMap::new(), conditions: HashMap::new(), twice: None }
     }
 }
 
@@ -152,7 +154,7 @@ impl<A: Send + Sync + 'static> Registry<A> {
         Self::default()
     }
 
-    /// Registers a node under a name. It gets its input, `null` if nobody forked to it with one.
+    /// Registers a node under a name, which no other node has. It gets its input, `null` if nobody forked to it with one.
     pub fn node<F, Fut, R>(mut self, name: &str, node: F) -> Self
     where
         F: Fn(Ctx<Dynamic, A>, Value) -> Fut + Send + Sync + 'static,
@@ -163,14 +165,25 @@ impl<A: Send + Sync + 'static> Registry<A> {
             let run = node(ctx, input);
             Box::pin(async move { run.await.map(Into::into) })
         });
-        self.nodes.insert(name.into(), code);
+        if self.nodes.insert(name.into(), code).is_some() {
+            self.twice = Some(format!("the node `{name}`"));
+        }
         self
     }
 
-    /// Registers a condition of edges under a name. It must be pure.
+    /// Registers a condition of edges under a name, which no other condition has. It must be pure.
     pub fn condition(mut self, name: &str, holds: impl Fn(&Value) -> bool + Send + Sync + 'static) -> Self {
-        self.conditions.insert(name.into(), Arc::new(holds));
+        if self.conditions.insert(name.into(), Arc::new(holds)).is_some() {
+            self.twice = Some(format!("the condition `{name}`"));
+        }
         self
+    }
+
+    fn names_are_one_thing_each(&self) -> Result<(), Error> {
+        match &self.twice {
+            None => Ok(()),
+            Some(what) => Err(Error::Description(format!("{what} is registered twice"))),
+        }
     }
 
     /// The graph that a value describes, to be registered like any other. See the guide for the description's form.

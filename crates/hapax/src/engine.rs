@@ -13,6 +13,7 @@ use crate::{
     options::Options,
     outline::GraphOutline,
     rest,
+    secrets::Secrets,
     testing::Script,
     transaction::{self, Databases},
     watch::Watch,
@@ -359,6 +360,11 @@ impl Engine {
     /// The graphs that are registered, by name.
     pub fn graphs(&self) -> Vec<GraphOutline> {
         self.shared.outlines()
+    }
+
+    /// What of a run's values is hidden from people, as far as its graph is registered here.
+    pub fn secrets(&self, record: &RunRecord) -> Secrets {
+        Secrets::of(&self.graphs(), &record.graph, record.fingerprint)
     }
 
     /// Whether this engine takes up runs that nobody holds; see [`Options::finds_work`].

@@ -135,7 +135,7 @@ impl<S: State, A: Send + Sync + 'static> Drive for Code<S, A> {
     }
 
     fn outline(&self) -> GraphOutline {
-        GraphOutline::of(&self.program.shape)
+        GraphOutline::of(&self.program.shape, &self.program.compatible)
     }
 }
 

@@ -11,7 +11,7 @@
 //! | [`control`] | how many runs go at a time, how soon, and which first |
 //! | [`Tail`], [`StreamEvent`] | follows what a run streams |
 //! | [`Replay`], [`Fork`] | a run again from its record; a new run from a step of another |
-//! | [`GraphOutline`] | a registered graph for people and drawings |
+//! | [`GraphOutline`], [`Secrets`] | a registered graph for people and drawings, and what nobody may see of its runs |
 //! | [`Options`], [`NodePolicy`], [`Retry`] | limits and what happens on failure |
 //! | [`Error`], [`NodeError`], [`EffectError`] | what can go wrong, each with a code |
 //! | [`metrics`], [`watch`] | what an engine counts; what its runs do and how long it takes, for traces |
@@ -20,6 +20,8 @@
 //! | `http` | a ready HTTP effect, with the feature `http` |
 //! | `agent` | programs that do work for nodes, once, with the feature `agents` |
 //! | `schedule` | runs that start by the clock, with the feature `schedules` |
+//! | [`dynamic`] | graphs that are described by a value |
+//! | `rest` | large payloads brought to an object store while an engine looks for work |
 //! | [`testing`] | for tests of your own: a clock that skips, scripted effects, recorded histories |
 //! | [`core`], [`store`] | the pure heart, and the stores |
 
@@ -59,6 +61,7 @@ mod rest;
 mod run_items;
 #[cfg(feature = "schedules")]
 pub mod schedule;
+mod secrets;
 mod step;
 mod stream;
 mod tail;
@@ -141,6 +144,7 @@ pub use options::{CallSite, Durability, Effects, NodePolicy, Options, Retry};
 pub use outline::{EdgeOutline, GraphOutline, NodeOutline};
 pub use question::{AnswerError, OpenQuestion, Question};
 pub use replay::{Divergence, Replay};
+pub use secrets::Secrets;
 pub use tail::{StreamChunk, StreamEvent, Superseded, Tail};
 pub use transaction::{Db, Tx};
 

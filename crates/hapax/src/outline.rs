@@ -34,12 +34,16 @@ pub struct GraphOutline {
     pub version: u32,
     /// What its runs are bound to.
     pub fingerprint: Digest,
+    /// Earlier shapes whose runs it goes on with.
+    pub compatible: Vec<Digest>,
     /// Where runs begin.
     pub start: NodeId,
     /// All nodes, in declaration order.
     pub nodes: Vec<NodeOutline>,
     /// All joins, in declaration order.
     pub joins: Vec<Join>,
+    /// The version of its state's shape.
+    pub state_version: u32,
     /// The fields of its state.
     pub fields: &'static [Field],
 }
@@ -112,7 +116,7 @@ pub struct EdgeOutline {
 }
 
 impl GraphOutline {
-    pub(crate) fn of<S: State>(graph: &Graph<S>) -> Self {
+    pub(crate) fn of<S: State>(graph: &Graph<S>, compatible: &[Digest]) -> Self {
         let nodes = graph.nodes().iter().map(|node| NodeOutline {
             id: node.id.clone(),
             routes: node.routes,
@@ -130,9 +134,11 @@ impl GraphOutline {
             name: graph.name().clone(),
             version: graph.version(),
             fingerprint: graph.fingerprint(),
+            compatible: compatible.to_vec(),
             start: graph.start().clone(),
             nodes: nodes.collect(),
             joins: graph.joins().to_vec(),
+            state_version: S::VERSION,
             fields: S::fields(),
         }
     }

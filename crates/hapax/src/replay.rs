@@ -13,7 +13,7 @@ use crate::{
     run_items::{Returned, failure_of, panicked, returned},
     wait::Wait,
 };
-use compare::{differ, differs_in, frontier};
+use compare::{differ, differs_in, frontier, routes_differ};
 use futures::FutureExt;
 use hapax_core::{
     canonical,
@@ -495,7 +495,7 @@ impl<S: State, A: Send + Sync + 'static> Step<'_, S, A> {
                         .map_or(Ok(()), Err)
                         .map_err(differs)?;
                     if route != now.route {
-                        return Err(differs(differ("route", json(&route), json(&now.route))));
+                        return Err(differs(routes_differ::<S>(route, now.route)));
                     }
                     if sent != messages {
                         return Err(differs(differ("messages", json(&sent), json(&messages))));

@@ -20,6 +20,7 @@ use crate::{
 use futures::FutureExt;
 use hapax_core::{
     canary,
+    commit::RunFailure,
     error::{Coded, code},
     failure::NodeFailure,
     frontier::WorkItem,
@@ -317,23 +318,29 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
         Finished { item: self.work_item, result, recorded, tail, messages }
     }
 
-    /// An item that an earlier execution finished and journaled.
+    /// An item that an earlier execution finished and journaled. One that can't be read is nobody's failure: the node did
+    /// its work, so neither an attempt nor a handler may follow.
     fn finished(self, done: Done) -> Result<Finished<S>, Halt> {
         let (result, messages) = match done {
             Done::Failed { failure } => (ItemResult::Failed(failure), vec![]),
             Done::Ok { delta, route, messages } => match delta.read() {
                 Ok(delta) => (ItemResult::Done { delta, route }, messages),
-                Err(e) => {
-                    let error = NodeError::coded(
-                        code::STATE_SHAPE,
-                        format!("the journaled delta does not fit: {e}"),
-                        false,
-                    );
-                    (ItemResult::Failed(self.failure(&error, self.record.failed)), vec![])
-                }
+                Err(error) => return Err(self.unreadable(&error)),
             },
         };
         Ok(self.conclude(result, messages))
+    }
+
+    fn unreadable(&self, error: &serde_json::Error) -> Halt {
+        Halt::Failed(Box::new(RunFailure {
+            code: code::STATE_SHAPE.into(),
+            message: format!(
+                "what `{}` wrote is journaled in a form that does not fit: {error}",
+                self.item.node
+            ),
+            step: self.item.step,
+            node: None,
+        }))
     }
 
     fn failure(&self, error: &NodeError, attempt: u32) -> NodeFailure {

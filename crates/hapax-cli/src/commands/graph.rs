@@ -84,7 +84,7 @@ impl Graph {
 
 /// The path of a run through its graph, as far as its latest steps show it.
 pub(super) async fn path(session: &Session<'_>, record: &RunRecord, steps: u64) -> Result<Drawing, Failure> {
-    let shape = session.graph(&record.graph).filter(|graph| graph.fingerprint == record.fingerprint);
+    let shape = session.shape(record);
     let mut trace = Trace::default();
     if shape.is_none() {
         tell_ends(&mut trace, record, session).await?;

@@ -1,18 +1,19 @@
 //! `hapax show`: one run, or one of its steps, with all that is stored of it.
 //!
-//! Secret fields are hidden where this program knows the graph's state; the stock binary shows them as they are
+//! What is secret is hidden by a program that registered a graph of the run's name; the stock binary shows all as it is
 //! stored.
 
 use crate::{
     failure::Failure,
-    json::{Change, changes, indented, raw, state_of},
+    json::{Change, changes, indented, raw},
     output::{BAD, FAINT, GOOD, STRONG, clean},
     session::Session,
     table::{Cell, Table, cut},
     view::{RunView, ago, failure, standing, style, tags, time},
-    words::{told, without_secrets},
+    words::told,
 };
 use clap::Args;
+use hapax::Secrets;
 use hapax_core::{
     checkpoint::Checkpoint,
     commit::{Status, WaitsOn},
@@ -21,7 +22,6 @@ use hapax_core::{
     journal::{Entry, JournalRow},
     key::{Digest, StepKey},
     order::{OrderKey, PathHash},
-    state::Field,
 };
 use hapax_store::{RunRecord, clock::now_us};
 use serde::Serialize;
@@ -33,8 +33,8 @@ Examples:
   hapax show order-42 --step 3
   hapax show order-42 --json | jq .checkpoint.state
 
-The stock `hapax` doesn't know which fields are secret and shows the state as it is stored; a program with \
-`hapax_cli::run` hides the secret fields of its own graphs.";
+The stock `hapax` registers no graphs, so it doesn't know which fields are secret and shows all as it is stored; a program \
+with `hapax_cli::run` hides those of its own graphs, and fields that they don't know.";
 
 /// Journal rows are read this many at a time.
 const PAGE: usize = 1000;
@@ -105,12 +105,12 @@ impl Show {
     pub(super) async fn run(self, session: &Session<'_>) -> Result<(), Failure> {
         let record = session.whole(&self.run).await?;
         let step = self.step.unwrap_or(record.step);
-        let fields = session.graph(&record.graph).map_or(&[][..], |graph| graph.fields);
+        let secrets = session.engine.secrets(&record);
         let checkpoint = load(session, &record, step).await?;
-        let state = state_of(&checkpoint, fields);
+        let state = secrets.state_of(&checkpoint);
         let steps = session.steps(&record).await?;
         let changed = match step.checked_sub(1).filter(|before| steps.contains(before)) {
-            Some(before) => changes(&state_of(&session.checkpoint(&record, before).await?, fields), &state),
+            Some(before) => changes(&secrets.state_of(&session.checkpoint(&record, before).await?), &state),
             None => vec![],
         };
         let journal = self.journal(session, &record).await?;
@@ -119,7 +119,7 @@ impl Show {
             run: RunView::of(&record),
             checkpoint: checkpoint_view(&checkpoint, &state),
             changes: changed,
-            journal: journal.into_iter().map(|row| row_view(row, fields)).collect(),
+            journal: journal.into_iter().map(|row| row_view(row, &secrets)).collect(),
             terms: Some(&record.terms).filter(|terms| !terms.is_plain()),
             waits_for,
         };
@@ -191,14 +191,9 @@ fn checkpoint_view(checkpoint: &Checkpoint, state: &str) -> CheckpointView {
     }
 }
 
-/// A row with the secret fields of its delta hidden.
-fn row_view(row: JournalRow, fields: &[Field]) -> RowView {
-    RowView {
-        seq: row.seq,
-        step: row.step,
-        path_hash: row.path_hash,
-        entry: without_secrets(row.entry, fields),
-    }
+/// A row with its secrets hidden.
+fn row_view(row: JournalRow, secrets: &Secrets) -> RowView {
+    RowView { seq: row.seq, step: row.step, path_hash: row.path_hash, entry: secrets.entry(row.entry) }
 }
 
 /// The answer as a person reads it.

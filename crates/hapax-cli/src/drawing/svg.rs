@@ -1,6 +1,7 @@
 //! A drawing for browsers: ranks from top to bottom, no program needed to lay it out.
 
 use super::{Drawing, Edge, Kind, Mark, Node};
+use crate::output::{clean, steers};
 use std::collections::VecDeque;
 use unicode_width::UnicodeWidthStr;
 
@@ -89,7 +90,8 @@ fn lowered(drawing: &Drawing, mut ranks: Vec<usize>) -> Vec<usize> {
 }
 
 fn label(node: &Node) -> String {
-    if node.visits > 1 { format!("{} ×{}", node.id, node.visits) } else { node.id.clone() }
+    let id = clean(&node.id);
+    if node.visits > 1 { format!("{id} ×{}", node.visits) } else { id }
 }
 
 fn places(drawing: &Drawing, ranks: &[usize]) -> (Vec<Place>, f64, f64) {
@@ -98,7 +100,7 @@ fn places(drawing: &Drawing, ranks: &[usize]) -> (Vec<Place>, f64, f64) {
     let last = ranks.iter().max().copied().unwrap_or(0);
     let row = |rank: usize| (0..ranks.len()).filter(move |at| ranks[*at] == rank);
     let row_width = |rank: usize| row(rank).map(|at| widths[at] + GAP).sum::<f64>() - GAP;
-    let title = drawing.title.width() as f64 * CHAR + 32.0;
+    let title = clean(&drawing.title).width() as f64 * CHAR + 32.0;
     let inner = (0..=last).map(row_width).fold(title, f64::max);
     let mut places = vec![Place { x: 0.0, y: 0.0, width: 0.0 }; ranks.len()];
     for rank in 0..=last {
@@ -179,14 +181,42 @@ fn around(from: Place, to: Place, at: usize) -> (String, f64, f64) {
     (path, side, f64::midpoint(y, back))
 }
 
+/// A text from elsewhere in a page: no markup, and what would turn the order of what is shown is seen instead.
 pub(crate) fn escaped(text: &str) -> String {
     let escape = |c: char| match c {
         '&' => "&amp;".to_owned(),
         '<' => "&lt;".to_owned(),
         '>' => "&gt;".to_owned(),
         '"' => "&quot;".to_owned(),
-        c if c.is_control() => " ".to_owned(),
+        c if steers(c) => c.escape_default().to_string(),
         c => c.to_string(),
     };
     text.chars().map(escape).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_from_elsewhere_is_no_markup_and_turns_nothing_around() {
+        assert_eq!(escaped("<b>\"a\" & b</b>"), "&lt;b&gt;&quot;a&quot; &amp; b&lt;/b&gt;");
+        assert_eq!(escaped("order-\u{202e}24\u{2069}\u{1b}[2J"), "order-\\u{202e}24\\u{2069}\\u{1b}[2J");
+        assert_eq!(
+            escaped("größe שלום"),
+            "größe שלום",
+            "scripts that are written the other way are as they are"
+        );
+    }
+
+    #[test]
+    fn names_in_a_drawing_turn_nothing_around() {
+        let mut drawing = Drawing::empty("orders\u{202e}");
+        drawing.line("a\u{2066}", "b", Kind::When, Some("\u{200f}if".into()));
+        let svg = render(&drawing);
+        assert!(!svg.contains(['\u{202e}', '\u{2066}', '\u{200f}']), "{svg}");
+        for shown in ["orders\\u{202e}", "a\\u{2066}", "\\u{200f}if"] {
+            assert!(svg.contains(shown), "{shown}: {svg}");
+        }
+    }
 }

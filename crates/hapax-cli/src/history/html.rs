@@ -5,21 +5,19 @@
 
 use super::{
     Account, Call, Step,
+    bounds::{NAME, VALUE, shortened},
     text::{named, took},
 };
 use crate::{
     drawing::svg::escaped,
     json::{Change, indented},
-    table::cut,
-    view::{failure, standing, tags, time},
+    view::{counted, failure, standing, tags, time},
 };
 use hapax_core::commit::Status;
 use serde_json::value::RawValue;
 
 const STYLE: &str = include_str!("page.css");
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
-/// Characters of one value at the most: a page is for people.
-const VALUE: usize = 20_000;
 /// Calls in the timeline at the most.
 const CALLS: usize = 1000;
 
@@ -70,7 +68,9 @@ fn head(account: &Account<'_>) -> String {
     facts.extend((account.untold > 0).then(|| ("told", format!("from step {} on", account.untold))));
     let lost = account.lost_rows;
     facts.extend((lost > 0).then(|| ("lost", format!("{lost} rows of steps that were never committed"))));
-    let facts = facts.iter().map(|(name, value)| format!("<dt>{name}</dt><dd>{}</dd>\n", escaped(value)));
+    let facts = facts
+        .iter()
+        .map(|(name, value)| format!("<dt>{name}</dt><dd>{}</dd>\n", escaped(&shortened(value, VALUE))));
     format!(
         "<header>\n<h1>{}</h1>\n<p class=\"status {color}\">{}</p>\n<dl>\n{}</dl>\n</header>\n",
         escaped(&record.key.to_string()),
@@ -90,7 +90,7 @@ fn timeline(account: &Account<'_>) -> String {
     let rows: String = calls.iter().take(CALLS).map(|(step, call)| scale.row(*step, call)).collect();
     match calls.len().saturating_sub(CALLS) {
         0 => rows,
-        more => format!("{rows}<p class=\"faint\">and {more} more calls</p>\n"),
+        more => format!("{rows}<p class=\"faint\">and {}</p>\n", counted(more as u64, "more call")),
     }
 }
 
@@ -109,6 +109,7 @@ impl Scale {
         let end = call.ended_us.or(call.again_us).unwrap_or(self.begin + self.length);
         let width = self.percent(end) - left;
         let how = match call {
+            Call { ended_us: None, under_way: true, .. } => " going",
             Call { ended_us: None, .. } => " open",
             Call { failed: true, .. } => " failed",
             _ => "",
@@ -118,9 +119,24 @@ impl Scale {
              <span class=\"lane\"><span class=\"bar{how}\" style=\"left:{left:.2}%;width:{width:.2}%\"></span></span>\
              <span>{1}</span></div>\n",
             escaped(&format!("{} {}", call.node, call.name)),
-            took(call).unwrap_or_else(|| if call.again_us.is_some() { "unheard" } else { "open" }.into()),
+            took(call).unwrap_or_else(|| unended(call)),
         )
     }
+}
+
+/// In place of how long it took.
+fn unended(call: &Call) -> String {
+    match call {
+        Call { again_us: Some(_), .. } => "unheard".into(),
+        Call { due_us: Some(due), .. } => format!("until {}Z", seconds(*due)),
+        Call { under_way: true, .. } => "under way".into(),
+        _ => "open".into(),
+    }
+}
+
+/// A time to the second, which can be broken between its day and its hour.
+fn seconds(at_us: i64) -> String {
+    time(at_us).split('.').next().unwrap_or_default().replace('T', " ")
 }
 
 fn step(step: &Step) -> String {
@@ -134,7 +150,9 @@ fn step(step: &Step) -> String {
             step.calls.iter().map(row).collect::<String>()
         ),
     };
-    let notes = step.notes.iter().map(|note| format!("<p class=\"faint\">{}</p>\n", value(note)));
+    let left_out = step.left_out.words();
+    let notes = step.notes.iter().chain(&left_out);
+    let notes = notes.map(|note| format!("<p class=\"faint\">{}</p>\n", escaped(note)));
     format!(
         "<details{}>\n<summary><b>{}</b>{}{}{standing}</summary>\n<div class=\"inside\">\n{changes}{calls}{}</div>\n</details>\n",
         if step.changes.len() + step.calls.len() + step.notes.len() > 0 { " open" } else { "" },
@@ -147,8 +165,9 @@ fn step(step: &Step) -> String {
 
 fn change(change: &Change) -> String {
     let path = if change.path.is_empty() { "/" } else { &change.path };
+    let path = escaped(&shortened(path, NAME));
     let line = |class: &str, sign: &str, at: &RawValue| {
-        format!("<div class=\"change {class}\">{sign} {} {}</div>\n", escaped(path), value(at.get()))
+        format!("<div class=\"change {class}\">{sign} {path} {}</div>\n", escaped(at.get()))
     };
     let before = change.before.as_deref().map(|at| line("minus", "-", at));
     let after = change.after.as_deref().map(|at| line("plus", "+", at));
@@ -158,7 +177,7 @@ fn change(change: &Change) -> String {
 fn row(call: &Call) -> String {
     let key = call.key.as_ref().map(|key| format!("<br><code class=\"faint\">{}</code>", escaped(key)));
     let attempt = if call.attempt > 1 { format!(" (attempt {})", call.attempt) } else { String::new() };
-    let answer = value(call.outcome());
+    let answer = escaped(&call.outcome());
     let class = if call.failed { " class=\"bad\"" } else { "" };
     format!(
         "<tr><td>{}{attempt}{}</td><td>{}</td><td>{}</td><td>{}</td><td{class}><code>{answer}</code></td></tr>\n",
@@ -172,12 +191,7 @@ fn row(call: &Call) -> String {
 
 fn state(state: &RawValue) -> String {
     // Lines are kept: what steers is escaped by JSON already, and the rest line by line.
-    let text = cut(&indented(state.get()), VALUE);
+    let text = shortened(&indented(state.get()), VALUE);
     let lines: Vec<_> = text.lines().map(escaped).collect();
     format!("<pre>{}</pre>\n", lines.join("\n"))
-}
-
-/// A value as text, as long as a page bears it.
-fn value(text: &str) -> String {
-    escaped(&cut(text, VALUE))
 }

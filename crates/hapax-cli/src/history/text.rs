@@ -1,12 +1,19 @@
 //! An account on a terminal.
 
-use super::{Account, Call, Step};
+use super::{
+    Account, Call, Step,
+    bounds::{NAME, shortened},
+};
 use crate::{
+    json::Change,
     output::{BAD, FAINT, Output, STRONG, clean},
     table::{Cell, Table},
     view::{roughly, standing, time},
 };
 use std::time::Duration;
+
+/// Names in one line at the most.
+const NAMED: usize = 30;
 
 /// One line a step, and one for each call below it.
 pub(crate) fn render(out: &Output, account: &Account<'_>) -> String {
@@ -24,7 +31,7 @@ pub(crate) fn render(out: &Output, account: &Account<'_>) -> String {
     for step in &account.steps {
         table.row(of_step(step));
         step.calls.iter().for_each(|call| table.row(of_call(call)));
-        for note in &step.notes {
+        for note in step.notes.iter().chain(&step.left_out.words()) {
             table.row(vec![Cell::new(""), Cell::styled(format!("  {note}"), FAINT)]);
         }
     }
@@ -33,11 +40,7 @@ pub(crate) fn render(out: &Output, account: &Account<'_>) -> String {
 }
 
 fn of_step(step: &Step) -> Vec<Cell> {
-    let changed = step.changes.iter().map(|change| if change.path.is_empty() { "/" } else { &change.path });
-    let came = match step.committed {
-        true => changed.collect::<Vec<_>>().join(" "),
-        false => "not committed".into(),
-    };
+    let came = if step.committed { changed(step) } else { "not committed".into() };
     let (none, label) = (Cell::new, step.label.clone().unwrap_or_default());
     vec![
         Cell::new(step.step.to_string()),
@@ -49,6 +52,18 @@ fn of_step(step: &Step) -> Vec<Cell> {
     ]
 }
 
+/// Where the state changed.
+fn changed(step: &Step) -> String {
+    let path = |change: &Change| match change.path.as_str() {
+        "" => "/".to_owned(),
+        path => shortened(path, NAME),
+    };
+    let paths = step.changes.iter().take(NAMED).map(path);
+    let more = step.changes.len().saturating_sub(NAMED);
+    let more = (more > 0).then(|| format!("and {more} more"));
+    paths.chain(more).collect::<Vec<_>>().join(" ")
+}
+
 /// The nodes, each with how often it is there.
 pub(super) fn named(step: &Step) -> String {
     let mut named: Vec<(&str, usize)> = vec![];
@@ -58,11 +73,12 @@ pub(super) fn named(step: &Step) -> String {
             _ => named.push((node, 1)),
         }
     }
+    named.truncate(NAMED);
+    let unseen = step.items.saturating_sub(named.iter().map(|(_, times)| times).sum());
     let named = named.iter().map(|(node, times)| match times {
         1 => (*node).to_owned(),
         times => format!("{node} ×{times}"),
     });
-    let unseen = step.items.saturating_sub(step.nodes.len());
     let unseen = (unseen > 0).then(|| format!("and {unseen} more"));
     named.chain(unseen).collect::<Vec<_>>().join(", ")
 }

@@ -30,6 +30,46 @@ async fn secret_fields_are_hidden() {
     }
 }
 
+/// Every command that shows a state, what changed of it, or what the journal has of it.
+const SHOWING: [&str; 6] = [
+    "show order-1",
+    "show order-1 --step 1 --json",
+    "history order-1",
+    "history order-1 --json",
+    "history order-1 --html -",
+    "ledger order-1 --json --dir",
+];
+
+#[tokio::test]
+async fn a_run_is_shown_with_the_secrets_of_its_own_graph_among_several_of_its_name() {
+    let shop = Shop::with_history().await;
+    let folder = tempfile::tempdir().unwrap();
+    let shown = |args: &str, env: &[(&str, &str)]| {
+        let mut args = args.to_owned();
+        if args.starts_with("ledger") {
+            args = format!("{args} {}", folder.path().display());
+        }
+        let mut text = tool_with(&shop, &args, env).ok();
+        if args.starts_with("ledger") {
+            text = std::fs::read_to_string(folder.path().join("events/order-1.ndjson")).unwrap();
+            text += &std::fs::read_to_string(folder.path().join("state/run.json")).unwrap();
+        }
+        text
+    };
+    for args in SHOWING {
+        let text = shown(args, &[("HAPAX_TOOL_EARLIER", "1")]);
+        assert!(!text.contains("4111") && !text.contains("4242"), "{args}: {text}");
+        assert!(args == "history order-1" || text.contains("anvil"), "{args}: {text}");
+        let gone = shown(args, &[("HAPAX_TOOL_EARLIER", "1"), ("HAPAX_TOOL_HOLDS_NOTHING", "1")]);
+        let receipt = [r#"receipt":"5040"#, r#"receipt": "5040"#, "receipt&quot;: &quot;5040"];
+        assert!(!receipt.iter().any(|receipt| gone.contains(receipt)), "{args}: no graph knows it: {gone}");
+        let stock = shown(args, &[("HAPAX_TOOL_HOLDS_NOTHING", "1")]);
+        assert!(args == "history order-1" || stock.contains("4242"), "{args}: {stock}");
+    }
+    let drawn = tool_with(&shop, "graph --run order-1", &[("HAPAX_TOOL_EARLIER", "1")]).ok();
+    assert!(drawn.contains("sold out"), "the graph of the run's own shape is drawn: {drawn}");
+}
+
 #[tokio::test]
 async fn a_failed_run_is_retried_to_its_end() {
     let shop = Shop::with_history().await;

@@ -1,12 +1,18 @@
 //! What a run did, on the screen and in a browser.
 
-use crate::common::Shop;
+use crate::common::{
+    Shop,
+    desk::{Desk, Note, WORK},
+};
+use hapax::{EffectKind::Write, Graph};
 use std::{
-    fs::{self, File},
-    os::unix::fs::{FileTypeExt, symlink},
+    fs::{self, File, Permissions},
+    os::unix::fs::{FileTypeExt, PermissionsExt, symlink},
     path::Path,
     process::{Command, Stdio},
+    time::Duration,
 };
+use tokio::sync::Notify;
 
 /// A name that would be a program, if a page took it for more than text.
 const HOSTILE: &str = "<script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">";
@@ -81,6 +87,77 @@ async fn a_page_that_cannot_be_written_leaves_what_was_there() {
     let error = shop.hapax(&["history", "order-1", "--html", nowhere.to_str().unwrap()]).fails(2);
     assert!(error.contains("can't be written") && error.contains("cure: name a file in a folder"), "{error}");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn a_long_value_is_cut_and_says_how_much_is_missing() {
+    let shop = Shop::open().await;
+    shop.finish("order-1", &"é".repeat(50_000)).await;
+    let page = shop.hapax(&["history", "order-1", "--html", "-"]).ok();
+    assert!(page.contains(" more characters</pre>") && page.chars().count() < 80_000, "{}", page.len());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_open_timer_says_until_when() {
+    let desk = Desk::open().await;
+    async fn work(mut ctx: hapax::Ctx<Note>) -> hapax::Result<()> {
+        Ok(ctx.sleep(Duration::from_hours(48)).await?)
+    }
+    let run = desk.parked(Graph::new("notes", 1, WORK).node(WORK, work)).await;
+    let call = desk.hapax(&["history", "note-1", "--json"]).json()["steps"][0]["calls"][0].clone();
+    assert!(call["due_us"].as_i64() > call["began_us"].as_i64(), "{call}");
+    let told = desk.hapax(&["history", "note-1"]).ok();
+    let page = desk.hapax(&["history", "note-1", "--html", "-"]).ok();
+    for text in [told, page] {
+        assert!(text.contains("until 2") && !text.contains("not known"), "{text}");
+    }
+    run.cancel().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_open_call_is_under_way_as_long_as_its_run_is() {
+    static CALLED: Notify = Notify::const_new();
+    let desk = Desk::open().await;
+    async fn work(mut ctx: hapax::Ctx<Note>) -> hapax::Result<()> {
+        let never = async |_: hapax::Call| {
+            CALLED.notify_one();
+            std::future::pending::<Result<(), std::io::Error>>().await
+        };
+        Ok(ctx.effect("send", Write, &1, never).await?)
+    }
+    let flow = desk.engine.register(Graph::new("notes", 1, WORK).node(WORK, work), ()).await.unwrap();
+    let run = flow.start("note-1", Note::default()).await.unwrap();
+    CALLED.notified().await;
+    let told = || desk.hapax(&["history", "note-1"]).ok();
+    let page = || desk.hapax(&["history", "note-1", "--html", "-"]).ok();
+    assert!(told().contains("under way") && page().contains("class=\"bar going\""), "{}", told());
+    run.cancel().await.unwrap();
+    // A cancelled run has no result.
+    let _ = run.wait().await;
+    assert!(told().contains("its end is not known") && page().contains("class=\"bar open\""), "{}", told());
+}
+
+#[tokio::test]
+async fn a_page_keeps_who_may_read_the_one_that_it_replaces() {
+    let shop = Shop::with_history().await;
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("page.html");
+    fs::write(&page, "before").unwrap();
+    for mode in [0o600, 0o664] {
+        fs::set_permissions(&page, Permissions::from_mode(mode)).unwrap();
+        shop.hapax(&["history", "order-1", "--html", page.to_str().unwrap()]).ok();
+        assert_eq!(fs::metadata(&page).unwrap().permissions().mode() & 0o777, mode);
+    }
+    assert!(fs::read_to_string(&page).unwrap().starts_with("<!"));
+}
+
+#[tokio::test]
+async fn marks_of_direction_are_seen_in_a_page_and_turn_nothing_around() {
+    let shop = Shop::open().await;
+    shop.finish("order-\u{202e}24", "anvil\u{2066}").await;
+    let page = shop.hapax(&["history", "order-\u{202e}24", "--html", "-"]).ok();
+    assert!(!page.contains(['\u{202e}', '\u{2066}']), "{page}");
+    assert!(page.contains("order-\\u{202e}24") && page.contains("anvil\\u{2066}"), "{page}");
 }
 
 #[tokio::test]

@@ -20,7 +20,7 @@ pub struct GCounter(Counts);
 
 impl GCounter {
     /// What to write so that it is larger by so much: the replica's own count alone. A count that overflows stays at
-    /// its largest.
+    /// its largest. Edits of one replica are chained.
     #[must_use]
     pub fn added(&self, by: &Replica, amount: u64) -> Self {
         Self(Counts::from([(by.clone(), self.count(by).saturating_add(amount))]))
@@ -33,6 +33,11 @@ impl GCounter {
 
     fn count(&self, by: &Replica) -> u64 {
         self.0.get(by).copied().unwrap_or_default()
+    }
+
+    /// What is known of one replica.
+    fn of(&self, by: &Replica) -> Self {
+        Self(self.0.get_key_value(by).map(|(by, count)| (by.clone(), *count)).into_iter().collect())
     }
 }
 
@@ -53,22 +58,23 @@ impl Crdt for GCounter {
 /// assert_eq!(stock.value(), -2);
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct PnCounter {
     up: GCounter,
     down: GCounter,
 }
 
 impl PnCounter {
-    /// What to write so that it is larger by so much.
+    /// What to write so that it is larger by so much: the replica's own counts, so that another edit can be chained.
     #[must_use]
     pub fn added(&self, by: &Replica, amount: u64) -> Self {
-        Self { up: self.up.added(by, amount), down: GCounter::default() }
+        Self { up: self.up.added(by, amount), down: self.down.of(by) }
     }
 
     /// What to write so that it is smaller by so much.
     #[must_use]
     pub fn removed(&self, by: &Replica, amount: u64) -> Self {
-        Self { up: GCounter::default(), down: self.down.added(by, amount) }
+        Self { up: self.up.of(by), down: self.down.added(by, amount) }
     }
 
     /// All that was added, less all that was removed. No two counts of `u64` are too far apart for it.

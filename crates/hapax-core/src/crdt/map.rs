@@ -32,6 +32,22 @@ impl<K: Ord, V> Default for CrdtMap<K, V> {
 impl<K: Ord, V> CrdtMap<K, V> {
     /// What to write to change a key's value: that key alone, with what the edit of its value answers. A key that isn't
     /// there yet begins with the value's default.
+    ///
+    /// Edits of one key are chained inside; other keys are written beside it, each from the state:
+    ///
+    /// ```
+    /// # use hapax_core as hapax;
+    /// use hapax_core::{crdt::{CrdtMap, GCounter, Replica}, state::State};
+    /// # use serde::{Deserialize, Serialize};
+    /// #[derive(hapax_macros::State, Clone, Default, Serialize, Deserialize)]
+    /// # #[state(crate = hapax)]
+    /// struct Board { #[state(crdt)] votes: CrdtMap<String, GCounter> }
+    /// let (mut board, ann) = (Board::default(), Replica::from("ann"));
+    /// let tea = board.votes.with("tea".into(), |tea| tea.added(&ann, 1).added(&ann, 1));
+    /// let milk = board.votes.with("milk".into(), |milk| milk.added(&ann, 1));
+    /// board.apply(Board::delta().votes(tea).votes(milk));
+    /// assert_eq!(board.votes.iter().map(|(_, votes)| votes.value()).collect::<Vec<_>>(), [1, 2]);
+    /// ```
     #[must_use]
     pub fn with(&self, key: K, edit: impl FnOnce(&V) -> V) -> Self
     where

@@ -24,6 +24,7 @@ pub struct Lww<T>(Option<Written<T>>);
 
 /// Compared by its first fields first. The value decides only where a name was used twice.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Written<T> {
     at: u64,
     by: Replica,
@@ -37,7 +38,8 @@ impl<T> Default for Lww<T> {
 }
 
 impl<T> Lww<T> {
-    /// What to write so that this is the value.
+    /// What to write so that this is the value. Of two that both begin with the state, by one replica, the greater value
+    /// stays; a chained one is later.
     #[must_use]
     pub fn set(&self, value: T, by: &Replica) -> Self {
         let at = self.0.as_ref().map_or(0, |written| written.at).saturating_add(1);

@@ -69,7 +69,7 @@ impl<T: Ord> Crdt for GSet<T> {
 /// assert!(!tags.contains(&"red"));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(bound(serialize = "T: Serialize", deserialize = "T: Ord + Deserialize<'de>"))]
+#[serde(deny_unknown_fields, bound(serialize = "T: Serialize", deserialize = "T: Ord + Deserialize<'de>"))]
 pub struct OrSet<T: Ord> {
     /// How far each replica has counted its additions.
     clock: Counts,
@@ -86,12 +86,12 @@ impl<T: Ord> Default for OrSet<T> {
 
 impl<T: Ord + Clone> OrSet<T> {
     /// What to write to add a value. It replaces what was known of that value, so a value that is added again and again
-    /// takes no more room.
+    /// takes no more room. Edits are chained: `tags.added(a, by).added(b, by)`.
     #[must_use]
     pub fn added(&self, value: T, by: &Replica) -> Self {
         let mut delta = self.clone();
         let count = delta.clock.entry(by.clone()).or_default();
-        *count += 1;
+        *count = count.saturating_add(1);
         delta.added.insert(value, BTreeMap::from([(by.clone(), *count)]));
         delta
     }

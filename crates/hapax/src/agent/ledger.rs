@@ -3,20 +3,17 @@
 //! Invariant: what is exported is what is durable. Whoever reads it bears a last line that was torn by a crash or a copy.
 
 use super::Error as AgentError;
-use crate::{Engine, Error};
+use crate::{Engine, Error, Secrets};
 use hapax_core::{
     commit::Status,
     id::RunId,
-    journal::{Done, Entry, JournalRow},
+    journal::{Entry, JournalRow},
     json::Json,
     key::{Digest, sha256},
     order::PathHash,
-    state::Field,
 };
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 use std::{
-    collections::BTreeMap,
     fs::{self, File},
     io::{self, BufReader, BufWriter, Write as _},
     path::{Path, PathBuf},
@@ -29,9 +26,6 @@ const PAGE: usize = 256;
 
 /// No line of a ledger is longer: the limit of a journal's row, with room for what is around it.
 const LINE_BYTES: usize = hapax_core::limits::MAX_PAYLOAD_BYTES * 4;
-
-/// Stands for the value of a secret field.
-const HIDDEN: &str = "\"[secret]\"";
 
 /// A line of a ledger.
 ///
@@ -170,9 +164,7 @@ pub struct Ledger {
 /// ```
 pub async fn export(engine: &Engine, run: &str, folder: &Path) -> Result<Exported, crate::NodeError> {
     let record = engine.record(run).await?;
-    let graphs = engine.graphs();
-    let fields =
-        graphs.iter().find(|graph| *graph.name == *record.graph).map_or(&[][..], |graph| graph.fields);
+    let secrets = engine.secrets(&record);
     let store = engine.store();
     let loaded = store.load(record.key.clone()).await.map_err(Error::from)?;
     let failed = |path: &Path, error: io::Error| AgentError::ledger(path, error);
@@ -187,7 +179,9 @@ pub async fn export(engine: &Engine, run: &str, folder: &Path) -> Result<Exporte
         let page = store.journal(record.key.clone(), from, PAGE).await.map_err(Error::from)?;
         let Some(last) = page.last() else { break };
         (from, lines) = (last.seq + 1, lines + page.len() as u64);
-        page.into_iter().try_for_each(|row| file.line(&line(row, fields))).map_err(|e| failed(&events, e))?;
+        page.into_iter()
+            .try_for_each(|row| file.line(&line(row, &secrets)))
+            .map_err(|e| failed(&events, e))?;
     }
     file.finish().map_err(|error| failed(&events, error))?;
     let stands = RunState {
@@ -199,7 +193,7 @@ pub async fn export(engine: &Engine, run: &str, folder: &Path) -> Result<Exporte
         step: loaded.checkpoint.step,
         digest: loaded.checkpoint.digest,
         next: loaded.checkpoint.frontier.iter().map(|item| item.node.to_string()).collect(),
-        state: hidden(&String::from_utf8_lossy(&loaded.checkpoint.state), fields, |field| field.json),
+        state: Json::from_text(&secrets.state_of(&loaded.checkpoint)).unwrap_or_else(|_| Json::null()),
     };
     let mut file = Aside::new(&state).map_err(|error| failed(&state, error))?;
     file.line(&stands).and_then(|()| file.finish()).map_err(|error| failed(&state, error))?;
@@ -232,37 +226,9 @@ pub fn read(path: impl AsRef<Path>) -> Result<Ledger, AgentError> {
     Ok(ledger)
 }
 
-fn line(row: JournalRow, fields: &[Field]) -> Line {
+fn line(row: JournalRow, secrets: &Secrets) -> Line {
     let JournalRow { seq, base, step, path_hash, entry } = row;
-    Line { v: 1, seq, step, item: path_hash, base, entry: without_secrets(entry, fields) }
-}
-
-fn without_secrets(entry: Entry, fields: &[Field]) -> Entry {
-    match entry {
-        Entry::ItemDone { done: Done::Ok { delta, route, messages } } => {
-            let delta = hidden(delta.as_str(), fields, |field| field.name);
-            Entry::ItemDone { done: Done::Ok { delta, route, messages } }
-        }
-        Entry::Several(entries) => {
-            Entry::Several(entries.into_iter().map(|entry| without_secrets(entry, fields)).collect())
-        }
-        entry => entry,
-    }
-}
-
-/// An object whose secret fields are hidden; `name` tells what a field is called there.
-fn hidden(json: &str, fields: &[Field], name: impl Fn(&Field) -> &str) -> Json {
-    let whole = || Json::from_text(json).unwrap_or_else(|_| Json::null());
-    let Ok(mut values) = serde_json::from_str::<BTreeMap<String, Box<RawValue>>>(json) else {
-        return whole();
-    };
-    for field in fields.iter().filter(|field| field.secret) {
-        if let (Some(value), Ok(stars)) = (values.get_mut(name(field)), RawValue::from_string(HIDDEN.into()))
-        {
-            *value = stars;
-        }
-    }
-    Json::of(&values).unwrap_or_else(|_| Json::null())
+    Line { v: 1, seq, step, item: path_hash, base, entry: secrets.entry(entry) }
 }
 
 /// The run's name where it can be a file's, else a hash of it.

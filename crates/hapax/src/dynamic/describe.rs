@@ -2,7 +2,8 @@
 
 use super::{Condition, Fields, Reduce, Registry, guarded};
 use crate::{Graph, NodePolicy, Retry, dynamic::Dynamic, error::Error};
-use serde::Deserialize;
+use hapax_core::dynamic::compare;
+use serde::{Deserialize, Deserializer, de::Error as _};
 use serde_json::Value;
 use std::{cmp::Ordering, collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -52,7 +53,7 @@ struct Node {
 struct Edge {
     from: String,
     to: String,
-    #[serde(rename = "if")]
+    #[serde(rename = "if", default, deserialize_with = "there")]
     when: Option<When>,
     label: Option<String>,
 }
@@ -64,12 +65,30 @@ struct Join {
     to: String,
 }
 
+/// What is written is meant: `null` isn't the same as nothing.
+fn there<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<When>, D::Error> {
+    When::deserialize(deserializer).map(Some)
+}
+
 /// When an edge is taken: by a registered condition, or by a field of the state.
-#[derive(Deserialize)]
-#[serde(untagged)]
 enum When {
     Named(String),
     Compared(Comparison),
+}
+
+/// By hand, since an untagged enum doesn't say what is wrong.
+impl<'de> Deserialize<'de> for When {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match Value::deserialize(deserializer)? {
+            Value::String(name) => Ok(Self::Named(name)),
+            value @ Value::Object(_) => {
+                Comparison::deserialize(value).map(Self::Compared).map_err(D::Error::custom)
+            }
+            value => Err(D::Error::custom(format_args!(
+                "`if` is the name of a condition or a comparison (`path`, `op`, `value`), not {value}"
+            ))),
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -99,13 +118,18 @@ enum Op {
 
 impl Description {
     pub(super) fn read(value: &Value) -> Result<Self, Error> {
-        Self::deserialize(value).map_err(|error| Error::Description(error.to_string()))
+        let read = Self::deserialize(value).map_err(|error| Error::Description(error.to_string()))?;
+        read.inputs_are_forked()?;
+        read.nodes.iter().try_for_each(Node::can_run)?;
+        read.edges.iter().try_for_each(Edge::can_be_taken)?;
+        Ok(read)
     }
 
     pub(super) fn build<A: Send + Sync + 'static>(
         self,
         registry: &Registry<A>,
     ) -> Result<Graph<Dynamic, A>, Error> {
+        registry.names_are_one_thing_each()?;
         let fields = Arc::new(fields(&self.fields)?);
         let mut graph = Graph::described(&self.name, self.version, &self.start);
         for node in &self.nodes {
@@ -130,6 +154,21 @@ impl Description {
             node.on_error.iter().for_each(|handler| graph.handle(&node.name, handler));
         }
         Ok(graph)
+    }
+
+    /// Only a fork hands a node its input; in code, the types say so. A handler's input is the failure.
+    fn inputs_are_forked(&self) -> Result<(), Error> {
+        let starts = ("its `start`", &self.start);
+        let edges = self.edges.iter().map(|edge| ("an edge", &edge.to));
+        let joins = self.joins.iter().map(|join| ("a join", &join.to));
+        let mut led = std::iter::once(starts).chain(edges).chain(joins);
+        let wants = |name: &String| self.nodes.iter().any(|node| node.input && node.name == *name);
+        match led.find(|(_, to)| wants(to)) {
+            None => Ok(()),
+            Some((way, to)) => Err(Error::Description(format!(
+                "the node `{to}` takes an input (`\"input\": true`), which only a fork can hand it, and {way} leads there"
+            ))),
+        }
     }
 }
 
@@ -160,6 +199,18 @@ fn found<'r, T>(
 }
 
 impl Node {
+    fn can_run(&self) -> Result<(), Error> {
+        let zero = |word: &str| {
+            let why = format!("the node `{}` can't run with `{word}` of 0; leave the word out", self.name);
+            Err(Error::Description(why))
+        };
+        match (self.attempts, self.timeout_ms) {
+            (Some(0), _) => zero("attempts"),
+            (_, Some(0)) => zero("timeout_ms"),
+            _ => Ok(()),
+        }
+    }
+
     fn policy(&self) -> NodePolicy {
         let mut policy = NodePolicy::default();
         if let Some(timeout_ms) = self.timeout_ms {
@@ -169,6 +220,24 @@ impl Node {
             policy = policy.retry(Retry::standard().attempts(attempts));
         }
         policy
+    }
+}
+
+impl Edge {
+    fn can_be_taken(&self) -> Result<(), Error> {
+        let why = match (&self.when, &self.label) {
+            (None, Some(label)) => {
+                format!("has the label `{label}`, which only a condition has: it needs an `if`")
+            }
+            (Some(When::Compared(Comparison { op, value, .. })), _) if !op.compares(value) => {
+                format!(
+                    "compares by `{}` with {value}, which has no order: numbers and texts have one",
+                    op.word()
+                )
+            }
+            _ => return Ok(()),
+        };
+        Err(Error::Description(format!("the edge from `{}` to `{}` {why}", self.from, self.to)))
     }
 }
 
@@ -202,11 +271,17 @@ impl Op {
         }
     }
 
+    /// Whether it can ever hold for such a value.
+    fn compares(self, value: &Value) -> bool {
+        matches!(self, Op::Equal | Op::Differs) || value.is_number() || value.is_string()
+    }
+
     /// What isn't there equals nothing; numbers and texts have an order among their kind, nothing else has one.
     fn holds(self, there: Option<&Value>, value: &Value) -> bool {
         let order = there.and_then(|there| ordered(there, value));
         match self {
-            Op::Equal => there == Some(value) || order.is_some_and(Ordering::is_eq),
+            // Not by `==`: 1 and 1.0 are one text once they are stored, also inside of lists and objects.
+            Op::Equal => there.is_some_and(|there| compare(there, value).is_eq()),
             Op::Differs => !Op::Equal.holds(there, value),
             Op::Less => order.is_some_and(Ordering::is_lt),
             Op::AtMost => order.is_some_and(Ordering::is_le),
@@ -219,7 +294,7 @@ impl Op {
 fn ordered(one: &Value, other: &Value) -> Option<Ordering> {
     match (one, other) {
         (Value::Number(_), Value::Number(_)) | (Value::String(_), Value::String(_)) => {
-            Some(hapax_core::dynamic::compare(one, other))
+            Some(compare(one, other))
         }
         _ => None,
     }
@@ -232,7 +307,7 @@ mod tests {
 
     #[test]
     fn a_comparison_holds_among_its_kind_alone() {
-        let state = json!({"cents": 5, "sku": "b", "tags": ["x"]});
+        let state = json!({"cents": 5, "sku": "b", "tags": ["x"], "ones": [1, {"one": 1.0}]});
         for (path, op, value, holds) in [
             ("/cents", ">", json!(4.5), true),
             ("/cents", "<=", json!(5), true),
@@ -240,6 +315,8 @@ mod tests {
             ("/cents", ">", json!("4"), false),
             ("/sku", "<", json!("c"), true),
             ("/tags", "==", json!(["x"]), true),
+            ("/ones", "==", json!([1.0, {"one": 1}]), true),
+            ("/ones", "!=", json!([1, {"one": 1.5}]), true),
             ("/tags/0", "!=", json!("x"), false),
             ("/nothing", "!=", json!(1), true),
             ("/nothing", "<", json!(1), false),

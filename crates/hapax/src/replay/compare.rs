@@ -1,7 +1,7 @@
 //! Finds the first place where two values part, and says it in words that hide what is secret.
 
-use crate::item::Difference;
-use hapax_core::{checkpoint::Checkpoint, state::State};
+use crate::{item::Difference, secrets::Secrets};
+use hapax_core::{checkpoint::Checkpoint, route::SettledRoute, state::State};
 use serde_json::Value;
 use std::fmt::Display;
 
@@ -30,15 +30,24 @@ pub(super) fn differs_in<S: State>(what: &str, expected: &str, got: &str) -> Opt
     let (mut path, expected, got) = first(what.into(), Some(parse(expected)), Some(parse(got)));
     let field = path.split('/').nth(1).map(|field| field.replace("~1", "/").replace("~0", "~"));
     // A delta calls it by its name, a state by what serde makes of that.
-    let secret = field.is_some_and(|field| {
-        S::fields().iter().any(|known| known.secret && (known.name == field || known.json == field))
-    });
-    if secret {
+    if Secrets::of_state::<S>().hides(field.as_deref()) {
         path = path.splitn(3, '/').take(2).collect::<Vec<_>>().join("/");
         return Some(differ(&path, "(secret)", "(another secret)"));
     }
     let shown = |value: Option<Value>| value.map_or_else(|| "nothing".into(), |value| value.to_string());
     Some(differ(&path, shown(expected), shown(got)))
+}
+
+/// Two routes that differ, without the secrets of a state to begin anew with.
+pub(super) fn routes_differ<S: State>(expected: SettledRoute, got: SettledRoute) -> Difference {
+    if let (SettledRoute::ContinueAs { state: old, .. }, SettledRoute::ContinueAs { state: new, .. }) =
+        (&expected, &got)
+        && let Some(difference) = differs_in::<S>("route", old.as_str(), new.as_str())
+    {
+        return difference;
+    }
+    let shown = |route| serde_json::to_string(&Secrets::of_state::<S>().route(route)).unwrap_or_default();
+    differ("route", shown(expected), shown(got))
 }
 
 /// Walks down while exactly one member differs in a way that can be named.
@@ -86,5 +95,48 @@ pub(super) fn frontier(expected: &Checkpoint, got: &Checkpoint) -> Difference {
             differ(&format!("frontier/{at}"), item(expected), item(got))
         }
         _ => differ("frontier", expected_nodes, got_nodes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::State;
+    use hapax_core::json::Json;
+    use serde::{Deserialize, Serialize};
+
+    #[derive(State, Clone, Default, Serialize, Deserialize)]
+    #[state(crate = crate)]
+    struct Safe {
+        #[state(secret)]
+        pin: String,
+        room: u64,
+    }
+
+    #[test]
+    fn what_a_run_begins_anew_with_is_compared_without_its_secrets() {
+        let anew =
+            |json: &str| SettledRoute::ContinueAs { state: Json::from_text(json).unwrap(), version: 1 };
+        let pins = [r#"{"pin":"1234","room":1}"#, r#"{"pin":"9876","room":1}"#];
+        let found = routes_differ::<Safe>(anew(pins[0]), anew(pins[1]));
+        assert_eq!((found.field.as_str(), found.expected.as_str()), ("route/pin", "(secret)"));
+        let found = routes_differ::<Safe>(anew(pins[0]), SettledRoute::Stop);
+        assert!(
+            found.expected.contains("[secret]") && !found.expected.contains("1234"),
+            "{}",
+            found.expected
+        );
+        assert_eq!((found.field.as_str(), found.got.as_str()), ("route", "\"stop\""));
+    }
+
+    #[test]
+    fn a_field_that_the_state_does_not_have_is_hidden() {
+        let found = differs_in::<Safe>("state", r#"{"iban":"DE","room":1}"#, r#"{"room":1}"#).unwrap();
+        assert_eq!((found.field.as_str(), found.expected.as_str()), ("state/iban", "(secret)"));
+        let found = differs_in::<Safe>("state", r#"{"room":1}"#, r#"{"room":2}"#).unwrap();
+        assert_eq!(
+            (found.field.as_str(), found.expected.as_str(), found.got.as_str()),
+            ("state/room", "1", "2")
+        );
     }
 }

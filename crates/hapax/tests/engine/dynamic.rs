@@ -181,6 +181,14 @@ async fn what_a_field_cannot_take_fails_the_run_and_names_the_field() {
 }
 
 #[tokio::test]
+async fn a_sum_that_is_not_finite_fails_its_step_as_in_a_typed_state() {
+    let large = Registry::new().node("work", async |_, _| Ok(json!({"sum": f64::MAX})));
+    let graph = json!({"name": "g", "start": "work", "fields": {"sum": "sum"}, "nodes": [{"name": "work"}]});
+    let failure = failure_of(large, graph, json!({"sum": f64::MAX})).await;
+    assert!(failure.starts_with("HX0013") && failure.contains("the sum `sum` is not finite"), "{failure}");
+}
+
+#[tokio::test]
 async fn two_branches_that_write_one_field_conflict_as_in_a_typed_state() {
     let both = Registry::new()
         .node("split", async |_, _| Ok(Returned::from(()).fork([("one", 1), ("one", 2)])))
@@ -214,8 +222,17 @@ fn a_description_that_is_none_is_refused_with_what_is_wrong_in_it() {
         (
             "/edges",
             json!([{"from": "work", "to": "work", "if": {"path": "/x", "op": "~", "value": 1}}]),
-            "did not match",
+            "unknown variant `~`, expected one of `==`, `!=`, `<`, `<=`, `>`, `>=`",
         ),
+        (
+            "/edges",
+            json!([{"from": "work", "to": "work", "if": {"path": "/x", "op": "<", "value": [1]}}]),
+            "the edge from `work` to `work` compares by `<` with [1], which has no order",
+        ),
+        ("/edges", json!([{"from": "work", "to": "work", "if": null}]), "not null"),
+        ("/edges", json!([{"from": "work", "to": "work", "label": "large"}]), "it needs an `if`"),
+        ("/nodes/0/attempts", json!(0), "the node `work` can't run with `attempts` of 0"),
+        ("/nodes/0/timeout_ms", json!(0), "the node `work` can't run with `timeout_ms` of 0"),
     ] {
         let mut broken = whole.clone();
         let (parent, key) = at.rsplit_once('/').unwrap();
@@ -224,4 +241,63 @@ fn a_description_that_is_none_is_refused_with_what_is_wrong_in_it() {
         assert_eq!(refused.code(), "HX0166");
         assert!(refused.to_string().contains(says), "{refused}");
     }
+}
+
+#[test]
+fn what_leads_to_a_node_with_an_input_without_having_one_is_refused_and_names_the_node() {
+    let nodes = Registry::<()>::new().node("work", async |_, _| Ok(())).node("part", async |_, _| Ok(()));
+    let whole = json!({"name": "g", "start": "work", "nodes": [
+        {"name": "work", "routes": true, "on_error": "part"}, {"name": "part", "input": true}
+    ]});
+    assert!(nodes.graph(&whole).is_ok(), "a handler's input is the failure");
+    for (word, value, says) in [
+        ("start", json!("part"), "its `start` leads there"),
+        ("edges", json!([{"from": "work", "to": "part"}]), "an edge leads there"),
+        ("joins", json!([{"from": ["work"], "to": "part"}]), "a join leads there"),
+    ] {
+        let mut broken = whole.clone();
+        broken[word] = value;
+        let refused = nodes.graph(&broken).err().unwrap();
+        assert_eq!(refused.code(), "HX0166");
+        let text = refused.to_string();
+        assert!(text.contains("the node `part` takes an input") && text.contains(says), "{text}");
+    }
+}
+
+#[test]
+fn a_registry_with_two_things_of_one_name_describes_nothing() {
+    let one = || Registry::<()>::new().node("work", async |_, _| Ok(())).condition("large", |_| true);
+    let whole = json!({"name": "g", "start": "work", "nodes": [{"name": "work"}]});
+    assert!(one().graph(&whole).is_ok());
+    for (twice, says) in [
+        (one().node("work", async |_, _| Ok(())), "the node `work` is registered twice"),
+        (one().condition("large", |_| false), "the condition `large` is registered twice"),
+    ] {
+        let refused = twice.graph(&whole).err().unwrap();
+        assert_eq!(refused.code(), "HX0166");
+        assert!(refused.to_string().contains(says), "{refused}");
+    }
+}
+
+/// What is compared has been stored, where 1 and 1.0 are one text.
+#[tokio::test]
+async fn an_edge_compares_numbers_as_they_are_stored_also_inside_of_lists() {
+    let work = Registry::<()>::new()
+        .node("work", async |_, _| Ok(()))
+        .node("same", async |_, _| Ok(json!({"log": "same"})))
+        .node("other", async |_, _| Ok(json!({"log": "other"})));
+    let whole = json!({
+        "name": "g",
+        "start": "work",
+        "fields": {"log": "append"},
+        "nodes": [{"name": "work"}, {"name": "same"}, {"name": "other"}],
+        "edges": [
+            {"from": "work", "to": "same", "if": {"path": "/ones", "op": "==", "value": [1, {"one": 1}]}},
+            {"from": "work", "to": "other", "if": {"path": "/ones", "op": "!=", "value": [1.0, {"one": 1.0}]}}
+        ]
+    });
+    let flow = engine(Options::default()).register(work.graph(&whole).unwrap(), ()).await.unwrap();
+    let end =
+        flow.start("run", json!({"ones": [1.0, {"one": 1}]}).into()).await.unwrap().wait().await.unwrap();
+    assert_eq!(end.value()["log"], json!(["same"]));
 }

@@ -17,6 +17,7 @@ mod effects;
 mod exactly_once;
 mod flow_control;
 mod forks;
+mod hand_over;
 mod lifecycle;
 mod merge_order;
 mod outbox;

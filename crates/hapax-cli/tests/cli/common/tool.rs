@@ -4,8 +4,9 @@
 //! environment over the shop's graph.
 
 use super::{Order, Said, Shop, World, changed_shop, clean_env, said, shop};
-use hapax::{Engine, Graph, Node, Options};
+use hapax::{Engine, Graph, Node, Options, State};
 use rustix::process::{Pid, Signal, kill_process};
+use serde::{Deserialize, Serialize};
 use std::{
     env, fs,
     io::{BufRead, BufReader, Lines},
@@ -27,6 +28,11 @@ pub(crate) fn play() {
         let options = Options::default().finds_work(is_set("HAPAX_TOOL_FINDS_WORK"));
         let url = env::var("HAPAX_TOOL_STORE").or_else(|_| env::var("HAPAX_STORE")).unwrap();
         let engine = Engine::builder().options(options).open(&url).await.unwrap();
+        if is_set("HAPAX_TOOL_EARLIER") {
+            let only = Node::new("only");
+            let earlier = Graph::new("orders", 9, only).node(only, earlier_node);
+            engine.register(earlier, ()).await.unwrap();
+        }
         if !is_set("HAPAX_TOOL_HOLDS_NOTHING") {
             let graph = if is_set("HAPAX_TOOL_CHANGED") { changed_shop() } else { shop() };
             engine.register(graph, Arc::new(World::default())).await.unwrap();
@@ -44,6 +50,15 @@ pub(crate) fn play() {
 }
 
 async fn only_node(_: hapax::Ctx<Order>) {}
+
+/// Orders of another shape, in which no card is secret.
+#[derive(State, Clone, Default, Serialize, Deserialize)]
+struct OpenOrder {
+    card: String,
+    sku: String,
+}
+
+async fn earlier_node(_: hapax::Ctx<OpenOrder>) {}
 
 pub(crate) fn tool_on(shop: &Shop, args: &str) -> Said {
     tool_with(shop, args, &[])
