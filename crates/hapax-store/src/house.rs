@@ -88,7 +88,7 @@ pub struct Sign {
 /// assert!(matches!(nobody, Err(StoreError::Moving { .. })), "it isn't here before it has left there");
 ///
 /// old.house().close(left.clone(), "the new one".into()).await?;
-/// new.house().open(left.iter().map(|(run, epoch)| (run.clone(), epoch.counter)).collect()).await?;
+/// new.house().open(left).await?;
 /// new.claim(key("order-42"), claimant("engine-1", LONG)).await?;
 /// let gone = old.claim(key("order-42"), claimant("engine-1", LONG)).await;
 /// assert!(matches!(gone, Err(StoreError::Moved { to, .. }) if to == "the new one"));
@@ -115,8 +115,9 @@ pub trait House: Send + Sync {
     /// is shut again, and whoever did it before is fenced.
     fn leave(&self, run: RunKey, to: Arc<str>) -> Answer<'_, Vec<Left>>;
 
-    /// Lets a family that was shut go on here, as it stood. Whoever moves it is fenced.
-    fn stay(&self, run: RunKey) -> Answer<'_, ()>;
+    /// Lets a family that was shut go on here, as it stood. Whoever moves it is fenced by the epochs that it answers: what
+    /// arrived of these runs under lower ones is nobody's any more.
+    fn stay(&self, run: RunKey) -> Answer<'_, Vec<Left>>;
 
     /// The old store's last word: the family has moved there. One transaction that demands the mover's epochs.
     fn close(&self, family: Vec<Left>, to: Arc<str>) -> Answer<'_, ()>;
@@ -135,8 +136,9 @@ pub trait House: Send + Sync {
     fn give_up(&self, run: RunKey, epoch: Epoch) -> Answer<'_, ()>;
 
     /// Lets runs that have arrived go on, all of them in one transaction that demands that they arrived under these
-    /// counters, and that each has its latest checkpoint. A run that is open already is left alone.
-    fn open(&self, family: Vec<(RunKey, u64)>) -> Answer<'_, ()>;
+    /// epochs, and that each has its latest checkpoint. A run that is open already is left alone;
+    /// [`CopyDiffers`](crate::StoreError::CopyDiffers): one of them isn't there.
+    fn open(&self, family: Vec<Left>) -> Answer<'_, ()>;
 }
 
 impl RunRecord {
@@ -183,6 +185,23 @@ pub(crate) fn still_here(family: Vec<RunRecord>, run: &RunKey) -> Result<Vec<Run
         Some(moved) => Err(StoreError::of_status(run.clone(), moved.status.clone())),
         None => Ok(family.into_iter().filter(|record| !has_moved(record)).collect()),
     }
+}
+
+/// Whether both are one run, whichever stores they are of: a name alone may have been taken again. A run that waits for
+/// calm has the input of its latest start.
+pub(crate) fn is_same(one: &RunRecord, other: &RunRecord) -> bool {
+    let waits_for_calm = one.terms.debounce.is_some() || other.terms.debounce.is_some();
+    one.key == other.key
+        && one.graph == other.graph
+        && one.parent == other.parent
+        && one.created_at_us == other.created_at_us
+        && (one.input == other.input || waits_for_calm)
+}
+
+/// A run that had arrived, and was lost, deleted or given up since.
+pub(crate) fn gone(run: &RunKey) -> StoreError {
+    let what = "it had arrived, and is not there any more".to_owned();
+    StoreError::CopyDiffers { run: run.clone(), what }
 }
 
 /// The status of a run that is shut: it knows how the run stood.

@@ -7,6 +7,7 @@ use super::{
 };
 use crate::{
     MemoryStore, StoreError,
+    faulty::{Fault, Faulty},
     house::{self, Mover, Parcel, Piece},
     outbox::{ClaimFilter, Failure},
     store::{Created, GcPolicy, ListFilter, Store},
@@ -297,6 +298,54 @@ pub async fn the_only_copy_of_a_run_is_not_deleted(fixture: Fixture) {
     }
 }
 
+/// A mover that dies when the old store has said its last word, and the new one has yet to let the run go on.
+async fn close_and_die(from: Arc<dyn Store>, to: Arc<dyn Store>, place: &str, run: RunKey) {
+    // It makes room, unpacks the one batch, and never opens.
+    let dies = Faulty::new(to, 2, Fault::Before);
+    let died = Mover::new(from.clone(), dies.clone(), place).carry(run.clone()).await;
+    assert!(died.is_err() && dies.fired());
+    assert_eq!(from.run(run).await.unwrap().unwrap().status, Status::Moved { to: place.into() });
+}
+
+/// Who calls a run back is slow: meanwhile another shuts it again and closes the old store. What has arrived for that one is
+/// where the run lives.
+pub async fn a_late_call_back_takes_nothing_from_a_later_mover(fixture: Fixture) {
+    let memory: Arc<dyn Store> = MemoryStore::shared();
+    for (name, from, to) in [("arrives", &memory, &fixture.store), ("leaves", &fixture.store, &memory)] {
+        Sample::run(name).create(from).await;
+        let run = key(name);
+        from.house().leave(run.clone(), "there".into()).await.unwrap();
+        let slow =
+            Faulty::slow(from.clone(), 0, close_and_die(from.clone(), to.clone(), "there", run.clone()));
+        Mover::new(slow.clone(), to.clone(), "there").call_back(run.clone()).await.unwrap();
+        assert!(slow.fired());
+        let there = to.run(run.clone()).await.unwrap().expect("it lives nowhere else");
+        assert_eq!(there.status.word(), "arriving");
+        Mover::new(from.clone(), to.clone(), "there").carry(run.clone()).await.unwrap();
+        assert_eq!(Holder::claim(to, &run, "b").await.unwrap().step, 0);
+    }
+}
+
+/// Whoever lets runs go on learns that one of them was given up, and lets none go on.
+pub async fn what_is_not_there_any_more_is_not_opened(fixture: Fixture) {
+    let (store, memory) = (&fixture.store, MemoryStore::shared() as Arc<dyn Store>);
+    Sample::run("r").create(&memory).await;
+    Sample::run("r/child").child_of(&key("r")).create(&memory).await;
+    let left = memory.house().leave(key("r"), "there".into()).await.unwrap();
+    for (run, epoch) in &left {
+        let mut image = memory.house().image(run.clone()).await.unwrap();
+        store.house().arrive(image.head.clone(), *epoch).await.unwrap();
+        while let Some(pieces) = image.next().await.unwrap() {
+            store.house().unpack(run.clone(), *epoch, pieces).await.unwrap();
+        }
+    }
+    let (child, epoch) = left[1].clone();
+    store.house().give_up(child, epoch).await.unwrap();
+    let refused = store.house().open(left).await;
+    assert!(matches!(refused, Err(StoreError::CopyDiffers { .. })), "{refused:?}");
+    assert_eq!(store.run(key("r")).await.unwrap().unwrap().status.word(), "arriving");
+}
+
 /// What arrived before is left alone, so it must be what left: else the old store keeps the run.
 pub async fn a_copy_that_differs_is_refused(fixture: Fixture) {
     let (store, memory) = (&fixture.store, MemoryStore::shared() as Arc<dyn Store>);
@@ -309,7 +358,7 @@ pub async fn a_copy_that_differs_is_refused(fixture: Fixture) {
     let forged =
         Parcel { number: 1, id, subject, payload: Some(json("forged")), sent_at_us: 1, taken: false };
     store.house().unpack(run.clone(), epoch, vec![Piece::Letter(forged)]).await.unwrap();
-    let early = store.house().open(vec![(run.clone(), epoch.counter)]).await;
+    let early = store.house().open(vec![(run.clone(), epoch)]).await;
     assert!(matches!(early, Err(StoreError::CopyDiffers { .. })), "it isn't whole: {early:?}");
 
     let mover = Mover::new(memory.clone(), store.clone(), "there");

@@ -362,6 +362,8 @@ macro_rules! store_conformance {
                 a_family_moves_as_a_whole,
                 who_came_home_leaves_again_whatever_became_of_its_family,
                 the_only_copy_of_a_run_is_not_deleted,
+                a_late_call_back_takes_nothing_from_a_later_mover,
+                what_is_not_there_any_more_is_not_opened,
                 a_copy_that_differs_is_refused,
                 of_two_movers_the_earlier_one_is_fenced,
                 a_run_does_not_arrive_over_another,

@@ -405,7 +405,7 @@ async fn take_in<F: BufRead + Send>(
     if let Some(last) = run {
         load += last.finish(store).await?;
     }
-    store.house().open(arrived.iter().map(|(run, epoch)| (run.clone(), epoch.counter)).collect()).await?;
+    store.house().open(arrived.clone()).await?;
     told(load);
     Ok(load)
 }

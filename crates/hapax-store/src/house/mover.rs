@@ -7,10 +7,10 @@
 //! leave (old) ─► arrive, unpack (new) ─► read back (new) ─► close (old) ─► open (new) ─► clear (old)
 //! ```
 
-use super::{Head, Piece};
+use super::{Head, Piece, gone, is_same};
 use crate::{
     error::StoreError,
-    store::{BoxFuture, Store},
+    store::{BoxFuture, RunRecord, Store},
 };
 use hapax_core::{
     canary,
@@ -171,8 +171,7 @@ impl Mover {
                         load += self.copy(key, *epoch).await?;
                     }
                     if canary::on("both_open") {
-                        let arrived = family.iter().map(|(key, epoch)| (key.clone(), epoch.counter));
-                        self.to.house().open(arrived.collect()).await?;
+                        self.to.house().open(family.clone()).await?;
                     }
                     self.from.house().close(family.clone(), self.place.clone()).await?;
                     family.into_iter().map(|(key, _)| key).collect()
@@ -189,49 +188,54 @@ impl Mover {
     }
 
     /// What follows the old store's last word.
-    async fn let_go_on(&self, closed: Vec<RunKey>) -> Result<(), StoreError> {
-        let mut arrived = vec![];
-        for key in closed {
-            let gone = || StoreError::NotFound { run: key.clone() };
-            let record = self.from.run(key.clone()).await?.ok_or_else(gone)?;
+    async fn let_go_on(&self, family: Vec<RunKey>) -> Result<(), StoreError> {
+        let (mut closed, mut arrived) = (vec![], vec![]);
+        for key in family {
+            let unknown = || StoreError::NotFound { run: key.clone() };
+            let record = self.from.run(key.clone()).await?.ok_or_else(unknown)?;
             // Of a family some may have come home since, or have gone elsewhere before.
-            if matches!(&record.status, Status::Moved { to } if **to == *self.place) {
-                arrived.push((key, record.epoch.counter));
+            if !matches!(&record.status, Status::Moved { to } if **to == *self.place) {
+                continue;
             }
+            if self.keeps_rows(&key).await? {
+                arrived.push((key.clone(), record.epoch));
+            }
+            closed.push(key);
         }
         self.to.house().open(arrived.clone()).await?;
-        for (key, _) in &arrived {
-            self.demand_there(key).await?;
-        }
         for (key, _) in arrived {
+            self.demand_there(&key).await?;
+        }
+        for key in closed {
             self.from.house().clear(key, self.forget).await?;
         }
         Ok(())
     }
 
+    /// Whether the old store has yet to delete what is left of a run that it has closed. If not, the new one has opened it
+    /// before, whatever became of it there.
+    async fn keeps_rows(&self, run: &RunKey) -> Result<bool, StoreError> {
+        match self.from.checkpoints(run.clone(), 0, 1).await {
+            Err(StoreError::Corrupt { .. }) => Ok(true),
+            read => Ok(!read?.is_empty()),
+        }
+    }
+
     /// Refuses to delete the only copy of a run: the new store isn't the one that took it in, or has lost it.
     async fn demand_there(&self, key: &RunKey) -> Result<(), StoreError> {
-        if self.to.run(key.clone()).await?.is_some() {
-            return Ok(());
-        }
-        match self.from.checkpoints(key.clone(), 0, 1).await?.is_empty() {
-            true => Ok(()),
-            false => Err(StoreError::CopyDiffers {
-                run: key.clone(),
-                what: format!(
-                    "it arrived in {} and isn't there any more; the old store keeps its rows",
-                    self.place
-                ),
-            }),
-        }
+        self.to.run(key.clone()).await?.map(drop).ok_or_else(|| gone(key))
     }
 
     /// Lets a run with its family stay where it was, if it hasn't left for good.
     pub async fn call_back(&self, run: RunKey) -> Result<(), StoreError> {
-        let family = self.from.house().family(run.clone()).await?;
-        self.from.house().stay(run).await?;
-        for key in family {
-            if let Some(there) = self.to.run(key.clone()).await? {
+        for (key, stays) in self.from.house().stay(run).await? {
+            let here = self.from.run(key.clone()).await?;
+            let there = self.to.run(key.clone()).await?;
+            // Who has shut the run again since will close the old store: what arrives for it isn't ours to take back.
+            let ours = |(here, there): &(RunRecord, RunRecord)| {
+                is_same(here, there) && there.epoch.counter < stays.counter
+            };
+            if let Some((_, there)) = here.zip(there).filter(ours) {
                 // Of a run that isn't arriving nothing is taken back.
                 self.to.house().give_up(key, there.epoch).await?;
             }

@@ -8,7 +8,9 @@ use super::{
 };
 use crate::{
     error::StoreError,
-    house::{Head, House, Image, Left, Parcel, Piece, Sender, Sign, later, leaving, may_leave, still_here},
+    house::{
+        Head, House, Image, Left, Parcel, Piece, Sender, Sign, gone, later, leaving, may_leave, still_here,
+    },
     store::{Answer, RunRecord},
 };
 use hapax_core::{
@@ -60,7 +62,7 @@ impl Tables {
         family.into_iter().map(|key| Ok((key.clone(), self.run_mut(&key)?.leave(to)))).collect()
     }
 
-    fn stay_all(&mut self, key: &RunKey) -> Result<(), StoreError> {
+    fn stay_all(&mut self, key: &RunKey) -> Result<Vec<Left>, StoreError> {
         let (family, now) = (self.still_here(key)?, self.clock.now_us());
         for key in &family {
             let run = self.run(key)?;
@@ -68,14 +70,16 @@ impl Tables {
                 return Err(run.wrong_status());
             }
         }
-        for key in &family {
-            let run = self.run_mut(key)?;
+        let mut stays = vec![];
+        for key in family {
+            let run = self.run_mut(&key)?;
             run.record.epoch = raised(run.record.epoch);
+            stays.push((key.clone(), run.record.epoch));
             run.settle_down(now);
-            self.note_live(key);
-            self.stay(key, now);
+            self.note_live(&key);
+            self.stay(&key, now);
         }
-        Ok(())
+        Ok(stays)
     }
 
     fn note_live(&mut self, key: &RunKey) {
@@ -136,12 +140,14 @@ impl Tables {
         Ok(run)
     }
 
-    fn open(&mut self, family: &[(RunKey, u64)]) -> Result<(), StoreError> {
+    fn open(&mut self, family: &[Left]) -> Result<(), StoreError> {
         let mut closed = vec![];
-        for (key, counter) in family {
-            let there = self.runs.get(key).filter(|run| matches!(run.record.status, Status::Arriving { .. }));
-            let Some(run) = there else { continue };
-            if run.record.epoch.counter != *counter {
+        for (key, epoch) in family {
+            let run = self.runs.get(key).ok_or_else(|| gone(key))?;
+            if !matches!(run.record.status, Status::Arriving { .. }) {
+                continue;
+            }
+            if run.record.epoch != *epoch {
                 return Err(StoreError::Fenced { run: key.clone(), owner: Some(run.record.epoch) });
             }
             let latest = run.checkpoints.get(&run.record.step);
@@ -324,7 +330,7 @@ impl House for MemoryStore {
         Box::pin(async move { self.tables().leave(&run, &to) })
     }
 
-    fn stay(&self, run: RunKey) -> Answer<'_, ()> {
+    fn stay(&self, run: RunKey) -> Answer<'_, Vec<Left>> {
         Box::pin(async move { self.tables().stay_all(&run) })
     }
 
@@ -360,7 +366,7 @@ impl House for MemoryStore {
         })
     }
 
-    fn open(&self, family: Vec<(RunKey, u64)>) -> Answer<'_, ()> {
+    fn open(&self, family: Vec<Left>) -> Answer<'_, ()> {
         Box::pin(async move { self.tables().open(&family) })
     }
 }

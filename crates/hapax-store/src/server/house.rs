@@ -20,7 +20,7 @@ use crate::{
     error::StoreError,
     flow::stored_terms,
     house::{
-        Fragment, Head, House, Image, Left, Piece, Sender, Sign, Step, Stop, later, leaving, may_leave,
+        Fragment, Head, House, Image, Left, Piece, Sender, Sign, Step, Stop, gone, later, leaving, may_leave,
         packed::{Load, Packed, pack_all},
         still_here,
     },
@@ -182,20 +182,23 @@ async fn shut(tx: &mut Tx<'_>, record: RunRecord, to: &str) -> Result<Left, Faul
     Ok((key, epoch))
 }
 
-async fn stay(tx: &mut Tx<'_>, key: &RunKey) -> Outcome<()> {
+async fn stay(tx: &mut Tx<'_>, key: &RunKey) -> Outcome<Vec<Left>> {
     let family = still_here(whole_family(tx, key).await?, key)?;
     if let Some(other) = family.iter().find(|run| !matches!(run.status, Status::Leaving { .. })) {
         return Err(wrong_status(other.clone()).into());
     }
+    let mut stays = vec![];
     for record in family {
-        let (namespace, run) = (record.key.namespace.as_str(), record.key.run.as_str());
-        let sql = "UPDATE hapax_runs SET epoch = epoch + 1, nonce = ? WHERE namespace = ? AND run_id = ?";
-        tx.execute(sql, values![&new_nonce().to_be_bytes(), namespace, run]).await?;
         let key = record.key.clone();
+        let epoch = Epoch { counter: record.epoch.counter + 1, nonce: new_nonce() };
+        let sql = "UPDATE hapax_runs SET epoch = ?, nonce = ? WHERE namespace = ? AND run_id = ?";
+        let nonce = epoch.nonce.to_be_bytes();
+        tx.execute(sql, values![epoch.counter, &nonce, key.namespace.as_str(), key.run.as_str()]).await?;
         settle_down(tx, record).await?;
         flow::stay(tx, &key).await?;
+        stays.push((key, epoch));
     }
-    Ok(())
+    Ok(stays)
 }
 
 /// The run goes on here, as it stood.
@@ -439,13 +442,14 @@ async fn give_up(tx: &mut Tx<'_>, key: &RunKey, epoch: Epoch) -> Outcome<()> {
     Ok(())
 }
 
-async fn open(tx: &mut Tx<'_>, family: &[(RunKey, u64)]) -> Outcome<()> {
-    for (key, counter) in family {
+async fn open(tx: &mut Tx<'_>, family: &[Left]) -> Outcome<()> {
+    for (key, epoch) in family {
         let there = record(tx.session, key, " FOR UPDATE").await?;
-        let Some(record) = there.filter(|run| matches!(run.status, Status::Arriving { .. })) else {
+        let record = there.ok_or_else(|| gone(key))?;
+        if !matches!(record.status, Status::Arriving { .. }) {
             continue;
-        };
-        if record.epoch.counter != *counter {
+        }
+        if record.epoch != *epoch {
             return Err(StoreError::Fenced { run: key.clone(), owner: Some(record.epoch) }.into());
         }
         let latest = tx
@@ -526,7 +530,7 @@ impl House for ServerStore {
         Box::pin(async move { call!(self, &run, |tx| leave(tx, &self.overlong, &run, &to)) })
     }
 
-    fn stay(&self, run: RunKey) -> Answer<'_, ()> {
+    fn stay(&self, run: RunKey) -> Answer<'_, Vec<Left>> {
         Box::pin(async move { call!(self, &run, |tx| stay(tx, &run)) })
     }
 
@@ -560,7 +564,7 @@ impl House for ServerStore {
         Box::pin(async move { call!(self, &run, |tx| give_up(tx, &run, epoch)) })
     }
 
-    fn open(&self, family: Vec<(RunKey, u64)>) -> Answer<'_, ()> {
+    fn open(&self, family: Vec<Left>) -> Answer<'_, ()> {
         Box::pin(async move {
             let Some((first, _)) = family.first() else { return Ok(()) };
             call!(self, first, |tx| open(tx, &family))

@@ -18,7 +18,7 @@ use crate::{
     error::StoreError,
     flow::stored_terms,
     house::{
-        Fragment, Head, House, Image, Left, Piece, Sender, Sign, Step, Stop, later, leaving, may_leave,
+        Fragment, Head, House, Image, Left, Piece, Sender, Sign, Step, Stop, gone, later, leaving, may_leave,
         packed::{Load, Packed, pack_all},
         still_here,
     },
@@ -151,21 +151,23 @@ fn shut(tx: &Tx<'_>, record: RunRecord, to: &str) -> rusqlite::Result<Left> {
     Ok((key, epoch))
 }
 
-fn stay(tx: &Tx<'_>, key: &RunKey) -> Outcome<()> {
+fn stay(tx: &Tx<'_>, key: &RunKey) -> Outcome<Vec<Left>> {
     let family = still_here(whole_family(tx, key)?, key)?;
     if let Some(other) = family.iter().find(|run| !matches!(run.status, Status::Leaving { .. })) {
         return Err(wrong_status(other.clone()).into());
     }
+    let mut stays = vec![];
     for record in family {
-        tx.execute(
-            "UPDATE hapax_runs SET epoch = epoch + 1, nonce = ?3 WHERE namespace = ?1 AND run_id = ?2",
-            params![record.key.namespace.as_str(), record.key.run.as_str(), new_nonce().to_be_bytes()],
-        )?;
         let key = record.key.clone();
+        let epoch = Epoch { counter: record.epoch.counter + 1, nonce: new_nonce() };
+        let sql = "UPDATE hapax_runs SET epoch = ?3, nonce = ?4 WHERE namespace = ?1 AND run_id = ?2";
+        let (counter, nonce) = (epoch.counter.cast_signed(), epoch.nonce.to_be_bytes());
+        tx.execute(sql, params![key.namespace.as_str(), key.run.as_str(), counter, nonce])?;
         settle_down(tx, record)?;
         flow::stay(tx, &key)?;
+        stays.push((key, epoch));
     }
-    Ok(())
+    Ok(stays)
 }
 
 /// The run goes on here, as it stood.
@@ -367,13 +369,14 @@ fn put_message(tx: &Tx<'_>, record: &OutboxRecord, payload: &[u8]) -> rusqlite::
     Ok(())
 }
 
-fn open(tx: &Tx<'_>, family: &[(RunKey, u64)]) -> Outcome<()> {
-    for (key, counter) in family {
+fn open(tx: &Tx<'_>, family: &[Left]) -> Outcome<()> {
+    for (key, epoch) in family {
         let there = read::run(tx.connection, key)?;
-        let Some(record) = there.filter(|run| matches!(run.status, Status::Arriving { .. })) else {
+        let record = there.ok_or_else(|| gone(key))?;
+        if !matches!(record.status, Status::Arriving { .. }) {
             continue;
-        };
-        if record.epoch.counter != *counter {
+        }
+        if record.epoch != *epoch {
             return Err(StoreError::Fenced { run: key.clone(), owner: Some(record.epoch) }.into());
         }
         let latest = tx.one(
@@ -456,7 +459,7 @@ impl House for SqliteStore {
         })
     }
 
-    fn stay(&self, run: RunKey) -> Answer<'_, ()> {
+    fn stay(&self, run: RunKey) -> Answer<'_, Vec<Left>> {
         Box::pin(async move { self.queue.call(run.clone(), move |tx| stay(tx, &run)).await })
     }
 
@@ -497,7 +500,7 @@ impl House for SqliteStore {
         })
     }
 
-    fn open(&self, family: Vec<(RunKey, u64)>) -> Answer<'_, ()> {
+    fn open(&self, family: Vec<Left>) -> Answer<'_, ()> {
         Box::pin(async move {
             let Some((first, _)) = family.first() else { return Ok(()) };
             self.queue.call(first.clone(), move |tx| open(tx, &family)).await
