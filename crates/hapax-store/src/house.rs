@@ -122,8 +122,9 @@ pub trait House: Send + Sync {
     /// The old store's last word: the family has moved there. One transaction that demands the mover's epochs.
     fn close(&self, family: Vec<Left>, to: Arc<str>) -> Answer<'_, ()>;
 
-    /// Deletes what a run that has moved left behind; with `forget` also the word of where it went.
-    fn clear(&self, run: RunKey, forget: bool) -> Answer<'_, ()>;
+    /// Deletes what a run that was closed under this epoch left behind; with `forget` also the word of where it went.
+    /// [`Fenced`](crate::StoreError::Fenced): it has come home since and left again, or another has its name.
+    fn clear(&self, run: RunKey, epoch: Epoch, forget: bool) -> Answer<'_, ()>;
 
     /// Makes room for a run that can't be seen as one yet. The same run may arrive again, under another epoch;
     /// [`ArrivalTaken`](crate::StoreError::ArrivalTaken): a run of that name is there.
@@ -196,6 +197,17 @@ pub(crate) fn is_same(one: &RunRecord, other: &RunRecord) -> bool {
         && one.parent == other.parent
         && one.created_at_us == other.created_at_us
         && (one.input == other.input || waits_for_calm)
+}
+
+/// Refuses to delete what was not closed under this epoch: no two runs of a name have one, nor has a run that left twice.
+pub(crate) fn demand_closed(record: &RunRecord, epoch: Epoch) -> Result<(), StoreError> {
+    match record.status {
+        Status::Moved { .. } if record.epoch == epoch => Ok(()),
+        Status::Moved { .. } => {
+            Err(StoreError::Fenced { run: record.key.clone(), owner: Some(record.epoch) })
+        }
+        _ => Err(StoreError::of_status(record.key.clone(), record.status.clone())),
+    }
 }
 
 /// A run that had arrived, and was lost, deleted or given up since.

@@ -236,7 +236,7 @@ pub async fn a_run_that_moved_says_where_it_is(fixture: Fixture) {
     assert!(store.checkpoint(key("r"), 0).await.unwrap().is_none());
     moved(store.load(key("r")).await.err());
     moved(there.demand_here().err());
-    store.house().clear(key("r"), true).await.unwrap();
+    store.house().clear(key("r"), there.epoch, true).await.unwrap();
     assert!(store.run(key("r")).await.unwrap().is_none());
 }
 
@@ -344,6 +344,48 @@ pub async fn what_is_not_there_any_more_is_not_opened(fixture: Fixture) {
     let refused = store.house().open(left).await;
     assert!(matches!(refused, Err(StoreError::CopyDiffers { .. })), "{refused:?}");
     assert_eq!(store.run(key("r")).await.unwrap().unwrap().status.word(), "arriving");
+}
+
+/// The new store has lost what arrived, and a run of the same name was started there since: the old one has the only copy.
+pub async fn another_run_of_its_name_is_not_the_one_that_arrived(fixture: Fixture) {
+    let memory: Arc<dyn Store> = MemoryStore::shared();
+    for (name, from, to) in [("arrives", &memory, &fixture.store), ("leaves", &fixture.store, &memory)] {
+        Sample::run(name).create(from).await;
+        close_and_die(from.clone(), to.clone(), "there", key(name)).await;
+        let arrived = to.run(key(name)).await.unwrap().unwrap().epoch;
+        to.house().give_up(key(name), arrived).await.unwrap();
+        let mut other = Sample::run(name).hold(to).await;
+        while to.run(key(name)).await.unwrap().unwrap().epoch.counter <= arrived.counter {
+            other.write(Write::Status(other.status(Status::Pending, true))).await.unwrap();
+            other = Holder::claim(to, &key(name), "b").await.unwrap();
+        }
+        for forget in [false, true] {
+            let refused = Mover::new(from.clone(), to.clone(), "there").forget(forget).carry(key(name)).await;
+            assert!(matches!(refused, Err(StoreError::CopyDiffers { .. })), "{refused:?}");
+            assert_eq!(from.checkpoints(key(name), 0, 9).await.unwrap().len(), 1, "its rows are kept");
+        }
+    }
+}
+
+/// A mover is slow when it has let a run go on. Meanwhile that has come home and left again, and its new store has yet to open
+/// it: the slow one deletes nothing of what is closed under a later epoch.
+pub async fn a_late_mover_deletes_nothing_of_a_run_that_left_again(fixture: Fixture) {
+    let memory: Arc<dyn Store> = MemoryStore::shared();
+    for (name, from, to) in [("arrives", &memory, &fixture.store), ("leaves", &fixture.store, &memory)] {
+        Sample::run(name).create(from).await;
+        let (home, away) = (from.clone(), to.clone());
+        let there_and_back = async move {
+            Mover::new(away.clone(), home.clone(), "home").carry(key(name)).await.unwrap();
+            close_and_die(home, away, "there", key(name)).await;
+        };
+        let slow = Faulty::slow(to.clone(), 2, there_and_back);
+        let late = Mover::new(from.clone(), slow.clone(), "there").carry(key(name)).await;
+        assert!(matches!(late, Err(StoreError::Fenced { .. })) && slow.fired(), "{late:?}");
+        assert_eq!(from.checkpoints(key(name), 0, 9).await.unwrap().len(), 1, "its rows are kept");
+        Mover::new(from.clone(), to.clone(), "there").carry(key(name)).await.unwrap();
+        assert!(from.checkpoints(key(name), 0, 9).await.unwrap().is_empty());
+        Holder::claim(to, &key(name), "b").await.unwrap();
+    }
 }
 
 /// What arrived before is left alone, so it must be what left: else the old store keeps the run.

@@ -364,6 +364,8 @@ macro_rules! store_conformance {
                 the_only_copy_of_a_run_is_not_deleted,
                 a_late_call_back_takes_nothing_from_a_later_mover,
                 what_is_not_there_any_more_is_not_opened,
+                another_run_of_its_name_is_not_the_one_that_arrived,
+                a_late_mover_deletes_nothing_of_a_run_that_left_again,
                 a_copy_that_differs_is_refused,
                 of_two_movers_the_earlier_one_is_fenced,
                 a_run_does_not_arrive_over_another,

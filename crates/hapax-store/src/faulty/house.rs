@@ -35,8 +35,8 @@ impl House for Faulty {
         Box::pin(self.counted(async move { self.inner.house().close(family, to).await }))
     }
 
-    fn clear(&self, run: RunKey, forget: bool) -> Answer<'_, ()> {
-        Box::pin(self.counted(async move { self.inner.house().clear(run, forget).await }))
+    fn clear(&self, run: RunKey, epoch: Epoch, forget: bool) -> Answer<'_, ()> {
+        Box::pin(self.counted(async move { self.inner.house().clear(run, epoch, forget).await }))
     }
 
     fn arrive(&self, head: Head, epoch: Epoch) -> Answer<'_, ()> {

@@ -198,16 +198,16 @@ impl Mover {
                 continue;
             }
             if self.keeps_rows(&key).await? {
-                arrived.push((key.clone(), record.epoch));
+                arrived.push(record.clone());
             }
-            closed.push(key);
+            closed.push(record);
         }
-        self.to.house().open(arrived.clone()).await?;
-        for (key, _) in arrived {
-            self.demand_there(&key).await?;
+        self.to.house().open(arrived.iter().map(|run| (run.key.clone(), run.epoch)).collect()).await?;
+        for run in &arrived {
+            self.demand_there(run).await?;
         }
-        for key in closed {
-            self.from.house().clear(key, self.forget).await?;
+        for RunRecord { key, epoch, .. } in closed {
+            self.from.house().clear(key, epoch, self.forget).await?;
         }
         Ok(())
     }
@@ -221,9 +221,13 @@ impl Mover {
         }
     }
 
-    /// Refuses to delete the only copy of a run: the new store isn't the one that took it in, or has lost it.
-    async fn demand_there(&self, key: &RunKey) -> Result<(), StoreError> {
-        self.to.run(key.clone()).await?.map(drop).ok_or_else(|| gone(key))
+    /// Refuses to delete the only copy of a run: the new store isn't the one that took it in, or has lost it, and another may
+    /// have taken its name there.
+    async fn demand_there(&self, closed: &RunRecord) -> Result<(), StoreError> {
+        let there = self.to.run(closed.key.clone()).await?;
+        let went_on =
+            |there: &RunRecord| is_same(closed, there) && there.epoch.counter >= closed.epoch.counter;
+        there.filter(went_on).map(drop).ok_or_else(|| gone(&closed.key))
     }
 
     /// Lets a run with its family stay where it was, if it hasn't left for good.

@@ -9,7 +9,8 @@ use super::{
 use crate::{
     error::StoreError,
     house::{
-        Head, House, Image, Left, Parcel, Piece, Sender, Sign, gone, later, leaving, may_leave, still_here,
+        Head, House, Image, Left, Parcel, Piece, Sender, Sign, demand_closed, gone, later, leaving,
+        may_leave, still_here,
     },
     store::{Answer, RunRecord},
 };
@@ -104,11 +105,9 @@ impl Tables {
         Ok(())
     }
 
-    fn clear(&mut self, key: &RunKey, forget: bool) -> Result<(), StoreError> {
+    fn clear(&mut self, key: &RunKey, epoch: Epoch, forget: bool) -> Result<(), StoreError> {
         let run = self.run_mut(key)?;
-        if !matches!(run.record.status, Status::Moved { .. }) {
-            return Err(run.wrong_status());
-        }
+        demand_closed(&run.record, epoch)?;
         *run = Run::bare(run.record.clone(), run.number);
         if forget {
             self.runs.remove(key);
@@ -338,8 +337,8 @@ impl House for MemoryStore {
         Box::pin(async move { self.tables().close(&family, &to) })
     }
 
-    fn clear(&self, run: RunKey, forget: bool) -> Answer<'_, ()> {
-        Box::pin(async move { self.tables().clear(&run, forget) })
+    fn clear(&self, run: RunKey, epoch: Epoch, forget: bool) -> Answer<'_, ()> {
+        Box::pin(async move { self.tables().clear(&run, epoch, forget) })
     }
 
     fn arrive(&self, head: Head, epoch: Epoch) -> Answer<'_, ()> {

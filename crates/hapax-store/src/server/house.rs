@@ -20,7 +20,8 @@ use crate::{
     error::StoreError,
     flow::stored_terms,
     house::{
-        Fragment, Head, House, Image, Left, Piece, Sender, Sign, Step, Stop, gone, later, leaving, may_leave,
+        Fragment, Head, House, Image, Left, Piece, Sender, Sign, Step, Stop, demand_closed, gone, later,
+        leaving, may_leave,
         packed::{Load, Packed, pack_all},
         still_here,
     },
@@ -263,13 +264,11 @@ async fn fenced(tx: &mut Tx<'_>, key: &RunKey) -> Result<StoreError, Fault> {
     Ok(StoreError::Fenced { run: key.clone(), owner })
 }
 
-async fn clear(tx: &mut Tx<'_>, key: &RunKey, forget: bool) -> Outcome<()> {
+async fn clear(tx: &mut Tx<'_>, key: &RunKey, epoch: Epoch, forget: bool) -> Outcome<()> {
     found_locked(tx, key).await?;
     let record =
         read::run(tx.session, key).await?.ok_or_else(|| StoreError::NotFound { run: key.clone() })?;
-    if !matches!(record.status, Status::Moved { .. }) {
-        return Err(wrong_status(record).into());
-    }
+    demand_closed(&record, epoch)?;
     delete_rows(tx, key).await?;
     if !forget {
         insert_row(tx, &record).await?;
@@ -541,8 +540,8 @@ impl House for ServerStore {
         })
     }
 
-    fn clear(&self, run: RunKey, forget: bool) -> Answer<'_, ()> {
-        Box::pin(async move { call!(self, &run, |tx| clear(tx, &run, forget)) })
+    fn clear(&self, run: RunKey, epoch: Epoch, forget: bool) -> Answer<'_, ()> {
+        Box::pin(async move { call!(self, &run, |tx| clear(tx, &run, epoch, forget)) })
     }
 
     fn arrive(&self, head: Head, epoch: Epoch) -> Answer<'_, ()> {

@@ -168,7 +168,7 @@ impl House for ShardedStore {
         family(run) -> Vec<RunKey>;
         leave(run, to: Arc<str>) -> Vec<Left>;
         stay(run) -> Vec<Left>;
-        clear(run, forget: bool) -> ();
+        clear(run, epoch: Epoch, forget: bool) -> ();
         unpack(run, epoch: Epoch, pieces: Vec<Piece>) -> ();
         give_up(run, epoch: Epoch) -> ();
     }

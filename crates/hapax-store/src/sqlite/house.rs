@@ -18,7 +18,8 @@ use crate::{
     error::StoreError,
     flow::stored_terms,
     house::{
-        Fragment, Head, House, Image, Left, Piece, Sender, Sign, Step, Stop, gone, later, leaving, may_leave,
+        Fragment, Head, House, Image, Left, Piece, Sender, Sign, Step, Stop, demand_closed, gone, later,
+        leaving, may_leave,
         packed::{Load, Packed, pack_all},
         still_here,
     },
@@ -222,11 +223,9 @@ fn fenced(tx: &Tx<'_>, key: &RunKey) -> rusqlite::Result<StoreError> {
     Ok(StoreError::Fenced { run: key.clone(), owner })
 }
 
-fn clear(tx: &Tx<'_>, key: &RunKey, forget: bool) -> Outcome<()> {
+fn clear(tx: &Tx<'_>, key: &RunKey, epoch: Epoch, forget: bool) -> Outcome<()> {
     let record = found(tx, key)?;
-    if !matches!(record.status, Status::Moved { .. }) {
-        return Err(wrong_status(record).into());
-    }
+    demand_closed(&record, epoch)?;
     delete_rows(tx, key)?;
     if !forget {
         insert_row(tx, &record)?;
@@ -470,8 +469,8 @@ impl House for SqliteStore {
         })
     }
 
-    fn clear(&self, run: RunKey, forget: bool) -> Answer<'_, ()> {
-        Box::pin(async move { self.queue.call(run.clone(), move |tx| clear(tx, &run, forget)).await })
+    fn clear(&self, run: RunKey, epoch: Epoch, forget: bool) -> Answer<'_, ()> {
+        Box::pin(async move { self.queue.call(run.clone(), move |tx| clear(tx, &run, epoch, forget)).await })
     }
 
     fn arrive(&self, head: Head, epoch: Epoch) -> Answer<'_, ()> {
