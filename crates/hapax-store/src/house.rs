@@ -126,11 +126,11 @@ pub trait House: Send + Sync {
     /// [`Fenced`](crate::StoreError::Fenced): it has come home since and left again, or another has its name.
     fn clear(&self, run: RunKey, epoch: Epoch, forget: bool) -> Answer<'_, ()>;
 
-    /// Makes room for a run that can't be seen as one yet. The same run may arrive again, under another epoch;
-    /// [`ArrivalTaken`](crate::StoreError::ArrivalTaken): a run of that name is there.
+    /// Makes room for a run that can't be seen as one yet. What has arrived of it under an epoch that isn't later is given up:
+    /// it arrives anew. [`ArrivalTaken`](crate::StoreError::ArrivalTaken): a run of that name is there.
     fn arrive(&self, head: Head, epoch: Epoch) -> Answer<'_, ()>;
 
-    /// Takes in pieces of a run that arrives; what is there already is left alone.
+    /// Takes in pieces of a run that arrives, each of them once.
     fn unpack(&self, run: RunKey, epoch: Epoch, pieces: Vec<Piece>) -> Answer<'_, ()>;
 
     /// Takes back what has arrived of a run. Nothing when it isn't arriving.
@@ -226,11 +226,16 @@ pub(crate) fn leaving(record: &RunRecord, to: &str) -> Status {
     Status::Leaving { to: to.to_owned(), was }
 }
 
-/// The epoch of whoever goes on with an arrival. Who shut the run in its old store before the one that is here comes too late:
-/// it would take the arrival from whoever will close the old store.
-pub(crate) fn later(there: &RunRecord, epoch: Epoch) -> Result<Epoch, StoreError> {
-    match there.epoch.counter > epoch.counter {
-        true => Err(StoreError::Fenced { run: there.key.clone(), owner: Some(there.epoch) }),
-        false => Ok(epoch),
+/// Refuses a run that arrives where another has its name. It may take the place of its own word of where it went, and of what
+/// broke off when it arrived before.
+pub(crate) fn may_arrive(new: &RunRecord, there: &RunRecord) -> Result<(), StoreError> {
+    match &there.status {
+        Status::Moved { .. } if is_same(new, there) && there.epoch.counter < new.epoch.counter => Ok(()),
+        // Who shut it in its old store before the one that is here would take the arrival from whoever will close that store.
+        Status::Arriving { .. } if is_same(new, there) && there.epoch.counter > new.epoch.counter => {
+            Err(StoreError::Fenced { run: there.key.clone(), owner: Some(there.epoch) })
+        }
+        Status::Arriving { .. } if is_same(new, there) => Ok(()),
+        _ => Err(StoreError::ArrivalTaken { run: new.key.clone() }),
     }
 }

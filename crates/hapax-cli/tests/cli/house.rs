@@ -176,11 +176,18 @@ async fn what_comes_through_a_pipe_is_imported_like_a_file() {
 
 /// An export whose first run is another than it was, with a checksum that is right.
 fn forged(whole: &str, change: impl FnOnce(&mut Value)) -> String {
+    sealed_anew(whole, |lines| {
+        let mut run: Value = serde_json::from_str(&lines[1]).unwrap();
+        change(&mut run["run"]);
+        lines[1] = Json::of(&run).unwrap().as_str().to_owned();
+    })
+}
+
+/// An export whose lines are others than they were, with a checksum that is right.
+fn sealed_anew(whole: &str, change: impl FnOnce(&mut Vec<String>)) -> String {
     let mut lines: Vec<String> = whole.lines().map(str::to_owned).collect();
     lines.pop();
-    let mut run: Value = serde_json::from_str(&lines[1]).unwrap();
-    change(&mut run["run"]);
-    lines[1] = Json::of(&run).unwrap().as_str().to_owned();
+    change(&mut lines);
     let runs = lines.iter().filter(|line| line.starts_with("{\"run\":")).count();
     let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
     let (count, sum) = (lines.len(), sha256(text.as_bytes()));
@@ -219,6 +226,9 @@ async fn a_file_that_no_store_can_have_written_is_refused_although_its_checksum_
         assert!(refused.contains("HX0184") && refused.contains(says), "{place}: {refused}");
         assert!(!new.exists(), "{place}: nothing is written for it");
     }
+    let twice = sealed_anew(&whole, |lines| lines.insert(2, lines[2].clone()));
+    let refused = import(&twice).fails(1);
+    assert!(refused.contains("HX0184") && refused.contains("line 4: a piece comes twice"), "{refused}");
     import(&forged(&whole, |_| {})).ok();
 }
 

@@ -388,7 +388,7 @@ pub async fn a_late_mover_deletes_nothing_of_a_run_that_left_again(fixture: Fixt
     }
 }
 
-/// What arrived before is left alone, so it must be what left: else the old store keeps the run.
+/// What arrives must be what left: else it is taken back, and the old store keeps the run.
 pub async fn a_copy_that_differs_is_refused(fixture: Fixture) {
     let (store, memory) = (&fixture.store, MemoryStore::shared() as Arc<dyn Store>);
     Sample::run("r").create(&memory).await;
@@ -396,20 +396,69 @@ pub async fn a_copy_that_differs_is_refused(fixture: Fixture) {
     let (run, epoch) = memory.house().leave(key("r"), "there".into()).await.unwrap().remove(0);
     let head = memory.house().image(run.clone()).await.unwrap().head;
     store.house().arrive(head, epoch).await.unwrap();
-    let NewLetter { id, subject, .. } = wanted();
-    let forged =
-        Parcel { number: 1, id, subject, payload: Some(json("forged")), sent_at_us: 1, taken: false };
-    store.house().unpack(run.clone(), epoch, vec![Piece::Letter(forged)]).await.unwrap();
     let early = store.house().open(vec![(run.clone(), epoch)]).await;
     assert!(matches!(early, Err(StoreError::CopyDiffers { .. })), "it isn't whole: {early:?}");
 
-    let mover = Mover::new(memory.clone(), store.clone(), "there");
+    let (there, NewLetter { subject, .. }) = (store.clone(), wanted());
+    let (id, payload) = ("forged".to_owned(), Some(json("forged")));
+    let forged = Parcel { number: 2, id, subject, payload, sent_at_us: 1, taken: false };
+    let forge = async move {
+        let epoch = there.run(key("r")).await.unwrap().unwrap().epoch;
+        there.house().unpack(key("r"), epoch, vec![Piece::Letter(forged)]).await.unwrap();
+    };
+    let mover = Mover::new(memory.clone(), Faulty::slow(store.clone(), 1, forge), "there");
     let refused = mover.carry(run.clone()).await;
     assert!(matches!(refused, Err(StoreError::CopyDiffers { .. })), "{refused:?}");
     assert_eq!(memory.run(run.clone()).await.unwrap().unwrap().status.word(), "leaving");
     assert!(store.run(run.clone()).await.unwrap().is_none(), "what had arrived was taken back");
     assert_eq!(mover.carry(run.clone()).await.unwrap().runs, 1);
-    assert_eq!(store.letter(run, wanted().subject, 0).await.unwrap().unwrap().payload, json("now"));
+    let letter = store.letter(run.clone(), wanted().subject, 0).await.unwrap().unwrap();
+    assert_eq!(letter.payload, json("now"));
+    assert!(
+        store.letter(run, wanted().subject, 1).await.unwrap().is_none(),
+        "nothing of the forged one is left"
+    );
+}
+
+/// A move that was called back dies before it takes back what has arrived. The run goes on where it was, and moves later.
+pub async fn what_broke_off_on_its_way_arrives_anew(fixture: Fixture) {
+    let memory: Arc<dyn Store> = MemoryStore::shared();
+    for (name, from, to) in [("arrives", &memory, &fixture.store), ("leaves", &fixture.store, &memory)] {
+        Sample::run(name).create(from).await;
+        unpack_some(from, to, name).await;
+        from.house().stay(key(name)).await.unwrap();
+        let mut holder = Holder::claim(from, &key(name), "a").await.unwrap();
+        holder.commit(holder.next_with("goes on", 1, 2, vec![message("m")])).await.unwrap();
+        holder.write(Write::Status(holder.status(Status::Pending, true))).await.unwrap();
+        assert_eq!(Mover::new(from.clone(), to.clone(), "there").carry(key(name)).await.unwrap().runs, 1);
+        assert_eq!(Holder::claim(to, &key(name), "b").await.unwrap().step, 1);
+    }
+}
+
+/// The same for an import, whose file may have been written anew meanwhile.
+pub async fn an_import_goes_on_where_another_broke_off(fixture: Fixture) {
+    let (store, memory) = (&fixture.store, MemoryStore::shared() as Arc<dyn Store>);
+    let mut holder = Sample::run("r").hold(&memory).await;
+    unpack_some(&memory, store, "r").await;
+    holder.commit(holder.next("goes on")).await.unwrap();
+    let mut file = Cursor::new(text(&*memory, &[key("r")]).await);
+    assert_eq!(house::import(&**store, &mut file, |_| {}).await.unwrap().runs, 1);
+    assert_eq!(store.run(key("r")).await.unwrap().unwrap().step, 1);
+    let again = house::import(&**store, &mut file, |_| {}).await;
+    assert!(matches!(again, Err(house::ExportError::Store(StoreError::ArrivalTaken { .. }))), "{again:?}");
+}
+
+/// Some of a run, shut or not, on its way into another store.
+async fn unpack_some(from: &Arc<dyn Store>, to: &Arc<dyn Store>, name: &str) {
+    let held = from.run(key(name)).await.unwrap().unwrap().owner.is_some();
+    if !held {
+        from.house().leave(key(name), "there".into()).await.unwrap();
+    }
+    let epoch = from.run(key(name)).await.unwrap().unwrap().epoch;
+    let mut image = from.house().image(key(name)).await.unwrap();
+    to.house().arrive(image.head.clone(), epoch).await.unwrap();
+    let pieces = image.next().await.unwrap().unwrap();
+    to.house().unpack(key(name), epoch, pieces).await.unwrap();
 }
 
 /// Of two who move a run at once, the later one goes on and the earlier one is told.

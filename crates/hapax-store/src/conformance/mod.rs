@@ -367,6 +367,8 @@ macro_rules! store_conformance {
                 another_run_of_its_name_is_not_the_one_that_arrived,
                 a_late_mover_deletes_nothing_of_a_run_that_left_again,
                 a_copy_that_differs_is_refused,
+                what_broke_off_on_its_way_arrives_anew,
+                an_import_goes_on_where_another_broke_off,
                 of_two_movers_the_earlier_one_is_fenced,
                 a_run_does_not_arrive_over_another,
                 a_run_that_moves_takes_its_place_again,

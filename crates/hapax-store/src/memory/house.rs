@@ -9,7 +9,7 @@ use super::{
 use crate::{
     error::StoreError,
     house::{
-        Head, House, Image, Left, Parcel, Piece, Sender, Sign, demand_closed, gone, later, leaving,
+        Head, House, Image, Left, Parcel, Piece, Sender, Sign, demand_closed, gone, leaving, may_arrive,
         may_leave, still_here,
     },
     store::{Answer, RunRecord},
@@ -116,18 +116,12 @@ impl Tables {
     }
 
     fn arrive(&mut self, head: Head, epoch: Epoch) -> Result<(), StoreError> {
-        let key = head.key();
-        if let Some(there) = self.runs.get_mut(&key) {
-            if head.continues(&there.record) {
-                there.record.epoch = later(&there.record, epoch)?;
-                return Ok(());
-            }
-            if !head.comes_home(&there.record) {
-                return Err(StoreError::ArrivalTaken { run: key });
-            }
+        let new = head.arriving(epoch);
+        if let Some(there) = self.runs.get(&new.key) {
+            may_arrive(&new, &there.record)?;
         }
         self.created += 1;
-        self.runs.insert(key, Run::bare(head.arriving(epoch), self.created));
+        self.runs.insert(new.key.clone(), Run::bare(new, self.created));
         Ok(())
     }
 

@@ -20,8 +20,8 @@ use crate::{
     error::StoreError,
     flow::stored_terms,
     house::{
-        Fragment, Head, House, Image, Left, Piece, Sender, Sign, Step, Stop, demand_closed, gone, later,
-        leaving, may_leave,
+        Fragment, Head, House, Image, Left, Piece, Sender, Sign, Step, Stop, demand_closed, gone, leaving,
+        may_arrive, may_leave,
         packed::{Load, Packed, pack_all},
         still_here,
     },
@@ -277,24 +277,13 @@ async fn clear(tx: &mut Tx<'_>, key: &RunKey, epoch: Epoch, forget: bool) -> Out
 }
 
 async fn arrive(tx: &mut Tx<'_>, head: &Head, epoch: Epoch) -> Outcome<()> {
-    let key = head.key();
-    if record(tx.session, &key, " FOR UPDATE").await?.is_some()
-        && let Some(there) = read::run(tx.session, &key).await?
-    {
-        if head.continues(&there) {
-            let epoch = later(&there, epoch)?;
-            let sql = "UPDATE hapax_runs SET epoch = ?, nonce = ? WHERE namespace = ? AND run_id = ?";
-            let nonce = epoch.nonce.to_be_bytes();
-            tx.execute(sql, values![epoch.counter, &nonce, key.namespace.as_str(), key.run.as_str()]).await?;
-            return Ok(());
-        }
-        if !head.comes_home(&there) {
-            return Err(StoreError::ArrivalTaken { run: key }.into());
-        }
-        delete_rows(tx, &key).await?;
+    let new = head.clone().arriving(epoch);
+    if let Some(there) = record(tx.session, &new.key, " FOR UPDATE").await? {
+        may_arrive(&new, &there)?;
+        delete_rows(tx, &new.key).await?;
     }
     // Another may make room for it just now.
-    Ok(insert_row(tx, &head.clone().arriving(epoch)).await.map_err(Fault::taken_is_again)?)
+    Ok(insert_row(tx, &new).await.map_err(Fault::taken_is_again)?)
 }
 
 /// A row that nobody holds, as it is.
@@ -354,7 +343,7 @@ async fn unpack(tx: &mut Tx<'_>, key: &RunKey, epoch: Epoch, load: &Load) -> Out
         return Err(fenced(tx, key).await?.into());
     }
     let sums: Vec<[u8; 8]> = load.pieces.iter().map(sum).collect();
-    for table in rows(key, &load.pieces, &sums, tx.session.unless_there()) {
+    for table in rows(key, &load.pieces, &sums) {
         insert(tx.session, &table).await?;
     }
     Ok(blobs::insert(tx, key, &load.blobs).await?)
@@ -368,14 +357,9 @@ fn sum(piece: &Packed) -> [u8; 8] {
     }
 }
 
-/// The rows of pieces, which are written unless they are there.
-fn rows<'p>(
-    key: &'p RunKey,
-    pieces: &'p [Packed],
-    sums: &'p [[u8; 8]],
-    unless_there: &'static str,
-) -> Vec<Inserts<'p>> {
-    let table = |into, row| Inserts { into, row, end: unless_there, rows: vec![] };
+/// The rows of pieces.
+fn rows<'p>(key: &'p RunKey, pieces: &'p [Packed], sums: &'p [[u8; 8]]) -> Vec<Inserts<'p>> {
+    let table = |into, row| Inserts { into, row, end: "", rows: vec![] };
     let mut letters = table(
         "INSERT INTO hapax_letters (namespace, run_id, number, letter_id, subject, payload, sent_at, taken)",
         "(?, ?, ?, ?, ?, ?, ?, ?)",
@@ -426,10 +410,9 @@ fn rows<'p>(
             }
         }
     }
-    let steps = checkpoint_rows(&steps).map(|table| Inserts { end: unless_there, ..table });
     [letters, journal, messages, pages]
         .into_iter()
-        .chain(steps)
+        .chain(checkpoint_rows(&steps))
         .filter(|table| !table.rows.is_empty())
         .collect()
 }
@@ -465,8 +448,6 @@ async fn open(tx: &mut Tx<'_>, family: &[Left]) -> Outcome<()> {
             .into());
         }
         settle_down(tx, record).await?;
-        // A piece that came twice was encoded twice, and its row has the first.
-        blobs::sweep(tx, key).await?;
         flow::move_in(tx, key).await?;
     }
     Ok(())
