@@ -109,6 +109,8 @@ async fn runs_move_to_another_store_which_the_old_one_names() {
     let refused = refused.err().map(|error: Error| (error.code(), error.to_string())).unwrap();
     assert_eq!(refused.0, "HX0181");
     assert!(refused.1.contains("new.db"), "{refused:?}");
+    let answered = shop.engine.answer("order-1", "approved", "yes").await;
+    assert_eq!(answered.map_err(|error| error.code()), Err(hapax::core::error::code::RUN_MOVED));
     let retried = shop.hapax(&["retry", "order-2"]).fails(1);
     assert!(retried.contains("HX0181"), "{retried}");
     assert!(migrate(&shop, &shop.path(), &[]).fails(2).contains("the same store"));

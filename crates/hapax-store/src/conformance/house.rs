@@ -240,6 +240,26 @@ pub async fn a_run_that_moved_says_where_it_is(fixture: Fixture) {
     assert!(store.run(key("r")).await.unwrap().is_none());
 }
 
+/// Between the old store's last word and the end of the move its rows are still there, and say nothing about the run any more.
+pub async fn a_run_that_moved_says_so_before_its_rows_are_deleted(fixture: Fixture) {
+    let (store, memory) = (&fixture.store, MemoryStore::shared() as Arc<dyn Store>);
+    let mut holder = Sample::run("r").hold(store).await;
+    holder.write(Write::Status(holder.status(failed(), true))).await.unwrap();
+    close_and_die(store.clone(), memory, "the new place", key("r")).await;
+    assert_eq!(store.checkpoints(key("r"), 0, 9).await.unwrap().len(), 1, "they are there");
+    let moved = |refused: Option<StoreError>| match refused {
+        Some(StoreError::Moved { to, .. }) => assert_eq!(to, "the new place"),
+        other => panic!("{other:?}"),
+    };
+    moved(store.load(key("r")).await.err());
+    moved(store.retry(key("r")).await.err());
+    moved(store.claim(key("r"), claimant("b", LONG)).await.err());
+    moved(store.post(key("r"), wanted()).await.err());
+    moved(store.request_cancel(key("r")).await.err());
+    moved(store.delete(key("r")).await.err());
+    moved(store.house().image(key("r")).await.err());
+}
+
 /// A run moves with its ancestors and all their descendants, or stays with them.
 pub async fn a_family_moves_as_a_whole(fixture: Fixture) {
     let (store, memory) = (&fixture.store, MemoryStore::shared() as Arc<dyn Store>);
