@@ -80,6 +80,10 @@ pub(crate) struct Migrate {
     /// Keep no word in the old store of where runs went
     #[arg(long)]
     forget: bool,
+    /// These runs have arrived, ended and were deleted in the new store, before the old one had deleted what it has of them:
+    /// let it do so
+    #[arg(long, requires = "runs", conflicts_with_all = ["undo", "dry_run"])]
+    swept: bool,
     /// Only tell what would be moved
     #[arg(long, conflicts_with = "undo")]
     dry_run: bool,
@@ -154,7 +158,8 @@ impl Migrate {
                 "--from and --to name the same store, or one that is part of the other",
             ));
         }
-        let mover = Mover::new(from.clone(), to.clone(), &place(&self.to)).forget(self.forget);
+        let mover = Mover::new(from.clone(), to.clone(), &place(&self.to));
+        let mover = mover.forget(self.forget).swept(self.swept);
         let moving = Move { command: self, out, from: from.clone(), mover, namespace };
         let outcome = moving.run().await;
         from.close().await;

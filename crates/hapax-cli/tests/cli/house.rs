@@ -268,6 +268,25 @@ async fn what_is_on_its_way_can_be_called_back() {
 }
 
 #[tokio::test]
+async fn what_was_swept_in_its_new_home_needs_a_word() {
+    let shop = Shop::with_history().await;
+    let folder = tempfile::tempdir().unwrap();
+    let new = folder.path().join("new.db");
+    migrate(&shop, &new, &["--create", "--run", "order-2"]).ok();
+    let there = format!("sqlite:{}", new.canonicalize().unwrap().display());
+    let (store, key) = (shop.engine.store(), shop.engine.record("order-1").await.unwrap().key);
+    let left = store.house().leave(key.clone(), there.clone().into()).await.unwrap();
+    store.house().close(left, there.into()).await.unwrap();
+    let refused = migrate(&shop, &new, &[]);
+    assert!(refused.code == 1 && refused.out.contains("HX0182"), "{refused:?}");
+    assert!(migrate(&shop, &new, &["--swept"]).fails(2).contains("--run"), "they must be named");
+    assert_eq!(store.checkpoints(key.clone(), 0, 9).await.unwrap().len(), 5, "they are kept so far");
+    migrate(&shop, &new, &["--swept", "--run", "order-1"]).ok();
+    assert!(store.checkpoints(key, 0, 9).await.unwrap().is_empty());
+    assert!(shop.hapax(&["show", "order-1"]).fails(1).contains("HX0181"));
+}
+
+#[tokio::test]
 async fn what_cannot_be_moved_goes_on_where_it_is() {
     let shop = Shop::with_history().await;
     let folder = tempfile::tempdir().unwrap();

@@ -318,6 +318,34 @@ pub async fn the_only_copy_of_a_run_is_not_deleted(fixture: Fixture) {
     }
 }
 
+/// A mover dies when it has let a run go on, which ends and is deleted before another mover comes: that one needs a word.
+pub async fn what_was_swept_in_its_new_home_is_deleted_on_demand(fixture: Fixture) {
+    let memory: Arc<dyn Store> = MemoryStore::shared();
+    for (name, from, to) in [("arrives", &memory, &fixture.store), ("leaves", &fixture.store, &memory)] {
+        Sample::run(name).create(from).await;
+        Sample::run(&format!("{name}/stays")).child_of(&key(name)).create(from).await;
+        let dies = Faulty::new(to.clone(), 4, Fault::After);
+        let died = Mover::new(from.clone(), dies.clone(), "there").carry(key(name)).await;
+        assert!(died.is_err() && dies.fired(), "when it has opened both");
+        let mut holder = Holder::claim(to, &key(name), "b").await.unwrap();
+        holder.commit(holder.last("end")).await.unwrap();
+        to.delete(key(name)).await.unwrap();
+        let mover = Mover::new(from.clone(), to.clone(), "there");
+        let refused = mover.carry(key(name)).await;
+        assert!(
+            matches!(&refused, Err(StoreError::CopyDiffers { run, .. }) if *run == key(name)),
+            "{refused:?}"
+        );
+        assert_eq!(from.checkpoints(key(name), 0, 9).await.unwrap().len(), 1, "its rows are kept");
+        mover.clone().swept(true).carry(key(name)).await.unwrap();
+        for run in [key(name), key(&format!("{name}/stays"))] {
+            assert!(from.checkpoints(run.clone(), 0, 9).await.unwrap().is_empty());
+            assert_eq!(from.run(run).await.unwrap().unwrap().status.word(), "moved");
+        }
+        assert_eq!(mover.carry(key(name)).await.unwrap().runs, 0, "no word is needed any more");
+    }
+}
+
 /// A mover that dies when the old store has said its last word, and the new one has yet to let the run go on.
 async fn close_and_die(from: Arc<dyn Store>, to: Arc<dyn Store>, place: &str, run: RunKey) {
     // It makes room, unpacks the one batch, and never opens.

@@ -363,6 +363,7 @@ macro_rules! store_conformance {
                 a_family_moves_as_a_whole,
                 who_came_home_leaves_again_whatever_became_of_its_family,
                 the_only_copy_of_a_run_is_not_deleted,
+                what_was_swept_in_its_new_home_is_deleted_on_demand,
                 a_late_call_back_takes_nothing_from_a_later_mover,
                 what_is_not_there_any_more_is_not_opened,
                 another_run_of_its_name_is_not_the_one_that_arrived,

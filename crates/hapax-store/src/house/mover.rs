@@ -138,6 +138,7 @@ pub struct Mover {
     to: Arc<dyn Store>,
     place: Arc<str>,
     forget: bool,
+    swept: bool,
 }
 
 impl std::fmt::Debug for Mover {
@@ -150,7 +151,7 @@ impl Mover {
     /// From one store to another, which the old one will name `place` to whoever asks. A move that broke off goes on only
     /// to a place of the same name.
     pub fn new(from: Arc<dyn Store>, to: Arc<dyn Store>, place: &str) -> Self {
-        Self { from, to, place: place.into(), forget: false }
+        Self { from, to, place: place.into(), forget: false, swept: false }
     }
 
     /// Keeps no word of where runs went: their names are free in the old store, and a worker that was taken for dead may
@@ -158,6 +159,14 @@ impl Mover {
     #[must_use]
     pub fn forget(mut self, forget: bool) -> Self {
         self.forget = forget;
+        self
+    }
+
+    /// Takes the caller's word that runs which had arrived, and are not in the new store any more, were over and were deleted
+    /// there: the old store deletes what it still has of them. Without it they are kept, for the new store may have lost them.
+    #[must_use]
+    pub fn swept(mut self, swept: bool) -> Self {
+        self.swept = swept;
         self
     }
 
@@ -197,7 +206,7 @@ impl Mover {
             if !matches!(&record.status, Status::Moved { to } if **to == *self.place) {
                 continue;
             }
-            if self.keeps_rows(&key).await? {
+            if self.keeps_rows(&key).await? && !(self.swept && self.is_gone(&record).await?) {
                 arrived.push(record.clone());
             }
             closed.push(record);
@@ -219,6 +228,11 @@ impl Mover {
             Err(StoreError::Corrupt { .. }) => Ok(true),
             read => Ok(!read?.is_empty()),
         }
+    }
+
+    /// Whether the new store has nothing of a run that the old one has closed.
+    async fn is_gone(&self, closed: &RunRecord) -> Result<bool, StoreError> {
+        Ok(self.to.run(closed.key.clone()).await?.is_none_or(|there| !is_same(closed, &there)))
     }
 
     /// Refuses to delete the only copy of a run: the new store isn't the one that took it in, or has lost it, and another may
