@@ -220,6 +220,7 @@ async fn a_file_that_no_store_can_have_written_is_refused_although_its_checksum_
         ("/epoch", json!(u64::MAX), "`epoch`"),
         ("/used_us", json!(1_u64 << 63), "`used_us`"),
         ("/created_at_us", json!(i64::MIN), "`created_at_us`"),
+        ("/created_at_us", json!(0), "`created_at_us` is 0"),
         ("/step", json!(3), "goes beyond its run"),
         ("/digest", json!(sha256(b"another")), "lacks its latest step"),
     ];

@@ -53,6 +53,9 @@ impl Vetting {
             ("at_us", head.wake.at_us.unwrap_or_default().cast_unsigned()),
         ];
         counts.into_iter().try_for_each(|(what, count)| countable(what, count))?;
+        if head.created_at_us == 0 {
+            return Err("its `created_at_us` is 0, and no store has a run that old".into());
+        }
         let Head { step, digest, next_seq, .. } = *head;
         Ok(Self { run: head.key(), step, digest, next_seq, has_latest: false, last: None })
     }
