@@ -3,7 +3,11 @@
 use crate::{args::Global, failure::Failure, keys::Keyed, output::Output, payloads::Payloads};
 use hapax::{
     Engine, Error, GraphOutline, Options, Status,
-    core::{checkpoint::Checkpoint, error::code, id::Namespace},
+    core::{
+        checkpoint::Checkpoint,
+        error::code,
+        id::{Namespace, RunId},
+    },
 };
 #[cfg(feature = "mysql")]
 use hapax_store::mysql::{MySqlOptions, MySqlStore};
@@ -76,6 +80,18 @@ pub(crate) struct Damaged {
     pub(crate) error: String,
 }
 
+/// The damaged run because of which there is no list; the filter excepts it from now on.
+pub(crate) fn without_damaged(filter: &mut ListFilter, error: &StoreError) -> Option<RunId> {
+    match error {
+        // An excepted run that is named again isn't what is damaged.
+        StoreError::Corrupt { run, .. } if !filter.except.contains(&run.run) => {
+            filter.except.push(run.run.clone());
+            Some(run.run.clone())
+        }
+        _ => None,
+    }
+}
+
 impl Session<'_> {
     /// The runs that can be read, and those that can't: one damaged row must not hide the others.
     pub(crate) async fn list(
@@ -88,17 +104,9 @@ impl Session<'_> {
                 Ok(runs) => return Ok((runs, damaged)),
                 Err(error) => error,
             };
-            match &error {
-                Error::Store(store) => match &**store {
-                    // An excepted run that is named again isn't what is damaged.
-                    StoreError::Corrupt { run, .. } if !filter.except.contains(&run.run) => {
-                        filter.except.push(run.run.clone());
-                        damaged.push(Damaged { run: run.run.to_string(), error: error.to_string() });
-                    }
-                    _ => return Err(error.into()),
-                },
-                _ => return Err(error.into()),
-            }
+            let Error::Store(store) = &error else { return Err(error.into()) };
+            let Some(run) = without_damaged(&mut filter, store) else { return Err(error.into()) };
+            damaged.push(Damaged { run: run.to_string(), error: error.to_string() });
         }
     }
 

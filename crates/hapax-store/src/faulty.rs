@@ -151,7 +151,11 @@ pub struct Faulty {
     fired: Arc<AtomicBool>,
     dead: watch::Sender<bool>,
     log: Arc<Mutex<Log>>,
+    meanwhile: Mutex<Option<Meanwhile>>,
 }
+
+/// What others do while a caller is slow.
+type Meanwhile = BoxFuture<'static, ()>;
 
 /// Calls in the order in which they were made; a write's entry counts once its outcome is known.
 #[derive(Debug, Default)]
@@ -160,6 +164,7 @@ struct Log(Vec<(Applied, bool)>);
 /// What the plan says about a call.
 enum Turn {
     Pass,
+    Slow(Meanwhile),
     Fault(Fault),
 }
 
@@ -188,8 +193,35 @@ impl Faulty {
         let dead = watch::Sender::new(false);
         inner.map(|inner| {
             let (calls, fired, dead) = (Arc::clone(&calls), Arc::clone(&fired), dead.clone());
-            Arc::new(Self { inner, at, fault, calls, fired, dead, log: Arc::clone(&log) })
+            let (log, meanwhile) = (Arc::clone(&log), Mutex::default());
+            Arc::new(Self { inner, at, fault, calls, fired, dead, log, meanwhile })
         })
+    }
+
+    /// Wraps a store whose caller is slow: call number `at` is applied, and answered only after something else has happened.
+    ///
+    /// ```
+    /// use hapax_store::{Created, MemoryStore, Store, conformance::{Sample, sample::key}, faulty::Faulty};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), hapax_store::StoreError> {
+    /// let store = MemoryStore::shared();
+    /// let other = store.clone();
+    /// let slow = Faulty::slow(store, 0, async move {
+    ///     other.request_cancel(key("r")).await.unwrap();
+    /// });
+    /// assert!(matches!(slow.create(Sample::run("r").build()).await?, Created::New(_)));
+    /// assert!(slow.run(key("r")).await?.unwrap().cancel_requested);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn slow(
+        inner: Arc<dyn Store>,
+        at: u64,
+        meanwhile: impl Future<Output = ()> + Send + 'static,
+    ) -> Arc<Self> {
+        let slow = Self::new(inner, at, Fault::LoseReply);
+        *lock(&slow.meanwhile) = Some(Box::pin(meanwhile));
+        slow
     }
 
     /// Whether the picked call was reached.
@@ -229,7 +261,7 @@ impl Faulty {
             return Ok(Turn::Pass);
         }
         self.fired.store(true, Ordering::SeqCst);
-        Ok(Turn::Fault(self.fault))
+        Ok(lock(&self.meanwhile).take().map_or(Turn::Fault(self.fault), Turn::Slow))
     }
 
     fn alive(&self) -> Result<(), StoreError> {
@@ -247,6 +279,11 @@ impl Faulty {
             Turn::Pass => {
                 let answer = call.await;
                 self.alive()?;
+                answer
+            }
+            Turn::Slow(meanwhile) => {
+                let answer = call.await;
+                meanwhile.await;
                 answer
             }
             Turn::Fault(Fault::Before) => Err(self.die()),
@@ -285,6 +322,13 @@ impl Faulty {
             Turn::Pass => {
                 let (ticket, place) = self.hand_on(write, pace).await?;
                 Ok(self.forward(ticket, place))
+            }
+            Turn::Slow(meanwhile) => {
+                let (ticket, place) = self.hand_on(write, pace).await?;
+                let outcome = ticket.await;
+                self.log().close(place, &outcome);
+                meanwhile.await;
+                Ok(Ticket::ready(outcome))
             }
             Turn::Fault(Fault::Before) => Err(self.die()),
             Turn::Fault(fault) => {
@@ -340,8 +384,8 @@ impl Log {
     }
 }
 
-fn lock(log: &Mutex<Log>) -> MutexGuard<'_, Log> {
-    log.lock().expect("no call panics while it holds the log")
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().expect("no call panics while it holds a lock")
 }
 
 async fn until_dead(mut dead: watch::Receiver<bool>) {

@@ -88,7 +88,7 @@ pub struct Sign {
 /// assert!(matches!(nobody, Err(StoreError::Moving { .. })), "it isn't here before it has left there");
 ///
 /// old.house().close(left.clone(), "the new one".into()).await?;
-/// new.house().open(left.iter().map(|(run, epoch)| (run.clone(), epoch.counter)).collect()).await?;
+/// new.house().open(left).await?;
 /// new.claim(key("order-42"), claimant("engine-1", LONG)).await?;
 /// let gone = old.claim(key("order-42"), claimant("engine-1", LONG)).await;
 /// assert!(matches!(gone, Err(StoreError::Moved { to, .. }) if to == "the new one"));
@@ -115,28 +115,31 @@ pub trait House: Send + Sync {
     /// is shut again, and whoever did it before is fenced.
     fn leave(&self, run: RunKey, to: Arc<str>) -> Answer<'_, Vec<Left>>;
 
-    /// Lets a family that was shut go on here, as it stood. Whoever moves it is fenced.
-    fn stay(&self, run: RunKey) -> Answer<'_, ()>;
+    /// Lets a family that was shut go on here, as it stood. Whoever moves it is fenced by the epochs that it answers: what
+    /// arrived of these runs under lower ones is nobody's any more.
+    fn stay(&self, run: RunKey) -> Answer<'_, Vec<Left>>;
 
     /// The old store's last word: the family has moved there. One transaction that demands the mover's epochs.
     fn close(&self, family: Vec<Left>, to: Arc<str>) -> Answer<'_, ()>;
 
-    /// Deletes what a run that has moved left behind; with `forget` also the word of where it went.
-    fn clear(&self, run: RunKey, forget: bool) -> Answer<'_, ()>;
+    /// Deletes what a run that was closed under this epoch left behind; with `forget` also the word of where it went.
+    /// [`Fenced`](crate::StoreError::Fenced): it has come home since and left again, or another has its name.
+    fn clear(&self, run: RunKey, epoch: Epoch, forget: bool) -> Answer<'_, ()>;
 
-    /// Makes room for a run that can't be seen as one yet. The same run may arrive again, under another epoch;
-    /// [`ArrivalTaken`](crate::StoreError::ArrivalTaken): a run of that name is there.
+    /// Makes room for a run that can't be seen as one yet. What has arrived of it under an epoch that isn't later is given up:
+    /// it arrives anew. [`ArrivalTaken`](crate::StoreError::ArrivalTaken): a run of that name is there.
     fn arrive(&self, head: Head, epoch: Epoch) -> Answer<'_, ()>;
 
-    /// Takes in pieces of a run that arrives; what is there already is left alone.
+    /// Takes in pieces of a run that arrives, each of them once.
     fn unpack(&self, run: RunKey, epoch: Epoch, pieces: Vec<Piece>) -> Answer<'_, ()>;
 
     /// Takes back what has arrived of a run. Nothing when it isn't arriving.
     fn give_up(&self, run: RunKey, epoch: Epoch) -> Answer<'_, ()>;
 
     /// Lets runs that have arrived go on, all of them in one transaction that demands that they arrived under these
-    /// counters, and that each has its latest checkpoint. A run that is open already is left alone.
-    fn open(&self, family: Vec<(RunKey, u64)>) -> Answer<'_, ()>;
+    /// epochs, and that each has its latest checkpoint. A run that is open already is left alone;
+    /// [`CopyDiffers`](crate::StoreError::CopyDiffers): one of them isn't there.
+    fn open(&self, family: Vec<Left>) -> Answer<'_, ()>;
 }
 
 impl RunRecord {
@@ -185,6 +188,34 @@ pub(crate) fn still_here(family: Vec<RunRecord>, run: &RunKey) -> Result<Vec<Run
     }
 }
 
+/// Whether both are one run, whichever stores they are of: a name alone may have been taken again. A run that waits for
+/// calm has the input of its latest start.
+pub(crate) fn is_same(one: &RunRecord, other: &RunRecord) -> bool {
+    let waits_for_calm = one.terms.debounce.is_some() || other.terms.debounce.is_some();
+    one.key == other.key
+        && one.graph == other.graph
+        && one.parent == other.parent
+        && one.created_at_us == other.created_at_us
+        && (one.input == other.input || waits_for_calm)
+}
+
+/// Refuses to delete what was not closed under this epoch: no two runs of a name have one, nor has a run that left twice.
+pub(crate) fn demand_closed(record: &RunRecord, epoch: Epoch) -> Result<(), StoreError> {
+    match record.status {
+        Status::Moved { .. } if record.epoch == epoch => Ok(()),
+        Status::Moved { .. } => {
+            Err(StoreError::Fenced { run: record.key.clone(), owner: Some(record.epoch) })
+        }
+        _ => Err(StoreError::of_status(record.key.clone(), record.status.clone())),
+    }
+}
+
+/// A run that had arrived, and was lost, deleted or given up since.
+pub(crate) fn gone(run: &RunKey) -> StoreError {
+    let what = "it had arrived, and is not there any more".to_owned();
+    StoreError::CopyDiffers { run: run.clone(), what }
+}
+
 /// The status of a run that is shut: it knows how the run stood.
 pub(crate) fn leaving(record: &RunRecord, to: &str) -> Status {
     if record.status.is_moving() {
@@ -195,11 +226,16 @@ pub(crate) fn leaving(record: &RunRecord, to: &str) -> Status {
     Status::Leaving { to: to.to_owned(), was }
 }
 
-/// The epoch of whoever goes on with an arrival. Who shut the run in its old store before the one that is here comes too late:
-/// it would take the arrival from whoever will close the old store.
-pub(crate) fn later(there: &RunRecord, epoch: Epoch) -> Result<Epoch, StoreError> {
-    match there.epoch.counter > epoch.counter {
-        true => Err(StoreError::Fenced { run: there.key.clone(), owner: Some(there.epoch) }),
-        false => Ok(epoch),
+/// Refuses a run that arrives where another has its name. It may take the place of its own word of where it went, and of what
+/// broke off when it arrived before.
+pub(crate) fn may_arrive(new: &RunRecord, there: &RunRecord) -> Result<(), StoreError> {
+    match &there.status {
+        Status::Moved { .. } if is_same(new, there) && there.epoch.counter < new.epoch.counter => Ok(()),
+        // Who shut it in its old store before the one that is here would take the arrival from whoever will close that store.
+        Status::Arriving { .. } if is_same(new, there) && there.epoch.counter > new.epoch.counter => {
+            Err(StoreError::Fenced { run: there.key.clone(), owner: Some(there.epoch) })
+        }
+        Status::Arriving { .. } if is_same(new, there) => Ok(()),
+        _ => Err(StoreError::ArrivalTaken { run: new.key.clone() }),
     }
 }

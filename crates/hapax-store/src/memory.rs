@@ -427,8 +427,8 @@ impl Store for MemoryStore {
                 let checkpoint = stored.checkpoints.get(&stored.record.step).cloned();
                 (stored.record.clone(), checkpoint, stored.tail(stored.record.digest))
             };
+            record.demand_here()?;
             let Some(checkpoint) = checkpoint.filter(|c| c.digest == record.digest) else {
-                record.demand_here()?;
                 let what = "its latest checkpoint is missing, or isn't the one its row names".to_owned();
                 return Err(StoreError::Corrupt { run: run.clone(), step: Some(record.step), what });
             };

@@ -275,9 +275,10 @@ impl Engine {
         answer: &T,
     ) -> Result<(), Error> {
         let key = self.key(run)?;
-        let status = self.status(run).await?;
-        if status.is_final() {
-            return Err(Error::AlreadyFinished { run: key, status: status.word() });
+        let record = self.record(run).await?;
+        record.demand_here()?;
+        if record.status.is_final() {
+            return Err(Error::AlreadyFinished { run: key, status: record.status.word() });
         }
         let asked = self.asked(&key).await?;
         let none = |open| AnswerError::NoQuestion { run: key.clone(), name: name.into(), open };

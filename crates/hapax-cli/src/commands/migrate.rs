@@ -8,7 +8,7 @@ use crate::{
     keys::Keyed,
     output::{Output, clean},
     payloads::Payloads,
-    session::{self, ServerKind},
+    session::{self, ServerKind, without_damaged},
     signals::EndRequests,
     view::{counted, parse_age},
 };
@@ -80,6 +80,10 @@ pub(crate) struct Migrate {
     /// Keep no word in the old store of where runs went
     #[arg(long)]
     forget: bool,
+    /// These runs have arrived, ended and were deleted in the new store, before the old one had deleted what it has of them:
+    /// let it do so
+    #[arg(long, requires = "runs", conflicts_with_all = ["undo", "dry_run"])]
+    swept: bool,
     /// Only tell what would be moved
     #[arg(long, conflicts_with = "undo")]
     dry_run: bool,
@@ -154,7 +158,8 @@ impl Migrate {
                 "--from and --to name the same store, or one that is part of the other",
             ));
         }
-        let mover = Mover::new(from.clone(), to.clone(), &place(&self.to)).forget(self.forget);
+        let mover = Mover::new(from.clone(), to.clone(), &place(&self.to));
+        let mover = mover.forget(self.forget).swept(self.swept);
         let moving = Move { command: self, out, from: from.clone(), mover, namespace };
         let outcome = moving.run().await;
         from.close().await;
@@ -203,9 +208,10 @@ impl Move<'_> {
         let began = self.from.clock().now_us();
         let mut answer = Answer { dry_run: self.command.dry_run, ..Answer::default() };
         answer.schedules = self.from.schedules().list(self.namespace.clone()).await?.len();
-        let mut families = self.families().await?;
+        let (mut families, damaged) = self.families().await?;
+        answer.refused = damaged;
         if self.command.undo {
-            return self.call_back(&families).await;
+            return self.call_back(&families, &answer).await;
         }
         if self.command.dry_run {
             look(&families, &mut answer);
@@ -226,11 +232,25 @@ impl Move<'_> {
         self.outcome(&answer)
     }
 
-    /// The runs that were asked for with their families, each family by itself.
-    async fn families(&self) -> Result<Vec<Vec<RunRecord>>, Failure> {
-        let filter =
+    /// The runs that can be read, and why others can't: one damaged row must not keep the others where they are.
+    async fn runs(&self) -> Result<(Vec<RunRecord>, BTreeMap<RunId, String>), Failure> {
+        let mut filter =
             ListFilter { namespace: self.namespace.clone(), limit: usize::MAX, ..ListFilter::default() };
-        let records = self.from.list(filter).await?;
+        let mut damaged = BTreeMap::new();
+        loop {
+            let error = match self.from.list(filter.clone()).await {
+                Ok(runs) => return Ok((runs, damaged)),
+                Err(error) => error,
+            };
+            let why = format!("{}: {error}", error.code());
+            let Some(run) = without_damaged(&mut filter, &error) else { return Err(error.into()) };
+            damaged.insert(run, why);
+        }
+    }
+
+    /// The runs that were asked for with their families, each family by itself, and those that can't be read.
+    async fn families(&self) -> Result<(Vec<Vec<RunRecord>>, BTreeMap<String, String>), Failure> {
+        let (records, mut damaged) = self.runs().await?;
         let parents: BTreeMap<RunId, Option<RunId>> =
             records.iter().map(|record| (record.key.run.clone(), record.parent.clone())).collect();
         let root = |run: &RunId| {
@@ -243,7 +263,8 @@ impl Move<'_> {
             }
             at
         };
-        let named = self.named(&parents)?;
+        let named = self.named(|run| parents.contains_key(run) || damaged.contains_key(run))?;
+        damaged.retain(|run, _| named.is_empty() || named.contains(run));
         let wanted: BTreeSet<RunId> = named.iter().map(&root).collect();
         let mut families: BTreeMap<RunId, Vec<RunRecord>> = BTreeMap::new();
         for record in records {
@@ -252,13 +273,14 @@ impl Move<'_> {
                 families.entry(root).or_default().push(record);
             }
         }
-        Ok(families.into_values().collect())
+        let damaged = damaged.into_iter().map(|(run, why)| (run.to_string(), why)).collect();
+        Ok((families.into_values().collect(), damaged))
     }
 
-    fn named(&self, there: &BTreeMap<RunId, Option<RunId>>) -> Result<Vec<RunId>, Failure> {
+    fn named(&self, is_there: impl Fn(&RunId) -> bool) -> Result<Vec<RunId>, Failure> {
         let read = |run: &String| {
             let id = RunId::new(run.as_str()).map_err(|error| Failure::from(hapax::Error::from(error)))?;
-            match there.contains_key(&id) {
+            match is_there(&id) {
                 true => Ok(id),
                 false => {
                     let run = RunKey { namespace: self.namespace.clone(), run: id };
@@ -335,7 +357,7 @@ impl Move<'_> {
         carried
     }
 
-    async fn call_back(&self, families: &[Vec<RunRecord>]) -> Result<(), Failure> {
+    async fn call_back(&self, families: &[Vec<RunRecord>], answer: &Answer) -> Result<(), Failure> {
         let (mut runs, mut failed) = (0, None);
         for family in families {
             let shut: Vec<_> = family.iter().filter(|record| record.status.word() == "leaving").collect();
@@ -347,7 +369,7 @@ impl Move<'_> {
         }
         let told = serde_json::json!({ "called_back": runs });
         self.out.answer(&told, || format!("called back {}\n", counted(runs, "run")))?;
-        failed.map_or(Ok(()), |error| Err(error.into()))
+        failed.map_or_else(|| self.outcome(answer), |error| Err(error.into()))
     }
 
     fn outcome(&self, answer: &Answer) -> Result<(), Failure> {

@@ -48,6 +48,26 @@ async fn a_run_that_cannot_be_read_is_named_beside_the_others() {
 }
 
 #[tokio::test]
+async fn a_run_that_cannot_be_read_stays_and_the_others_move() {
+    let shop = damaged_by("UPDATE hapax_runs SET status_json = '{' WHERE run_id = 'order-2'").await;
+    let folder = tempfile::tempdir().unwrap();
+    let (from, to) = (shop.url(), url(&folder.path().join("new.db")));
+    let to = to.to_str().unwrap();
+    let migrate = |more: &[&str]| said(stock(&[&["migrate", "--from", &from, "--to", to], more].concat()));
+    let told = migrate(&["--create", "--json"]);
+    assert_eq!(told.code, 1, "{}", told.err);
+    let answer: serde_json::Value = serde_json::from_str(&told.out).unwrap();
+    assert_eq!(answer["runs"], 1);
+    let why = answer["refused"]["order-2"].as_str().unwrap();
+    assert!(why.starts_with("HX0044: run `order-2` is damaged: its status"), "{why}");
+    let moved = said(stock(&["--store", to, "list"])).ok();
+    assert!(moved.contains("order-1  succeeded") && !moved.contains("order-2"), "{moved}");
+    let named = migrate(&["--run", "order-2"]);
+    assert!(named.code == 1 && named.err.contains("HX0044"), "{named:?}");
+    migrate(&["--run", "order-1"]).ok();
+}
+
+#[tokio::test]
 async fn a_file_that_is_no_store_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);

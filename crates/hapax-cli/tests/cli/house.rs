@@ -109,6 +109,8 @@ async fn runs_move_to_another_store_which_the_old_one_names() {
     let refused = refused.err().map(|error: Error| (error.code(), error.to_string())).unwrap();
     assert_eq!(refused.0, "HX0181");
     assert!(refused.1.contains("new.db"), "{refused:?}");
+    let answered = shop.engine.answer("order-1", "approved", "yes").await;
+    assert_eq!(answered.map_err(|error| error.code()), Err(hapax::core::error::code::RUN_MOVED));
     let retried = shop.hapax(&["retry", "order-2"]).fails(1);
     assert!(retried.contains("HX0181"), "{retried}");
     assert!(migrate(&shop, &shop.path(), &[]).fails(2).contains("the same store"));
@@ -176,11 +178,18 @@ async fn what_comes_through_a_pipe_is_imported_like_a_file() {
 
 /// An export whose first run is another than it was, with a checksum that is right.
 fn forged(whole: &str, change: impl FnOnce(&mut Value)) -> String {
+    sealed_anew(whole, |lines| {
+        let mut run: Value = serde_json::from_str(&lines[1]).unwrap();
+        change(&mut run["run"]);
+        lines[1] = Json::of(&run).unwrap().as_str().to_owned();
+    })
+}
+
+/// An export whose lines are others than they were, with a checksum that is right.
+fn sealed_anew(whole: &str, change: impl FnOnce(&mut Vec<String>)) -> String {
     let mut lines: Vec<String> = whole.lines().map(str::to_owned).collect();
     lines.pop();
-    let mut run: Value = serde_json::from_str(&lines[1]).unwrap();
-    change(&mut run["run"]);
-    lines[1] = Json::of(&run).unwrap().as_str().to_owned();
+    change(&mut lines);
     let runs = lines.iter().filter(|line| line.starts_with("{\"run\":")).count();
     let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
     let (count, sum) = (lines.len(), sha256(text.as_bytes()));
@@ -211,6 +220,7 @@ async fn a_file_that_no_store_can_have_written_is_refused_although_its_checksum_
         ("/epoch", json!(u64::MAX), "`epoch`"),
         ("/used_us", json!(1_u64 << 63), "`used_us`"),
         ("/created_at_us", json!(i64::MIN), "`created_at_us`"),
+        ("/created_at_us", json!(0), "`created_at_us` is 0"),
         ("/step", json!(3), "goes beyond its run"),
         ("/digest", json!(sha256(b"another")), "lacks its latest step"),
     ];
@@ -219,6 +229,9 @@ async fn a_file_that_no_store_can_have_written_is_refused_although_its_checksum_
         assert!(refused.contains("HX0184") && refused.contains(says), "{place}: {refused}");
         assert!(!new.exists(), "{place}: nothing is written for it");
     }
+    let twice = sealed_anew(&whole, |lines| lines.insert(2, lines[2].clone()));
+    let refused = import(&twice).fails(1);
+    assert!(refused.contains("HX0184") && refused.contains("line 4: a piece comes twice"), "{refused}");
     import(&forged(&whole, |_| {})).ok();
 }
 
@@ -253,6 +266,25 @@ async fn what_is_on_its_way_can_be_called_back() {
     let options = Options::default().finds_work(false);
     let new = Engine::builder().options(options).open(&format!("sqlite:{}", new.display())).await.unwrap();
     assert!(new.record("order-1").await.is_err());
+}
+
+#[tokio::test]
+async fn what_was_swept_in_its_new_home_needs_a_word() {
+    let shop = Shop::with_history().await;
+    let folder = tempfile::tempdir().unwrap();
+    let new = folder.path().join("new.db");
+    migrate(&shop, &new, &["--create", "--run", "order-2"]).ok();
+    let there = format!("sqlite:{}", new.canonicalize().unwrap().display());
+    let (store, key) = (shop.engine.store(), shop.engine.record("order-1").await.unwrap().key);
+    let left = store.house().leave(key.clone(), there.clone().into()).await.unwrap();
+    store.house().close(left, there.into()).await.unwrap();
+    let refused = migrate(&shop, &new, &[]);
+    assert!(refused.code == 1 && refused.out.contains("HX0182"), "{refused:?}");
+    assert!(migrate(&shop, &new, &["--swept"]).fails(2).contains("--run"), "they must be named");
+    assert_eq!(store.checkpoints(key.clone(), 0, 9).await.unwrap().len(), 5, "they are kept so far");
+    migrate(&shop, &new, &["--swept", "--run", "order-1"]).ok();
+    assert!(store.checkpoints(key, 0, 9).await.unwrap().is_empty());
+    assert!(shop.hapax(&["show", "order-1"]).fails(1).contains("HX0181"));
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ use super::{
 };
 use crate::{
     MemoryStore, StoreError,
+    faulty::{Fault, Faulty},
     house::{self, Mover, Parcel, Piece},
     outbox::{ClaimFilter, Failure},
     store::{Created, GcPolicy, ListFilter, Store},
@@ -235,8 +236,28 @@ pub async fn a_run_that_moved_says_where_it_is(fixture: Fixture) {
     assert!(store.checkpoint(key("r"), 0).await.unwrap().is_none());
     moved(store.load(key("r")).await.err());
     moved(there.demand_here().err());
-    store.house().clear(key("r"), true).await.unwrap();
+    store.house().clear(key("r"), there.epoch, true).await.unwrap();
     assert!(store.run(key("r")).await.unwrap().is_none());
+}
+
+/// Between the old store's last word and the end of the move its rows are still there, and say nothing about the run any more.
+pub async fn a_run_that_moved_says_so_before_its_rows_are_deleted(fixture: Fixture) {
+    let (store, memory) = (&fixture.store, MemoryStore::shared() as Arc<dyn Store>);
+    let mut holder = Sample::run("r").hold(store).await;
+    holder.write(Write::Status(holder.status(failed(), true))).await.unwrap();
+    close_and_die(store.clone(), memory, "the new place", key("r")).await;
+    assert_eq!(store.checkpoints(key("r"), 0, 9).await.unwrap().len(), 1, "they are there");
+    let moved = |refused: Option<StoreError>| match refused {
+        Some(StoreError::Moved { to, .. }) => assert_eq!(to, "the new place"),
+        other => panic!("{other:?}"),
+    };
+    moved(store.load(key("r")).await.err());
+    moved(store.retry(key("r")).await.err());
+    moved(store.claim(key("r"), claimant("b", LONG)).await.err());
+    moved(store.post(key("r"), wanted()).await.err());
+    moved(store.request_cancel(key("r")).await.err());
+    moved(store.delete(key("r")).await.err());
+    moved(store.house().image(key("r")).await.err());
 }
 
 /// A run moves with its ancestors and all their descendants, or stays with them.
@@ -297,7 +318,125 @@ pub async fn the_only_copy_of_a_run_is_not_deleted(fixture: Fixture) {
     }
 }
 
-/// What arrived before is left alone, so it must be what left: else the old store keeps the run.
+/// A mover dies when it has let a run go on, which ends and is deleted before another mover comes: that one needs a word.
+pub async fn what_was_swept_in_its_new_home_is_deleted_on_demand(fixture: Fixture) {
+    let memory: Arc<dyn Store> = MemoryStore::shared();
+    for (name, from, to) in [("arrives", &memory, &fixture.store), ("leaves", &fixture.store, &memory)] {
+        Sample::run(name).create(from).await;
+        Sample::run(&format!("{name}/stays")).child_of(&key(name)).create(from).await;
+        let dies = Faulty::new(to.clone(), 4, Fault::After);
+        let died = Mover::new(from.clone(), dies.clone(), "there").carry(key(name)).await;
+        assert!(died.is_err() && dies.fired(), "when it has opened both");
+        let mut holder = Holder::claim(to, &key(name), "b").await.unwrap();
+        holder.commit(holder.last("end")).await.unwrap();
+        to.delete(key(name)).await.unwrap();
+        let mover = Mover::new(from.clone(), to.clone(), "there");
+        let refused = mover.carry(key(name)).await;
+        assert!(
+            matches!(&refused, Err(StoreError::CopyDiffers { run, .. }) if *run == key(name)),
+            "{refused:?}"
+        );
+        assert_eq!(from.checkpoints(key(name), 0, 9).await.unwrap().len(), 1, "its rows are kept");
+        mover.clone().swept(true).carry(key(name)).await.unwrap();
+        for run in [key(name), key(&format!("{name}/stays"))] {
+            assert!(from.checkpoints(run.clone(), 0, 9).await.unwrap().is_empty());
+            assert_eq!(from.run(run).await.unwrap().unwrap().status.word(), "moved");
+        }
+        assert_eq!(mover.carry(key(name)).await.unwrap().runs, 0, "no word is needed any more");
+    }
+}
+
+/// A mover that dies when the old store has said its last word, and the new one has yet to let the run go on.
+async fn close_and_die(from: Arc<dyn Store>, to: Arc<dyn Store>, place: &str, run: RunKey) {
+    // It makes room, unpacks the one batch, and never opens.
+    let dies = Faulty::new(to, 2, Fault::Before);
+    let died = Mover::new(from.clone(), dies.clone(), place).carry(run.clone()).await;
+    assert!(died.is_err() && dies.fired());
+    assert_eq!(from.run(run).await.unwrap().unwrap().status, Status::Moved { to: place.into() });
+}
+
+/// Who calls a run back is slow: meanwhile another shuts it again and closes the old store. What has arrived for that one is
+/// where the run lives.
+pub async fn a_late_call_back_takes_nothing_from_a_later_mover(fixture: Fixture) {
+    let memory: Arc<dyn Store> = MemoryStore::shared();
+    for (name, from, to) in [("arrives", &memory, &fixture.store), ("leaves", &fixture.store, &memory)] {
+        Sample::run(name).create(from).await;
+        let run = key(name);
+        from.house().leave(run.clone(), "there".into()).await.unwrap();
+        let slow =
+            Faulty::slow(from.clone(), 0, close_and_die(from.clone(), to.clone(), "there", run.clone()));
+        Mover::new(slow.clone(), to.clone(), "there").call_back(run.clone()).await.unwrap();
+        assert!(slow.fired());
+        let there = to.run(run.clone()).await.unwrap().expect("it lives nowhere else");
+        assert_eq!(there.status.word(), "arriving");
+        Mover::new(from.clone(), to.clone(), "there").carry(run.clone()).await.unwrap();
+        assert_eq!(Holder::claim(to, &run, "b").await.unwrap().step, 0);
+    }
+}
+
+/// Whoever lets runs go on learns that one of them was given up, and lets none go on.
+pub async fn what_is_not_there_any_more_is_not_opened(fixture: Fixture) {
+    let (store, memory) = (&fixture.store, MemoryStore::shared() as Arc<dyn Store>);
+    Sample::run("r").create(&memory).await;
+    Sample::run("r/child").child_of(&key("r")).create(&memory).await;
+    let left = memory.house().leave(key("r"), "there".into()).await.unwrap();
+    for (run, epoch) in &left {
+        let mut image = memory.house().image(run.clone()).await.unwrap();
+        store.house().arrive(image.head.clone(), *epoch).await.unwrap();
+        while let Some(pieces) = image.next().await.unwrap() {
+            store.house().unpack(run.clone(), *epoch, pieces).await.unwrap();
+        }
+    }
+    let (child, epoch) = left[1].clone();
+    store.house().give_up(child, epoch).await.unwrap();
+    let refused = store.house().open(left).await;
+    assert!(matches!(refused, Err(StoreError::CopyDiffers { .. })), "{refused:?}");
+    assert_eq!(store.run(key("r")).await.unwrap().unwrap().status.word(), "arriving");
+}
+
+/// The new store has lost what arrived, and a run of the same name was started there since: the old one has the only copy.
+pub async fn another_run_of_its_name_is_not_the_one_that_arrived(fixture: Fixture) {
+    let memory: Arc<dyn Store> = MemoryStore::shared();
+    for (name, from, to) in [("arrives", &memory, &fixture.store), ("leaves", &fixture.store, &memory)] {
+        Sample::run(name).create(from).await;
+        close_and_die(from.clone(), to.clone(), "there", key(name)).await;
+        let arrived = to.run(key(name)).await.unwrap().unwrap().epoch;
+        to.house().give_up(key(name), arrived).await.unwrap();
+        let mut other = Sample::run(name).hold(to).await;
+        while to.run(key(name)).await.unwrap().unwrap().epoch.counter <= arrived.counter {
+            other.write(Write::Status(other.status(Status::Pending, true))).await.unwrap();
+            other = Holder::claim(to, &key(name), "b").await.unwrap();
+        }
+        for forget in [false, true] {
+            let refused = Mover::new(from.clone(), to.clone(), "there").forget(forget).carry(key(name)).await;
+            assert!(matches!(refused, Err(StoreError::CopyDiffers { .. })), "{refused:?}");
+            assert_eq!(from.checkpoints(key(name), 0, 9).await.unwrap().len(), 1, "its rows are kept");
+        }
+    }
+}
+
+/// A mover is slow when it has let a run go on. Meanwhile that has come home and left again, and its new store has yet to open
+/// it: the slow one deletes nothing of what is closed under a later epoch.
+pub async fn a_late_mover_deletes_nothing_of_a_run_that_left_again(fixture: Fixture) {
+    let memory: Arc<dyn Store> = MemoryStore::shared();
+    for (name, from, to) in [("arrives", &memory, &fixture.store), ("leaves", &fixture.store, &memory)] {
+        Sample::run(name).create(from).await;
+        let (home, away) = (from.clone(), to.clone());
+        let there_and_back = async move {
+            Mover::new(away.clone(), home.clone(), "home").carry(key(name)).await.unwrap();
+            close_and_die(home, away, "there", key(name)).await;
+        };
+        let slow = Faulty::slow(to.clone(), 2, there_and_back);
+        let late = Mover::new(from.clone(), slow.clone(), "there").carry(key(name)).await;
+        assert!(matches!(late, Err(StoreError::Fenced { .. })) && slow.fired(), "{late:?}");
+        assert_eq!(from.checkpoints(key(name), 0, 9).await.unwrap().len(), 1, "its rows are kept");
+        Mover::new(from.clone(), to.clone(), "there").carry(key(name)).await.unwrap();
+        assert!(from.checkpoints(key(name), 0, 9).await.unwrap().is_empty());
+        Holder::claim(to, &key(name), "b").await.unwrap();
+    }
+}
+
+/// What arrives must be what left: else it is taken back, and the old store keeps the run.
 pub async fn a_copy_that_differs_is_refused(fixture: Fixture) {
     let (store, memory) = (&fixture.store, MemoryStore::shared() as Arc<dyn Store>);
     Sample::run("r").create(&memory).await;
@@ -305,20 +444,69 @@ pub async fn a_copy_that_differs_is_refused(fixture: Fixture) {
     let (run, epoch) = memory.house().leave(key("r"), "there".into()).await.unwrap().remove(0);
     let head = memory.house().image(run.clone()).await.unwrap().head;
     store.house().arrive(head, epoch).await.unwrap();
-    let NewLetter { id, subject, .. } = wanted();
-    let forged =
-        Parcel { number: 1, id, subject, payload: Some(json("forged")), sent_at_us: 1, taken: false };
-    store.house().unpack(run.clone(), epoch, vec![Piece::Letter(forged)]).await.unwrap();
-    let early = store.house().open(vec![(run.clone(), epoch.counter)]).await;
+    let early = store.house().open(vec![(run.clone(), epoch)]).await;
     assert!(matches!(early, Err(StoreError::CopyDiffers { .. })), "it isn't whole: {early:?}");
 
-    let mover = Mover::new(memory.clone(), store.clone(), "there");
+    let (there, NewLetter { subject, .. }) = (store.clone(), wanted());
+    let (id, payload) = ("forged".to_owned(), Some(json("forged")));
+    let forged = Parcel { number: 2, id, subject, payload, sent_at_us: 1, taken: false };
+    let forge = async move {
+        let epoch = there.run(key("r")).await.unwrap().unwrap().epoch;
+        there.house().unpack(key("r"), epoch, vec![Piece::Letter(forged)]).await.unwrap();
+    };
+    let mover = Mover::new(memory.clone(), Faulty::slow(store.clone(), 1, forge), "there");
     let refused = mover.carry(run.clone()).await;
     assert!(matches!(refused, Err(StoreError::CopyDiffers { .. })), "{refused:?}");
     assert_eq!(memory.run(run.clone()).await.unwrap().unwrap().status.word(), "leaving");
     assert!(store.run(run.clone()).await.unwrap().is_none(), "what had arrived was taken back");
     assert_eq!(mover.carry(run.clone()).await.unwrap().runs, 1);
-    assert_eq!(store.letter(run, wanted().subject, 0).await.unwrap().unwrap().payload, json("now"));
+    let letter = store.letter(run.clone(), wanted().subject, 0).await.unwrap().unwrap();
+    assert_eq!(letter.payload, json("now"));
+    assert!(
+        store.letter(run, wanted().subject, 1).await.unwrap().is_none(),
+        "nothing of the forged one is left"
+    );
+}
+
+/// A move that was called back dies before it takes back what has arrived. The run goes on where it was, and moves later.
+pub async fn what_broke_off_on_its_way_arrives_anew(fixture: Fixture) {
+    let memory: Arc<dyn Store> = MemoryStore::shared();
+    for (name, from, to) in [("arrives", &memory, &fixture.store), ("leaves", &fixture.store, &memory)] {
+        Sample::run(name).create(from).await;
+        unpack_some(from, to, name).await;
+        from.house().stay(key(name)).await.unwrap();
+        let mut holder = Holder::claim(from, &key(name), "a").await.unwrap();
+        holder.commit(holder.next_with("goes on", 1, 2, vec![message("m")])).await.unwrap();
+        holder.write(Write::Status(holder.status(Status::Pending, true))).await.unwrap();
+        assert_eq!(Mover::new(from.clone(), to.clone(), "there").carry(key(name)).await.unwrap().runs, 1);
+        assert_eq!(Holder::claim(to, &key(name), "b").await.unwrap().step, 1);
+    }
+}
+
+/// The same for an import, whose file may have been written anew meanwhile.
+pub async fn an_import_goes_on_where_another_broke_off(fixture: Fixture) {
+    let (store, memory) = (&fixture.store, MemoryStore::shared() as Arc<dyn Store>);
+    let mut holder = Sample::run("r").hold(&memory).await;
+    unpack_some(&memory, store, "r").await;
+    holder.commit(holder.next("goes on")).await.unwrap();
+    let mut file = Cursor::new(text(&*memory, &[key("r")]).await);
+    assert_eq!(house::import(&**store, &mut file, |_| {}).await.unwrap().runs, 1);
+    assert_eq!(store.run(key("r")).await.unwrap().unwrap().step, 1);
+    let again = house::import(&**store, &mut file, |_| {}).await;
+    assert!(matches!(again, Err(house::ExportError::Store(StoreError::ArrivalTaken { .. }))), "{again:?}");
+}
+
+/// Some of a run, shut or not, on its way into another store.
+async fn unpack_some(from: &Arc<dyn Store>, to: &Arc<dyn Store>, name: &str) {
+    let held = from.run(key(name)).await.unwrap().unwrap().owner.is_some();
+    if !held {
+        from.house().leave(key(name), "there".into()).await.unwrap();
+    }
+    let epoch = from.run(key(name)).await.unwrap().unwrap().epoch;
+    let mut image = from.house().image(key(name)).await.unwrap();
+    to.house().arrive(image.head.clone(), epoch).await.unwrap();
+    let pieces = image.next().await.unwrap().unwrap();
+    to.house().unpack(key(name), epoch, pieces).await.unwrap();
 }
 
 /// Of two who move a run at once, the later one goes on and the earlier one is told.

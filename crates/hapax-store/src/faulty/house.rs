@@ -27,7 +27,7 @@ impl House for Faulty {
         Box::pin(self.counted(async move { self.inner.house().leave(run, to).await }))
     }
 
-    fn stay(&self, run: RunKey) -> Answer<'_, ()> {
+    fn stay(&self, run: RunKey) -> Answer<'_, Vec<Left>> {
         Box::pin(self.counted(async move { self.inner.house().stay(run).await }))
     }
 
@@ -35,8 +35,8 @@ impl House for Faulty {
         Box::pin(self.counted(async move { self.inner.house().close(family, to).await }))
     }
 
-    fn clear(&self, run: RunKey, forget: bool) -> Answer<'_, ()> {
-        Box::pin(self.counted(async move { self.inner.house().clear(run, forget).await }))
+    fn clear(&self, run: RunKey, epoch: Epoch, forget: bool) -> Answer<'_, ()> {
+        Box::pin(self.counted(async move { self.inner.house().clear(run, epoch, forget).await }))
     }
 
     fn arrive(&self, head: Head, epoch: Epoch) -> Answer<'_, ()> {
@@ -51,7 +51,7 @@ impl House for Faulty {
         Box::pin(self.counted(async move { self.inner.house().give_up(run, epoch).await }))
     }
 
-    fn open(&self, family: Vec<(RunKey, u64)>) -> Answer<'_, ()> {
+    fn open(&self, family: Vec<Left>) -> Answer<'_, ()> {
         Box::pin(self.counted(async move { self.inner.house().open(family).await }))
     }
 }

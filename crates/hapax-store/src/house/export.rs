@@ -376,12 +376,9 @@ async fn take_in<F: BufRead + Send>(
 ) -> Result<Load, ExportError> {
     let mut load = Load::default();
     let mut run: Option<Arrival> = None;
-    let mut parts = vec![];
-    let mut place = (0, Sha256::new(), 0);
-    loop {
-        // A reader can't wait with the file in its hands: it borrows it for a handful of lines.
-        let ended = read_some(file, &mut place, &mut parts)?;
-        for part in parts.drain(..) {
+    let mut place = Place::default();
+    while !place.at_end {
+        for part in place.read_some(file)? {
             match part {
                 Part::Run(head) => {
                     if let Some(before) = run.take() {
@@ -398,14 +395,11 @@ async fn take_in<F: BufRead + Send>(
                 Part::End(_) => {}
             }
         }
-        if ended {
-            break;
-        }
     }
     if let Some(last) = run {
         load += last.finish(store).await?;
     }
-    store.house().open(arrived.iter().map(|(run, epoch)| (run.clone(), epoch.counter)).collect()).await?;
+    store.house().open(arrived.clone()).await?;
     told(load);
     Ok(load)
 }
@@ -413,24 +407,31 @@ async fn take_in<F: BufRead + Send>(
 /// Lines that are read at once.
 const SOME: usize = 64;
 
-fn read_some(
-    file: &mut dyn BufRead,
-    place: &mut (u64, Sha256, u64),
-    parts: &mut Vec<Part>,
-) -> Result<bool, ExportError> {
-    let (line, digest, bytes) = (place.0, place.1.clone(), place.2);
-    let mut reader = Reader { file, digest, line, bytes };
-    if line == 0 {
-        reader.first()?;
+/// How far a file was read. A reader can't wait with the file in its hands, so it borrows it for a handful of lines.
+#[derive(Default)]
+struct Place {
+    line: u64,
+    digest: Sha256,
+    bytes: u64,
+    at_end: bool,
+}
+
+impl Place {
+    fn read_some(&mut self, file: &mut dyn BufRead) -> Result<Vec<Part>, ExportError> {
+        let digest = std::mem::take(&mut self.digest);
+        let mut reader = Reader { file, digest, line: self.line, bytes: self.bytes };
+        if self.line == 0 {
+            reader.first()?;
+        }
+        let mut parts = vec![];
+        while !self.at_end && parts.len() < SOME {
+            let part = reader.next()?;
+            self.at_end = matches!(part, Part::End(_));
+            parts.push(part);
+        }
+        Reader { digest: self.digest, line: self.line, bytes: self.bytes, .. } = reader;
+        Ok(parts)
     }
-    let mut ended = false;
-    while !ended && parts.len() < SOME {
-        let part = reader.next()?;
-        ended = matches!(part, Part::End(_));
-        parts.push(part);
-    }
-    *place = (reader.line, reader.digest, reader.bytes);
-    Ok(ended)
 }
 
 /// A run that is taken in.

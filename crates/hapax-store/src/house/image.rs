@@ -150,20 +150,6 @@ impl Head {
         let (status, wake) = (self.status.clone(), self.wake.clone());
         hapax_core::commit::Standing { status, cancel_requested: self.cancel_requested, wake }
     }
-
-    /// Whether it left that store before: what is there is its own old word of where it went.
-    pub(crate) fn comes_home(&self, there: &RunRecord) -> bool {
-        let same = there.graph == self.graph && there.input == self.input && there.parent == self.parent;
-        matches!(there.status, Status::Moved { .. }) && same && there.epoch.counter < self.epoch
-    }
-
-    /// Whether it is the same run as one that began to arrive before, whoever moves it.
-    pub(crate) fn continues(&self, record: &RunRecord) -> bool {
-        let terms = Terms { token: String::new(), ..self.terms.clone() };
-        let arrives = Head { terms, ..self.clone() };
-        matches!(record.status, Status::Arriving { .. })
-            && Head::of(record.clone()).is_ok_and(|before| Head { epoch: self.epoch, ..before } == arrives)
-    }
 }
 
 /// A part of a run.
@@ -233,6 +219,13 @@ pub struct Row {
     entry: Entry,
 }
 
+impl Row {
+    /// Its number.
+    pub(crate) fn seq(&self) -> u64 {
+        self.seq
+    }
+}
+
 impl From<JournalRow> for Row {
     fn from(JournalRow { seq, base, step, path_hash, entry }: JournalRow) -> Self {
         Self { seq, base, step, path_hash, entry }
@@ -258,6 +251,13 @@ pub struct Post {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     error: Option<String>,
     written_at_us: i64,
+}
+
+impl Post {
+    /// Its step, and its place within.
+    pub(crate) fn place(&self) -> (u64, u64) {
+        (self.step, self.position.into())
+    }
 }
 
 impl From<OutboxRecord> for Post {

@@ -7,10 +7,10 @@
 //! leave (old) ─► arrive, unpack (new) ─► read back (new) ─► close (old) ─► open (new) ─► clear (old)
 //! ```
 
-use super::{Head, Piece};
+use super::{Head, Piece, gone, is_same};
 use crate::{
     error::StoreError,
-    store::{BoxFuture, Store},
+    store::{BoxFuture, RunRecord, Store},
 };
 use hapax_core::{
     canary,
@@ -138,6 +138,7 @@ pub struct Mover {
     to: Arc<dyn Store>,
     place: Arc<str>,
     forget: bool,
+    swept: bool,
 }
 
 impl std::fmt::Debug for Mover {
@@ -150,7 +151,7 @@ impl Mover {
     /// From one store to another, which the old one will name `place` to whoever asks. A move that broke off goes on only
     /// to a place of the same name.
     pub fn new(from: Arc<dyn Store>, to: Arc<dyn Store>, place: &str) -> Self {
-        Self { from, to, place: place.into(), forget: false }
+        Self { from, to, place: place.into(), forget: false, swept: false }
     }
 
     /// Keeps no word of where runs went: their names are free in the old store, and a worker that was taken for dead may
@@ -158,6 +159,14 @@ impl Mover {
     #[must_use]
     pub fn forget(mut self, forget: bool) -> Self {
         self.forget = forget;
+        self
+    }
+
+    /// Takes the caller's word that runs which had arrived, and are not in the new store any more, were over and were deleted
+    /// there: the old store deletes what it still has of them. Without it they are kept, for the new store may have lost them.
+    #[must_use]
+    pub fn swept(mut self, swept: bool) -> Self {
+        self.swept = swept;
         self
     }
 
@@ -171,8 +180,7 @@ impl Mover {
                         load += self.copy(key, *epoch).await?;
                     }
                     if canary::on("both_open") {
-                        let arrived = family.iter().map(|(key, epoch)| (key.clone(), epoch.counter));
-                        self.to.house().open(arrived.collect()).await?;
+                        self.to.house().open(family.clone()).await?;
                     }
                     self.from.house().close(family.clone(), self.place.clone()).await?;
                     family.into_iter().map(|(key, _)| key).collect()
@@ -189,49 +197,63 @@ impl Mover {
     }
 
     /// What follows the old store's last word.
-    async fn let_go_on(&self, closed: Vec<RunKey>) -> Result<(), StoreError> {
-        let mut arrived = vec![];
-        for key in closed {
-            let gone = || StoreError::NotFound { run: key.clone() };
-            let record = self.from.run(key.clone()).await?.ok_or_else(gone)?;
+    async fn let_go_on(&self, family: Vec<RunKey>) -> Result<(), StoreError> {
+        let (mut closed, mut arrived) = (vec![], vec![]);
+        for key in family {
+            let unknown = || StoreError::NotFound { run: key.clone() };
+            let record = self.from.run(key.clone()).await?.ok_or_else(unknown)?;
             // Of a family some may have come home since, or have gone elsewhere before.
-            if matches!(&record.status, Status::Moved { to } if **to == *self.place) {
-                arrived.push((key, record.epoch.counter));
+            if !matches!(&record.status, Status::Moved { to } if **to == *self.place) {
+                continue;
             }
+            if self.keeps_rows(&key).await? && !(self.swept && self.is_gone(&record).await?) {
+                arrived.push(record.clone());
+            }
+            closed.push(record);
         }
-        self.to.house().open(arrived.clone()).await?;
-        for (key, _) in &arrived {
-            self.demand_there(key).await?;
+        self.to.house().open(arrived.iter().map(|run| (run.key.clone(), run.epoch)).collect()).await?;
+        for run in &arrived {
+            self.demand_there(run).await?;
         }
-        for (key, _) in arrived {
-            self.from.house().clear(key, self.forget).await?;
+        for RunRecord { key, epoch, .. } in closed {
+            self.from.house().clear(key, epoch, self.forget).await?;
         }
         Ok(())
     }
 
-    /// Refuses to delete the only copy of a run: the new store isn't the one that took it in, or has lost it.
-    async fn demand_there(&self, key: &RunKey) -> Result<(), StoreError> {
-        if self.to.run(key.clone()).await?.is_some() {
-            return Ok(());
+    /// Whether the old store has yet to delete what is left of a run that it has closed. If not, the new one has opened it
+    /// before, whatever became of it there.
+    async fn keeps_rows(&self, run: &RunKey) -> Result<bool, StoreError> {
+        match self.from.checkpoints(run.clone(), 0, 1).await {
+            Err(StoreError::Corrupt { .. }) => Ok(true),
+            read => Ok(!read?.is_empty()),
         }
-        match self.from.checkpoints(key.clone(), 0, 1).await?.is_empty() {
-            true => Ok(()),
-            false => Err(StoreError::CopyDiffers {
-                run: key.clone(),
-                what: format!(
-                    "it arrived in {} and isn't there any more; the old store keeps its rows",
-                    self.place
-                ),
-            }),
-        }
+    }
+
+    /// Whether the new store has nothing of a run that the old one has closed.
+    async fn is_gone(&self, closed: &RunRecord) -> Result<bool, StoreError> {
+        Ok(self.to.run(closed.key.clone()).await?.is_none_or(|there| !is_same(closed, &there)))
+    }
+
+    /// Refuses to delete the only copy of a run: the new store isn't the one that took it in, or has lost it, and another may
+    /// have taken its name there.
+    async fn demand_there(&self, closed: &RunRecord) -> Result<(), StoreError> {
+        let there = self.to.run(closed.key.clone()).await?;
+        let went_on =
+            |there: &RunRecord| is_same(closed, there) && there.epoch.counter >= closed.epoch.counter;
+        there.filter(went_on).map(drop).ok_or_else(|| gone(&closed.key))
     }
 
     /// Lets a run with its family stay where it was, if it hasn't left for good.
     pub async fn call_back(&self, run: RunKey) -> Result<(), StoreError> {
-        let family = self.from.house().family(run.clone()).await?;
-        self.from.house().stay(run).await?;
-        for key in family {
-            if let Some(there) = self.to.run(key.clone()).await? {
+        for (key, stays) in self.from.house().stay(run).await? {
+            let here = self.from.run(key.clone()).await?;
+            let there = self.to.run(key.clone()).await?;
+            // Who has shut the run again since will close the old store: what arrives for it isn't ours to take back.
+            let ours = |(here, there): &(RunRecord, RunRecord)| {
+                is_same(here, there) && there.epoch.counter < stays.counter
+            };
+            if let Some((_, there)) = here.zip(there).filter(ours) {
                 // Of a run that isn't arriving nothing is taken back.
                 self.to.house().give_up(key, there.epoch).await?;
             }

@@ -8,7 +8,10 @@ use super::{
 };
 use crate::{
     error::StoreError,
-    house::{Head, House, Image, Left, Parcel, Piece, Sender, Sign, later, leaving, may_leave, still_here},
+    house::{
+        Head, House, Image, Left, Parcel, Piece, Sender, Sign, demand_closed, gone, leaving, may_arrive,
+        may_leave, still_here,
+    },
     store::{Answer, RunRecord},
 };
 use hapax_core::{
@@ -60,7 +63,7 @@ impl Tables {
         family.into_iter().map(|key| Ok((key.clone(), self.run_mut(&key)?.leave(to)))).collect()
     }
 
-    fn stay_all(&mut self, key: &RunKey) -> Result<(), StoreError> {
+    fn stay_all(&mut self, key: &RunKey) -> Result<Vec<Left>, StoreError> {
         let (family, now) = (self.still_here(key)?, self.clock.now_us());
         for key in &family {
             let run = self.run(key)?;
@@ -68,14 +71,16 @@ impl Tables {
                 return Err(run.wrong_status());
             }
         }
-        for key in &family {
-            let run = self.run_mut(key)?;
+        let mut stays = vec![];
+        for key in family {
+            let run = self.run_mut(&key)?;
             run.record.epoch = raised(run.record.epoch);
+            stays.push((key.clone(), run.record.epoch));
             run.settle_down(now);
-            self.note_live(key);
-            self.stay(key, now);
+            self.note_live(&key);
+            self.stay(&key, now);
         }
-        Ok(())
+        Ok(stays)
     }
 
     fn note_live(&mut self, key: &RunKey) {
@@ -100,11 +105,9 @@ impl Tables {
         Ok(())
     }
 
-    fn clear(&mut self, key: &RunKey, forget: bool) -> Result<(), StoreError> {
+    fn clear(&mut self, key: &RunKey, epoch: Epoch, forget: bool) -> Result<(), StoreError> {
         let run = self.run_mut(key)?;
-        if !matches!(run.record.status, Status::Moved { .. }) {
-            return Err(run.wrong_status());
-        }
+        demand_closed(&run.record, epoch)?;
         *run = Run::bare(run.record.clone(), run.number);
         if forget {
             self.runs.remove(key);
@@ -113,18 +116,12 @@ impl Tables {
     }
 
     fn arrive(&mut self, head: Head, epoch: Epoch) -> Result<(), StoreError> {
-        let key = head.key();
-        if let Some(there) = self.runs.get_mut(&key) {
-            if head.continues(&there.record) {
-                there.record.epoch = later(&there.record, epoch)?;
-                return Ok(());
-            }
-            if !head.comes_home(&there.record) {
-                return Err(StoreError::ArrivalTaken { run: key });
-            }
+        let new = head.arriving(epoch);
+        if let Some(there) = self.runs.get(&new.key) {
+            may_arrive(&new, &there.record)?;
         }
         self.created += 1;
-        self.runs.insert(key, Run::bare(head.arriving(epoch), self.created));
+        self.runs.insert(new.key.clone(), Run::bare(new, self.created));
         Ok(())
     }
 
@@ -136,12 +133,14 @@ impl Tables {
         Ok(run)
     }
 
-    fn open(&mut self, family: &[(RunKey, u64)]) -> Result<(), StoreError> {
+    fn open(&mut self, family: &[Left]) -> Result<(), StoreError> {
         let mut closed = vec![];
-        for (key, counter) in family {
-            let there = self.runs.get(key).filter(|run| matches!(run.record.status, Status::Arriving { .. }));
-            let Some(run) = there else { continue };
-            if run.record.epoch.counter != *counter {
+        for (key, epoch) in family {
+            let run = self.runs.get(key).ok_or_else(|| gone(key))?;
+            if !matches!(run.record.status, Status::Arriving { .. }) {
+                continue;
+            }
+            if run.record.epoch != *epoch {
                 return Err(StoreError::Fenced { run: key.clone(), owner: Some(run.record.epoch) });
             }
             let latest = run.checkpoints.get(&run.record.step);
@@ -324,7 +323,7 @@ impl House for MemoryStore {
         Box::pin(async move { self.tables().leave(&run, &to) })
     }
 
-    fn stay(&self, run: RunKey) -> Answer<'_, ()> {
+    fn stay(&self, run: RunKey) -> Answer<'_, Vec<Left>> {
         Box::pin(async move { self.tables().stay_all(&run) })
     }
 
@@ -332,8 +331,8 @@ impl House for MemoryStore {
         Box::pin(async move { self.tables().close(&family, &to) })
     }
 
-    fn clear(&self, run: RunKey, forget: bool) -> Answer<'_, ()> {
-        Box::pin(async move { self.tables().clear(&run, forget) })
+    fn clear(&self, run: RunKey, epoch: Epoch, forget: bool) -> Answer<'_, ()> {
+        Box::pin(async move { self.tables().clear(&run, epoch, forget) })
     }
 
     fn arrive(&self, head: Head, epoch: Epoch) -> Answer<'_, ()> {
@@ -360,7 +359,7 @@ impl House for MemoryStore {
         })
     }
 
-    fn open(&self, family: Vec<(RunKey, u64)>) -> Answer<'_, ()> {
+    fn open(&self, family: Vec<Left>) -> Answer<'_, ()> {
         Box::pin(async move { self.tables().open(&family) })
     }
 }

@@ -20,7 +20,8 @@ use crate::{
     error::StoreError,
     flow::stored_terms,
     house::{
-        Fragment, Head, House, Image, Left, Piece, Sender, Sign, Step, Stop, later, leaving, may_leave,
+        Fragment, Head, House, Image, Left, Piece, Sender, Sign, Step, Stop, demand_closed, gone, leaving,
+        may_arrive, may_leave,
         packed::{Load, Packed, pack_all},
         still_here,
     },
@@ -182,20 +183,23 @@ async fn shut(tx: &mut Tx<'_>, record: RunRecord, to: &str) -> Result<Left, Faul
     Ok((key, epoch))
 }
 
-async fn stay(tx: &mut Tx<'_>, key: &RunKey) -> Outcome<()> {
+async fn stay(tx: &mut Tx<'_>, key: &RunKey) -> Outcome<Vec<Left>> {
     let family = still_here(whole_family(tx, key).await?, key)?;
     if let Some(other) = family.iter().find(|run| !matches!(run.status, Status::Leaving { .. })) {
         return Err(wrong_status(other.clone()).into());
     }
+    let mut stays = vec![];
     for record in family {
-        let (namespace, run) = (record.key.namespace.as_str(), record.key.run.as_str());
-        let sql = "UPDATE hapax_runs SET epoch = epoch + 1, nonce = ? WHERE namespace = ? AND run_id = ?";
-        tx.execute(sql, values![&new_nonce().to_be_bytes(), namespace, run]).await?;
         let key = record.key.clone();
+        let epoch = Epoch { counter: record.epoch.counter + 1, nonce: new_nonce() };
+        let sql = "UPDATE hapax_runs SET epoch = ?, nonce = ? WHERE namespace = ? AND run_id = ?";
+        let nonce = epoch.nonce.to_be_bytes();
+        tx.execute(sql, values![epoch.counter, &nonce, key.namespace.as_str(), key.run.as_str()]).await?;
         settle_down(tx, record).await?;
         flow::stay(tx, &key).await?;
+        stays.push((key, epoch));
     }
-    Ok(())
+    Ok(stays)
 }
 
 /// The run goes on here, as it stood.
@@ -260,13 +264,11 @@ async fn fenced(tx: &mut Tx<'_>, key: &RunKey) -> Result<StoreError, Fault> {
     Ok(StoreError::Fenced { run: key.clone(), owner })
 }
 
-async fn clear(tx: &mut Tx<'_>, key: &RunKey, forget: bool) -> Outcome<()> {
+async fn clear(tx: &mut Tx<'_>, key: &RunKey, epoch: Epoch, forget: bool) -> Outcome<()> {
     found_locked(tx, key).await?;
     let record =
         read::run(tx.session, key).await?.ok_or_else(|| StoreError::NotFound { run: key.clone() })?;
-    if !matches!(record.status, Status::Moved { .. }) {
-        return Err(wrong_status(record).into());
-    }
+    demand_closed(&record, epoch)?;
     delete_rows(tx, key).await?;
     if !forget {
         insert_row(tx, &record).await?;
@@ -275,24 +277,13 @@ async fn clear(tx: &mut Tx<'_>, key: &RunKey, forget: bool) -> Outcome<()> {
 }
 
 async fn arrive(tx: &mut Tx<'_>, head: &Head, epoch: Epoch) -> Outcome<()> {
-    let key = head.key();
-    if record(tx.session, &key, " FOR UPDATE").await?.is_some()
-        && let Some(there) = read::run(tx.session, &key).await?
-    {
-        if head.continues(&there) {
-            let epoch = later(&there, epoch)?;
-            let sql = "UPDATE hapax_runs SET epoch = ?, nonce = ? WHERE namespace = ? AND run_id = ?";
-            let nonce = epoch.nonce.to_be_bytes();
-            tx.execute(sql, values![epoch.counter, &nonce, key.namespace.as_str(), key.run.as_str()]).await?;
-            return Ok(());
-        }
-        if !head.comes_home(&there) {
-            return Err(StoreError::ArrivalTaken { run: key }.into());
-        }
-        delete_rows(tx, &key).await?;
+    let new = head.clone().arriving(epoch);
+    if let Some(there) = record(tx.session, &new.key, " FOR UPDATE").await? {
+        may_arrive(&new, &there)?;
+        delete_rows(tx, &new.key).await?;
     }
     // Another may make room for it just now.
-    Ok(insert_row(tx, &head.clone().arriving(epoch)).await.map_err(Fault::taken_is_again)?)
+    Ok(insert_row(tx, &new).await.map_err(Fault::taken_is_again)?)
 }
 
 /// A row that nobody holds, as it is.
@@ -352,7 +343,7 @@ async fn unpack(tx: &mut Tx<'_>, key: &RunKey, epoch: Epoch, load: &Load) -> Out
         return Err(fenced(tx, key).await?.into());
     }
     let sums: Vec<[u8; 8]> = load.pieces.iter().map(sum).collect();
-    for table in rows(key, &load.pieces, &sums, tx.session.unless_there()) {
+    for table in rows(key, &load.pieces, &sums) {
         insert(tx.session, &table).await?;
     }
     Ok(blobs::insert(tx, key, &load.blobs).await?)
@@ -366,14 +357,9 @@ fn sum(piece: &Packed) -> [u8; 8] {
     }
 }
 
-/// The rows of pieces, which are written unless they are there.
-fn rows<'p>(
-    key: &'p RunKey,
-    pieces: &'p [Packed],
-    sums: &'p [[u8; 8]],
-    unless_there: &'static str,
-) -> Vec<Inserts<'p>> {
-    let table = |into, row| Inserts { into, row, end: unless_there, rows: vec![] };
+/// The rows of pieces.
+fn rows<'p>(key: &'p RunKey, pieces: &'p [Packed], sums: &'p [[u8; 8]]) -> Vec<Inserts<'p>> {
+    let table = |into, row| Inserts { into, row, end: "", rows: vec![] };
     let mut letters = table(
         "INSERT INTO hapax_letters (namespace, run_id, number, letter_id, subject, payload, sent_at, taken)",
         "(?, ?, ?, ?, ?, ?, ?, ?)",
@@ -424,10 +410,9 @@ fn rows<'p>(
             }
         }
     }
-    let steps = checkpoint_rows(&steps).map(|table| Inserts { end: unless_there, ..table });
     [letters, journal, messages, pages]
         .into_iter()
-        .chain(steps)
+        .chain(checkpoint_rows(&steps))
         .filter(|table| !table.rows.is_empty())
         .collect()
 }
@@ -439,13 +424,14 @@ async fn give_up(tx: &mut Tx<'_>, key: &RunKey, epoch: Epoch) -> Outcome<()> {
     Ok(())
 }
 
-async fn open(tx: &mut Tx<'_>, family: &[(RunKey, u64)]) -> Outcome<()> {
-    for (key, counter) in family {
+async fn open(tx: &mut Tx<'_>, family: &[Left]) -> Outcome<()> {
+    for (key, epoch) in family {
         let there = record(tx.session, key, " FOR UPDATE").await?;
-        let Some(record) = there.filter(|run| matches!(run.status, Status::Arriving { .. })) else {
+        let record = there.ok_or_else(|| gone(key))?;
+        if !matches!(record.status, Status::Arriving { .. }) {
             continue;
-        };
-        if record.epoch.counter != *counter {
+        }
+        if record.epoch != *epoch {
             return Err(StoreError::Fenced { run: key.clone(), owner: Some(record.epoch) }.into());
         }
         let latest = tx
@@ -462,8 +448,6 @@ async fn open(tx: &mut Tx<'_>, family: &[(RunKey, u64)]) -> Outcome<()> {
             .into());
         }
         settle_down(tx, record).await?;
-        // A piece that came twice was encoded twice, and its row has the first.
-        blobs::sweep(tx, key).await?;
         flow::move_in(tx, key).await?;
     }
     Ok(())
@@ -526,7 +510,7 @@ impl House for ServerStore {
         Box::pin(async move { call!(self, &run, |tx| leave(tx, &self.overlong, &run, &to)) })
     }
 
-    fn stay(&self, run: RunKey) -> Answer<'_, ()> {
+    fn stay(&self, run: RunKey) -> Answer<'_, Vec<Left>> {
         Box::pin(async move { call!(self, &run, |tx| stay(tx, &run)) })
     }
 
@@ -537,8 +521,8 @@ impl House for ServerStore {
         })
     }
 
-    fn clear(&self, run: RunKey, forget: bool) -> Answer<'_, ()> {
-        Box::pin(async move { call!(self, &run, |tx| clear(tx, &run, forget)) })
+    fn clear(&self, run: RunKey, epoch: Epoch, forget: bool) -> Answer<'_, ()> {
+        Box::pin(async move { call!(self, &run, |tx| clear(tx, &run, epoch, forget)) })
     }
 
     fn arrive(&self, head: Head, epoch: Epoch) -> Answer<'_, ()> {
@@ -560,7 +544,7 @@ impl House for ServerStore {
         Box::pin(async move { call!(self, &run, |tx| give_up(tx, &run, epoch)) })
     }
 
-    fn open(&self, family: Vec<(RunKey, u64)>) -> Answer<'_, ()> {
+    fn open(&self, family: Vec<Left>) -> Answer<'_, ()> {
         Box::pin(async move {
             let Some((first, _)) = family.first() else { return Ok(()) };
             call!(self, first, |tx| open(tx, &family))

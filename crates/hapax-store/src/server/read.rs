@@ -106,9 +106,9 @@ pub(super) async fn load(
 ) -> Result<Loaded, StoreError> {
     let record = run(session, key).await.map_err(|fault| undone(fault, key))?;
     let record = record.ok_or_else(|| StoreError::NotFound { run: key.clone() })?;
+    record.demand_here()?;
     let found = checkpoint(session, codec, key, record.step).await?;
     let Some((checkpoint, from_seq)) = found.filter(|(found, _)| found.digest == record.digest) else {
-        record.demand_here()?;
         let what = "its latest checkpoint is missing, or isn't the one its row names";
         return Err(corrupt(key, record.step, what));
     };

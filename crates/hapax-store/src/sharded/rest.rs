@@ -167,8 +167,8 @@ impl House for ShardedStore {
         image(run) -> Image;
         family(run) -> Vec<RunKey>;
         leave(run, to: Arc<str>) -> Vec<Left>;
-        stay(run) -> ();
-        clear(run, forget: bool) -> ();
+        stay(run) -> Vec<Left>;
+        clear(run, epoch: Epoch, forget: bool) -> ();
         unpack(run, epoch: Epoch, pieces: Vec<Piece>) -> ();
         give_up(run, epoch: Epoch) -> ();
     }
@@ -199,7 +199,7 @@ impl House for ShardedStore {
         })
     }
 
-    fn open(&self, family: Vec<(RunKey, u64)>) -> Answer<'_, ()> {
+    fn open(&self, family: Vec<Left>) -> Answer<'_, ()> {
         Box::pin(async move {
             let runs = family.iter().map(|(run, _)| run.clone()).collect();
             for (shard, part) in self.parted(family, |(run, _)| run) {

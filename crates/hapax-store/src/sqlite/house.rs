@@ -18,7 +18,8 @@ use crate::{
     error::StoreError,
     flow::stored_terms,
     house::{
-        Fragment, Head, House, Image, Left, Piece, Sender, Sign, Step, Stop, later, leaving, may_leave,
+        Fragment, Head, House, Image, Left, Piece, Sender, Sign, Step, Stop, demand_closed, gone, leaving,
+        may_arrive, may_leave,
         packed::{Load, Packed, pack_all},
         still_here,
     },
@@ -151,21 +152,23 @@ fn shut(tx: &Tx<'_>, record: RunRecord, to: &str) -> rusqlite::Result<Left> {
     Ok((key, epoch))
 }
 
-fn stay(tx: &Tx<'_>, key: &RunKey) -> Outcome<()> {
+fn stay(tx: &Tx<'_>, key: &RunKey) -> Outcome<Vec<Left>> {
     let family = still_here(whole_family(tx, key)?, key)?;
     if let Some(other) = family.iter().find(|run| !matches!(run.status, Status::Leaving { .. })) {
         return Err(wrong_status(other.clone()).into());
     }
+    let mut stays = vec![];
     for record in family {
-        tx.execute(
-            "UPDATE hapax_runs SET epoch = epoch + 1, nonce = ?3 WHERE namespace = ?1 AND run_id = ?2",
-            params![record.key.namespace.as_str(), record.key.run.as_str(), new_nonce().to_be_bytes()],
-        )?;
         let key = record.key.clone();
+        let epoch = Epoch { counter: record.epoch.counter + 1, nonce: new_nonce() };
+        let sql = "UPDATE hapax_runs SET epoch = ?3, nonce = ?4 WHERE namespace = ?1 AND run_id = ?2";
+        let (counter, nonce) = (epoch.counter.cast_signed(), epoch.nonce.to_be_bytes());
+        tx.execute(sql, params![key.namespace.as_str(), key.run.as_str(), counter, nonce])?;
         settle_down(tx, record)?;
         flow::stay(tx, &key)?;
+        stays.push((key, epoch));
     }
-    Ok(())
+    Ok(stays)
 }
 
 /// The run goes on here, as it stood.
@@ -220,11 +223,9 @@ fn fenced(tx: &Tx<'_>, key: &RunKey) -> rusqlite::Result<StoreError> {
     Ok(StoreError::Fenced { run: key.clone(), owner })
 }
 
-fn clear(tx: &Tx<'_>, key: &RunKey, forget: bool) -> Outcome<()> {
+fn clear(tx: &Tx<'_>, key: &RunKey, epoch: Epoch, forget: bool) -> Outcome<()> {
     let record = found(tx, key)?;
-    if !matches!(record.status, Status::Moved { .. }) {
-        return Err(wrong_status(record).into());
-    }
+    demand_closed(&record, epoch)?;
     delete_rows(tx, key)?;
     if !forget {
         insert_row(tx, &record)?;
@@ -233,21 +234,12 @@ fn clear(tx: &Tx<'_>, key: &RunKey, forget: bool) -> Outcome<()> {
 }
 
 fn arrive(tx: &Tx<'_>, head: Head, epoch: Epoch) -> Outcome<()> {
-    let key = head.key();
-    if let Some(there) = read::run(tx.connection, &key)? {
-        if head.continues(&there) {
-            let epoch = later(&there, epoch)?;
-            let sql = "UPDATE hapax_runs SET epoch = ?3, nonce = ?4 WHERE namespace = ?1 AND run_id = ?2";
-            let (counter, nonce) = (epoch.counter.cast_signed(), epoch.nonce.to_be_bytes());
-            tx.execute(sql, params![key.namespace.as_str(), key.run.as_str(), counter, nonce])?;
-            return Ok(());
-        }
-        if !head.comes_home(&there) {
-            return Err(StoreError::ArrivalTaken { run: key }.into());
-        }
-        delete_rows(tx, &key)?;
+    let new = head.arriving(epoch);
+    if let Some(there) = read::run(tx.connection, &new.key)? {
+        may_arrive(&new, &there)?;
+        delete_rows(tx, &new.key)?;
     }
-    Ok(insert_row(tx, &head.arriving(epoch))?)
+    Ok(insert_row(tx, &new)?)
 }
 
 /// A row that nobody holds, as it is.
@@ -309,13 +301,13 @@ fn unpack(tx: &Tx<'_>, key: &RunKey, epoch: Epoch, load: &Load) -> Outcome<()> {
     Ok(blobs::insert(tx, key, &load.blobs)?)
 }
 
-/// Writes a piece unless it is there.
+/// Writes a piece.
 fn put(tx: &Tx<'_>, key: &RunKey, piece: &Packed) -> rusqlite::Result<()> {
     let (namespace, run) = (key.namespace.as_str(), key.run.as_str());
     match piece {
         Packed::Letter(letter, payload) => {
             let sql = "INSERT INTO hapax_letters (namespace, run_id, number, letter_id, subject, payload, sent_at, taken) \
-                       VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT DO NOTHING";
+                       VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
             let (number, subject) = (letter.number.cast_signed(), &*letter.subject);
             let values =
                 params![namespace, run, number, letter.id, subject, payload, letter.sent_at_us, letter.taken];
@@ -325,20 +317,14 @@ fn put(tx: &Tx<'_>, key: &RunKey, piece: &Packed) -> rusqlite::Result<()> {
             let sum = row_sum(row.seq, &row.base, row.step, row.path_hash, entry);
             let (seq, step, path) =
                 (row.seq.cast_signed(), row.step.cast_signed(), row.path_hash.0.cast_signed());
-            let sql = format!("{} ON CONFLICT DO NOTHING", journal::ROW);
-            tx.execute(&sql, params![namespace, run, seq, row.base.0, step, path, entry, sum])?;
+            tx.execute(journal::ROW, params![namespace, run, seq, row.base.0, step, path, entry, sum])?;
         }
         Packed::Message(record, payload) => put_message(tx, record, payload)?,
         Packed::Checkpoint(packed) => {
-            let sql = "SELECT 1 FROM hapax_checkpoints WHERE namespace = ?1 AND run_id = ?2 AND step_id = ?3";
-            let at = params![namespace, run, packed.checkpoint.step.cast_signed()];
-            if tx.one(sql, at, |_| Ok(()))?.is_none() {
-                insert_checkpoint(tx, key, &packed.checkpoint, &packed.parts, packed.next_seq)?;
-            }
+            insert_checkpoint(tx, key, &packed.checkpoint, &packed.parts, packed.next_seq)?;
         }
         Packed::Page { step, page, items } => {
-            let sql = "INSERT INTO hapax_frontier (namespace, run_id, step_id, page, items) VALUES (?1, ?2, ?3, ?4, ?5) \
-                       ON CONFLICT DO NOTHING";
+            let sql = "INSERT INTO hapax_frontier (namespace, run_id, step_id, page, items) VALUES (?1, ?2, ?3, ?4, ?5)";
             tx.execute(sql, params![namespace, run, step.cast_signed(), page, items])?;
         }
     }
@@ -349,7 +335,7 @@ fn put_message(tx: &Tx<'_>, record: &OutboxRecord, payload: &[u8]) -> rusqlite::
     let OutboxRecord { run, place, message, state, attempts, error, written_at_us } = record;
     tx.execute(
         "INSERT INTO hapax_outbox (namespace, run_id, step_id, position, topic, msg_key, payload, status, attempts, error, \
-         written_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11) ON CONFLICT DO NOTHING",
+         written_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
         params![
             run.namespace.as_str(),
             run.run.as_str(),
@@ -367,13 +353,14 @@ fn put_message(tx: &Tx<'_>, record: &OutboxRecord, payload: &[u8]) -> rusqlite::
     Ok(())
 }
 
-fn open(tx: &Tx<'_>, family: &[(RunKey, u64)]) -> Outcome<()> {
-    for (key, counter) in family {
+fn open(tx: &Tx<'_>, family: &[Left]) -> Outcome<()> {
+    for (key, epoch) in family {
         let there = read::run(tx.connection, key)?;
-        let Some(record) = there.filter(|run| matches!(run.status, Status::Arriving { .. })) else {
+        let record = there.ok_or_else(|| gone(key))?;
+        if !matches!(record.status, Status::Arriving { .. }) {
             continue;
-        };
-        if record.epoch.counter != *counter {
+        }
+        if record.epoch != *epoch {
             return Err(StoreError::Fenced { run: key.clone(), owner: Some(record.epoch) }.into());
         }
         let latest = tx.one(
@@ -389,8 +376,6 @@ fn open(tx: &Tx<'_>, family: &[(RunKey, u64)]) -> Outcome<()> {
             .into());
         }
         settle_down(tx, record)?;
-        // A piece that came twice was encoded twice, and its row has the first.
-        blobs::sweep(tx, key)?;
         flow::move_in(tx, key)?;
     }
     Ok(())
@@ -456,7 +441,7 @@ impl House for SqliteStore {
         })
     }
 
-    fn stay(&self, run: RunKey) -> Answer<'_, ()> {
+    fn stay(&self, run: RunKey) -> Answer<'_, Vec<Left>> {
         Box::pin(async move { self.queue.call(run.clone(), move |tx| stay(tx, &run)).await })
     }
 
@@ -467,8 +452,8 @@ impl House for SqliteStore {
         })
     }
 
-    fn clear(&self, run: RunKey, forget: bool) -> Answer<'_, ()> {
-        Box::pin(async move { self.queue.call(run.clone(), move |tx| clear(tx, &run, forget)).await })
+    fn clear(&self, run: RunKey, epoch: Epoch, forget: bool) -> Answer<'_, ()> {
+        Box::pin(async move { self.queue.call(run.clone(), move |tx| clear(tx, &run, epoch, forget)).await })
     }
 
     fn arrive(&self, head: Head, epoch: Epoch) -> Answer<'_, ()> {
@@ -497,7 +482,7 @@ impl House for SqliteStore {
         })
     }
 
-    fn open(&self, family: Vec<(RunKey, u64)>) -> Answer<'_, ()> {
+    fn open(&self, family: Vec<Left>) -> Answer<'_, ()> {
         Box::pin(async move {
             let Some((first, _)) = family.first() else { return Ok(()) };
             self.queue.call(first.clone(), move |tx| open(tx, &family)).await

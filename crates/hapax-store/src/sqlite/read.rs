@@ -96,9 +96,9 @@ pub(super) fn load(connection: &Connection, codec: &Codec, key: &RunKey) -> Resu
     let unreadable = |error| unreadable(error, key);
     let record =
         run(connection, key).map_err(unreadable)?.ok_or_else(|| StoreError::NotFound { run: key.clone() })?;
+    record.demand_here()?;
     let found = checkpoint(connection, codec, key, record.step)?;
     let Some((checkpoint, from_seq)) = found.filter(|(found, _)| found.digest == record.digest) else {
-        record.demand_here()?;
         let what = "its latest checkpoint is missing, or isn't the one its row names";
         return Err(corrupt(key, record.step, what));
     };

@@ -25,7 +25,11 @@ pub(super) struct Vetting {
     digest: Digest,
     next_seq: u64,
     has_latest: bool,
+    last: Option<Place>,
 }
+
+/// Where a piece stands among those of its run: its kind, and up to two numbers.
+type Place = (u8, u64, u64);
 
 /// What is wrong with a line.
 type Verdict = Result<(), String>;
@@ -49,11 +53,19 @@ impl Vetting {
             ("at_us", head.wake.at_us.unwrap_or_default().cast_unsigned()),
         ];
         counts.into_iter().try_for_each(|(what, count)| countable(what, count))?;
+        if head.created_at_us == 0 {
+            return Err("its `created_at_us` is 0, and no store has a run that old".into());
+        }
         let Head { step, digest, next_seq, .. } = *head;
-        Ok(Self { run: head.key(), step, digest, next_seq, has_latest: false })
+        Ok(Self { run: head.key(), step, digest, next_seq, has_latest: false, last: None })
     }
 
     pub(super) fn piece(&mut self, piece: Piece) -> Verdict {
+        let place = Some(place(&piece));
+        if self.last >= place {
+            return Err("a piece comes twice, or not in its place".into());
+        }
+        self.last = place;
         match piece {
             Piece::Letter(letter) => {
                 countable("number", letter.number)?;
@@ -102,6 +114,20 @@ impl Vetting {
             true => Ok(()),
             false => Err(format!("the run before it, `{}`, lacks its latest step", self.run)),
         }
+    }
+}
+
+/// Every store tells the pieces of a run in this order.
+fn place(piece: &Piece) -> Place {
+    match piece {
+        Piece::Letter(letter) => (0, letter.number, 0),
+        Piece::Row(row) => (1, row.seq(), 0),
+        Piece::Message(post) => {
+            let (step, position) = post.place();
+            (2, step, position)
+        }
+        Piece::Checkpoint(step) => (3, step.step, 0),
+        Piece::Page(page) => (3, page.step, page.page.into()),
     }
 }
 
