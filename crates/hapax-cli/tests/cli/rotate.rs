@@ -23,7 +23,9 @@ async fn a_store_is_encrypted_rotated_and_decrypted_in_place() {
     let shown = shop.hapax(&["show", "order-1", "--json"]).json();
     let counted = hapax(&shop, A, &["rotate", "--dry-run", "--json"]).json();
     assert_eq!((&counted["rewritten"], &counted["plain"]), (&0.into(), &counted["payloads"]));
-    let done = hapax(&shop, A, &["rotate", "--json"]).json();
+    assert!(hapax(&shop, A, &["rotate"]).fails(3).contains("HX0192"));
+    assert_eq!(hapax(&shop, A, &["rotate", "--dry-run", "--json"]).json(), counted, "nothing was encrypted");
+    let done = hapax(&shop, &format!("{A} plain"), &["rotate", "--json"]).json();
     assert_eq!((&done["left"], &done["keys"]["a"]), (&0.into(), &counted["payloads"]), "{done}");
 
     let locked = shop.hapax(&["show", "order-1"]).fails(3);
@@ -53,7 +55,7 @@ async fn a_store_is_encrypted_rotated_and_decrypted_in_place() {
 async fn a_rotation_that_leaves_damage_behind_is_no_success() {
     let shop = Shop::open().await;
     shop.finish("order-1", "anvil").await;
-    hapax(&shop, A, &["rotate"]).ok();
+    hapax(&shop, &format!("{A} plain"), &["rotate"]).ok();
     let file = rusqlite::Connection::open(shop.path()).unwrap();
     let cut = "UPDATE hapax_checkpoints SET state = substr(state, 1, length(state) - 1) WHERE step_id = 0";
     assert_eq!(file.execute(cut, ()).unwrap(), 1);
@@ -66,6 +68,25 @@ async fn a_rotation_that_leaves_damage_behind_is_no_success() {
     for part in ["HX0044", "1 payload can't be read", "hapax_checkpoints default/order-1", "keep the keys"] {
         assert!(rotated.err.contains(part), "{}", rotated.err);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_somebody_forged_in_plain_is_refused_and_never_sealed() {
+    let shop = Shop::open().await;
+    shop.finish("order-1", "anvil").await;
+    hapax(&shop, &format!("{A} plain"), &["rotate"]).ok();
+    let file = rusqlite::Connection::open(shop.path()).unwrap();
+    let forge = "UPDATE hapax_checkpoints SET state = CAST('{\"forged\":1}' AS BLOB) WHERE step_id = 0";
+    assert_eq!(file.execute(forge, ()).unwrap(), 1);
+    for keys in [A.to_owned(), format!("{B}, {A}")] {
+        let refused = hapax(&shop, &keys, &["rotate"]).fails(3);
+        for part in ["HX0192", "order-1", "not encrypted", "find out who wrote it"] {
+            assert!(refused.contains(part), "{refused}");
+        }
+        assert_eq!(hapax(&shop, &keys, &["rotate", "--dry-run", "--json"]).json()["plain"], 1);
+    }
+    let count = "SELECT count(*) FROM hapax_checkpoints WHERE state = CAST('{\"forged\":1}' AS BLOB)";
+    assert_eq!(file.query_row(count, (), |row| row.get::<_, u32>(0)).unwrap(), 1, "it is as it was");
 }
 
 #[tokio::test(flavor = "multi_thread")]

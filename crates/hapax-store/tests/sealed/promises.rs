@@ -107,6 +107,7 @@ macro_rules! promises {
             a_run_goes_on_while_its_payloads_are_rotated,
             rotation_does_not_overwrite_what_changed_meanwhile,
             a_store_is_encrypted_and_decrypted_in_place,
+            what_is_plain_among_the_encrypted_is_never_sealed,
         ]);
     };
 }
@@ -284,6 +285,23 @@ pub(crate) async fn rotation_does_not_overwrite_what_changed_meanwhile(place: Pl
     rotate(&(place.open)(Some(Arc::new(meddling)))).await;
     let state = place.with(NEW).load(key("r")).await.expect("it is whole").checkpoint.state;
     assert_eq!(&*state, json("the second of that name").as_bytes());
+}
+
+pub(crate) async fn what_is_plain_among_the_encrypted_is_never_sealed(place: Place) {
+    fill(&place.with(OLD), "r").await;
+    let forged = fill(&place.plain(), "forged").await.key;
+    let both = place.with(&format!("{NEW} {OLD}"));
+    let plain = used(&both).await.plain;
+    assert!(plain > 10, "{plain}");
+    let mut next = Some(From::default());
+    let refused = loop {
+        match both.recode(next.take().expect("it doesn't get to the end")).await {
+            Ok(done) => next = done.next,
+            Err(refused) => break refused,
+        }
+    };
+    assert!(matches!(&refused, StoreError::Locked { run, .. } if *run == forged), "{refused}");
+    assert_eq!((refused.code(), used(&both).await.plain), ("HX0192", plain));
 }
 
 pub(crate) async fn a_store_is_encrypted_and_decrypted_in_place(place: Place) {
