@@ -92,6 +92,7 @@ macro_rules! promises {
             an_object_goes_when_nothing_refers_to_it,
             what_is_written_again_rests_once,
             an_object_store_that_is_away_stops_nobody,
+            a_run_parks_and_wakes_without_a_look_at_what_its_letter_says,
             whoever_has_no_object_store_is_told_so,
             a_mover_that_is_cut_off_anywhere_loses_nothing,
             a_mover_that_stood_still_refers_to_nothing_that_is_gone,

@@ -6,7 +6,7 @@ use super::{
     promises::{self, fill, rotate, told},
 };
 use hapax_core::{
-    commit::StepCommit,
+    commit::{Status, StatusChange, StepCommit, WaitsOn, Wake, Write},
     error::Coded,
     id::{Namespace, RunKey},
     mailbox::signal,
@@ -360,6 +360,20 @@ pub(crate) async fn an_object_store_that_is_away_stops_nobody(place: Place) {
     place.attic.away.store(false, SeqCst);
     let loaded = place.plain().load(holder.key).await.expect("it is back");
     assert_eq!(&*loaded.checkpoint.state, json(&noise(8, LARGE)).as_bytes());
+}
+
+pub(crate) async fn a_run_parks_and_wakes_without_a_look_at_what_its_letter_says(place: Place) {
+    let store = place.plain();
+    let mut holder = large_run(&store, "r").await;
+    place.inner.run(SENT);
+    rest_all(&store).await;
+    place.attic.away.store(true, SeqCst);
+    let unread = store.letter(holder.key.clone(), signal("s"), 0).await.expect_err("it rests");
+    assert_eq!(unread.code(), "HX0040", "{unread}");
+    let wake = Wake { at_us: None, letters: [signal("s")].into() };
+    let parked = StatusChange { wake, ..holder.status(Status::Waiting { on: WaitsOn::Signal }, true) };
+    holder.write(Write::Status(parked)).await.expect("only who takes the letter reads it");
+    assert_eq!(holder.record().await.status, Status::Pending, "the letter was there before");
 }
 
 pub(crate) async fn whoever_has_no_object_store_is_told_so(place: Place) {
