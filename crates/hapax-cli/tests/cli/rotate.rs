@@ -1,6 +1,11 @@
 //! Stores that are encrypted, rotated and decrypted by hand, with keys from the environment.
 
-use crate::common::{Said, Shop, said};
+use crate::common::{Order, Said, Shop, World, said, shop, stock, url};
+use hapax::{
+    Engine,
+    store::{SqliteOptions, SqliteStore},
+};
+use std::{sync::Arc, time::Duration};
 
 const A: &str = "a:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 const B: &str = "b:HxQTEhEQDw4NDAsKCQgHBgUEAwIBAB8eHRwbGhkYFxY=";
@@ -87,6 +92,31 @@ async fn what_somebody_forged_in_plain_is_refused_and_never_sealed() {
     }
     let count = "SELECT count(*) FROM hapax_checkpoints WHERE state = CAST('{\"forged\":1}' AS BLOB)";
     assert_eq!(file.query_row(count, (), |row| row.get::<_, u32>(0)).unwrap(), 1, "it is as it was");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_lay_beside_its_row_lies_there_after_a_rotation() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("shop.db");
+    let store = SqliteStore::open(&path, SqliteOptions::default().blobs_over(1)).await.unwrap();
+    let engine = Engine::builder().with_store(store);
+    let orders = engine.register(shop(), Arc::new(World::default())).await.unwrap();
+    let order = Order { sku: "anvil".into(), cents: 4200, ..Order::default() };
+    orders.start("order-1", order).await.unwrap().wait().await.unwrap();
+    engine.shutdown(Duration::from_secs(5)).await;
+    let file = rusqlite::Connection::open(&path).unwrap();
+    let aside = || {
+        let count = "SELECT count(*) FROM hapax_checkpoints WHERE substr(state, 1, 8) = x'0268617061786201'";
+        file.query_row(count, (), |row| row.get::<_, u32>(0)).unwrap()
+    };
+    let before = aside();
+    assert!(before > 1, "{before}");
+    for keys in [format!("{A} plain"), format!("{B}, {A}")] {
+        let mut rotate = stock(&["rotate"]);
+        rotate.env("HAPAX_STORE", url(&path)).env("HAPAX_KEYS", keys);
+        said(rotate).ok();
+        assert_eq!(aside(), before);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,7 +5,7 @@
 
 use super::{From, PayloadKeys, Recoded};
 use crate::{
-    blobs::{Blob, HEAD_AT, MARK, Reference},
+    blobs::{Blob, HEAD_AT, MARK, Reference, refer},
     codec::{Codec, Part, Place, Stale, payload},
     db::{Row, Statement, ToValue, Value},
     error::StoreError,
@@ -259,9 +259,11 @@ async fn change(shelf: &dyn Shelf, column: &Column, cell: &Cell) -> Result<Optio
     };
     let plain = shelf.codec().open(&sealed, &place).map_err(unread)?;
     let mut fresh = shelf.codec().seal(plain, &place).map_err(StoreError::Retry)?;
-    let (weight, sweeps, mut blobs) = (fresh.len() + sealed.len(), Reference::of(&stored).is_some(), vec![]);
+    let (weight, lay_aside, mut blobs) =
+        (fresh.len() + sealed.len(), Reference::of(&stored).is_some(), vec![]);
     if run.is_some() {
-        fresh = shelf.codec().set_aside(fresh, &mut blobs);
+        // Whoever wrote it found it large, and may have had another measure than ours.
+        fresh = if lay_aside { refer(fresh, &mut blobs) } else { shelf.codec().set_aside(fresh, &mut blobs) };
     }
     let mut sets = format!("{} = ?", column.name);
     let mut values = vec![Value::Bytes(fresh.clone())];
@@ -278,7 +280,7 @@ async fn change(shelf: &dyn Shelf, column: &Column, cell: &Cell) -> Result<Optio
         values.push(Value::Bytes(stored));
     }
     let update = Statement { sql, values, must_meet: false };
-    Ok(Some(Change { run, update, blobs, sweeps, weight }))
+    Ok(Some(Change { run, update, blobs, sweeps: lay_aside, weight }))
 }
 
 /// Names one payload.
