@@ -94,6 +94,7 @@ macro_rules! promises {
             an_object_store_that_is_away_stops_nobody,
             a_run_parks_and_wakes_without_a_look_at_what_its_letter_says,
             whoever_has_no_object_store_is_told_so,
+            a_forged_name_of_an_object_reaches_no_other_file,
             a_mover_that_is_cut_off_anywhere_loses_nothing,
             a_mover_that_stood_still_refers_to_nothing_that_is_gone,
             two_movers_bring_each_payload_to_rest_once,
