@@ -436,7 +436,7 @@ fn cure_beside(code: Code) -> &'static str {
         code::KEY_MISSING => "add that key to HAPAX_KEYS, or to the file that HAPAX_KEYS_FILE names",
         code::KEY_WRONG => "give the key that had this name when the store was written",
         code::NOT_ENCRYPTED => {
-            "encrypt the store with `rotate`; until then end the keys with the word `plain`, which reads both"
+            "find out who wrote it; a store that is only becoming encrypted is read, and rotated, with keys that end with the word `plain`"
         }
         code::BAD_KEYRING => "give keys as `name:` and 32 random bytes in base64 (`openssl rand -base64 32`)",
         code::KEYS_DIFFER => {

@@ -1,7 +1,8 @@
 //! The keys of the environment, for every command that opens a store.
 //!
 //! Invariant: a program that was built without encryption refuses keys, instead of writing beside them what nobody
-//! encrypted.
+//! encrypted. What isn't encrypted is read only on the operator's own word, `plain` among the keys: whoever can write to the
+//! database could have put it there, and sealing it would make it look like ours.
 
 use crate::failure::Failure;
 use hapax_store::codec::PayloadCodec;
@@ -13,7 +14,7 @@ pub(crate) enum Keyed {
     /// To read and to write, as they are given.
     #[default]
     AsGiven,
-    /// To encrypt everything with that one of them, or with the first; what isn't encrypted yet is read as well.
+    /// To encrypt everything with that one of them, or with the first.
     #[cfg(feature = "encryption")]
     To(Option<String>),
     /// To decrypt everything.
@@ -40,8 +41,8 @@ pub(crate) fn codec(keyed: &Keyed) -> Result<Option<Arc<dyn PayloadCodec>>, Fail
     };
     let keys = match keyed {
         Keyed::AsGiven => keys,
-        Keyed::To(None) => keys.reads_plain(),
-        Keyed::To(Some(id)) => keys.reads_plain().encrypts_with(id).map_err(refused)?,
+        Keyed::To(None) => keys,
+        Keyed::To(Some(id)) => keys.encrypts_with(id).map_err(refused)?,
         Keyed::Plain => keys.writes_plain(),
     };
     Ok(Some(Arc::new(Encrypted::new(keys))))

@@ -379,7 +379,7 @@ impl Reduce {
     fn fold(self, there: Option<Value>, new: Value) -> Option<Value> {
         let Some(there) = there else { return Some(self.first(new)) };
         Some(match (self, there, new) {
-            (Self::Last, _, new) => new,
+            (Self::Last, _, new) | (Self::Min | Self::Max, Value::Null, new) => new,
             (Self::Append, Value::Array(mut list), new) => {
                 list.push(new);
                 list.into()
@@ -393,7 +393,6 @@ impl Reduce {
                 union(list)
             }
             (Self::Sum, Value::Number(there), Value::Number(new)) => Value::Number(sum(&there, &new)?),
-            (Self::Min | Self::Max, Value::Null, new) => new,
             (Self::Min | Self::Max, there, Value::Null) => there,
             (Self::Min, there, new) if compare(&new, &there).is_lt() => new,
             (Self::Max, there, new) if compare(&new, &there).is_gt() => new,

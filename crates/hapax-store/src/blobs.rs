@@ -48,14 +48,7 @@ impl Codec {
         if self.aside.is_none_or(|over| stored.len() <= over) && !stored.starts_with(&MARK) {
             return stored;
         }
-        let hash = sha256(&stored);
-        let len = (stored.len() as u64).to_be_bytes();
-        let head = &stored[..stored.len().min(HEAD)];
-        let reference = [&MARK[..], &len, &hash.0, head].concat();
-        if blobs.iter().all(|blob| blob.hash != hash) {
-            blobs.push(Blob { hash, bytes: stored });
-        }
-        reference
+        refer(stored, blobs)
     }
 
     /// Sets aside what is large of a checkpoint.
@@ -79,6 +72,18 @@ impl Codec {
         cells.into_iter().for_each(|cell| *cell = self.set_aside(std::mem::take(cell), &mut blobs));
         blobs
     }
+}
+
+/// Sets bytes aside, however many they are; answers the reference to them.
+pub(crate) fn refer(stored: Vec<u8>, blobs: &mut Vec<Blob>) -> Vec<u8> {
+    let hash = sha256(&stored);
+    let len = (stored.len() as u64).to_be_bytes();
+    let head = &stored[..stored.len().min(HEAD)];
+    let reference = [&MARK[..], &len, &hash.0, head].concat();
+    if blobs.iter().all(|blob| blob.hash != hash) {
+        blobs.push(Blob { hash, bytes: stored });
+    }
+    reference
 }
 
 /// Where bytes are that aren't in their row.

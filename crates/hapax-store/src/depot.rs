@@ -37,6 +37,7 @@ pub(crate) use resting::rest;
 pub use terms::{BadDepot, Resting};
 
 use crate::{error::Source, store::BoxFuture};
+use hapax_core::error::{Code, Coded, code};
 
 /// Objects by name, each written once.
 ///
@@ -65,6 +66,32 @@ pub trait Depot: Send + Sync {
     fn get<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Vec<u8>>, Source>>;
     /// Deletes an object; one that isn't there is deleted.
     fn delete<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<(), Source>>;
+}
+
+/// A name that no object can have: the row that names it isn't what a store has written.
+///
+/// ```
+/// use hapax_core::error::Coded;
+/// use hapax_store::depot::{BadObjectName, Depot, Folder};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> std::io::Result<()> {
+/// # let temporary = tempfile::tempdir()?;
+/// let refused = Folder::open(temporary.path())?.get("../secrets").await.unwrap_err();
+/// assert_eq!(refused.downcast_ref::<BadObjectName>().unwrap().code(), "HX0044");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{name}` is no name of an object: it leads elsewhere")]
+pub struct BadObjectName {
+    /// The name.
+    pub name: String,
+}
+
+impl Coded for BadObjectName {
+    fn code(&self) -> Code {
+        code::CORRUPT
+    }
 }
 
 /// From where resting goes on; the default is the beginning.

@@ -310,7 +310,7 @@ pub enum Locked {
     },
     /// It isn't encrypted, and must be.
     #[error(
-        "it is not encrypted, and keys were given: `hapax rotate` encrypts a store, and keys that end with `plain` read both"
+        "it is not encrypted, and keys were given: unless the store is on its way to be, find out who wrote it (keys that end with `plain` read both)"
     )]
     Plain,
 }

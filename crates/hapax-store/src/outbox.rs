@@ -75,10 +75,13 @@ pub trait Outbox: Send + Sync {
     fn backlog(&self, namespace: Namespace) -> Answer<'_, Backlog>;
 
     /// Makes a run's dead messages pending again, with fresh attempts; answers how many. They go out of their order:
-    /// later ones have left. And no channel of the run rests any longer.
+    /// later ones have left. And no channel of the run rests any longer. Refused with
+    /// [`Moving`](crate::StoreError::Moving) or [`Moved`](crate::StoreError::Moved) while the run is between two stores: what is on
+    /// its way, or has left, is its next home's to deliver.
     fn retry_dead(&self, run: RunKey) -> Answer<'_, usize>;
 
-    /// Deletes a run's dead messages; answers how many. They are never delivered.
+    /// Deletes a run's dead messages; answers how many. They are never delivered. Refused as
+    /// [`retry_dead`](Outbox::retry_dead) is.
     fn drop_dead(&self, run: RunKey) -> Answer<'_, usize>;
 }
 

@@ -21,6 +21,10 @@ pub struct From {
     pub(crate) column: usize,
     pub(crate) namespace: String,
     pub(crate) owner: String,
+    /// What else identifies the last payload that was looked at.
+    pub(crate) keys: Vec<i64>,
+    /// How often what follows was looked at before, since some of it changed meanwhile.
+    pub(crate) again: u8,
 }
 
 /// What a batch came to.
@@ -38,7 +42,7 @@ pub struct From {
 pub struct Recoded {
     /// Payloads that were written anew.
     pub rewritten: u64,
-    /// Those that changed between the look and the write. They are looked at again.
+    /// Those that changed between the look and the write. They are looked at again, a few times; after that, by the next pass.
     pub changed: u64,
     /// Those that can't be read, and stay as they are.
     pub damaged: Vec<String>,

@@ -13,9 +13,10 @@ use std::collections::{BTreeMap, BTreeSet};
 const AFTER_HELP: &str = "\
 The keys are those of HAPAX_KEYS, or of the file that HAPAX_KEYS_FILE names: `name:base64` entries, the key that encrypts first. \
 Workers go on meanwhile; give them the new key first, or what they write is left over. An interrupted rotation goes on \
-where it was. A plain store is encrypted the same way.
+where it was. A store that was never encrypted becomes so when the keys end with the word `plain`. Without it, a payload that isn't \
+encrypted ends the rotation and stays as it is: somebody put it there who had no key.
 
-Exits with 3 when payloads are damaged, which stay as they are, and with 4 when somebody wrote others meanwhile that aren't \
+Exits with 3 when payloads are damaged or not encrypted, which stay as they are, and with 4 when somebody wrote others meanwhile that aren't \
 under the key.
 
 Examples:

@@ -1,6 +1,9 @@
 //! What people send to runs from the stock program, which doesn't hold their code: signals, answers, resolutions.
 
-use crate::common::desk::{Desk, Note, NoteDelta, WORK};
+use crate::common::{
+    desk::{Desk, Note, NoteDelta, WORK},
+    said, stock, url,
+};
 use hapax::{Graph, Question, prelude::*};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -23,6 +26,31 @@ async fn a_signal_from_the_command_line_wakes_a_run() {
     let again = desk.hapax(&["signal", "note-1", "approved", "\"Ada\"", "--id", "7"]).ok();
     assert_eq!(again, "note-1 had the signal 7 already\n");
     assert!(desk.hapax(&["signal", "note-1", "approved"]).fails(1).starts_with("error[HX0026]"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_command_writes_lies_beside_its_row_where_it_is_large() {
+    let desk = Desk::open().await;
+    async fn work(mut ctx: hapax::Ctx<Note>) -> hapax::Result<NoteDelta> {
+        Ok(Note::delta().text(ctx.signal::<String>("approved").await?))
+    }
+    let _run = desk.parked(Graph::new("notes", 1, WORK).node(WORK, work)).await;
+    // More than 64 KiB, compressed.
+    let noise = (0..3_750_u32).flat_map(|n| hapax::core::key::sha256(&n.to_be_bytes()).0);
+    let noise = noise.map(|byte| char::from(b'#' + byte % 57)).collect::<String>();
+    let large = format!("\"{noise}\"");
+    let file = rusqlite::Connection::open(desk.path()).unwrap();
+    for (over, beside) in [(Some("200000"), 0), (Some(""), 1), (None, 2)] {
+        let mut command = stock(&["signal", "note-1", "other", &large]);
+        command.env("HAPAX_STORE", url(&desk.path())).envs(over.map(|over| ("HAPAX_BLOBS_OVER", over)));
+        said(command).ok();
+        let count = "SELECT count(*) FROM hapax_letters WHERE substr(payload, 1, 8) = x'0268617061786201'";
+        assert_eq!(file.query_row(count, (), |row| row.get::<_, u32>(0)).unwrap(), beside, "{over:?}");
+    }
+    let mut command = stock(&["signal", "note-1", "other"]);
+    command.env("HAPAX_STORE", url(&desk.path())).env("HAPAX_BLOBS_OVER", "64k");
+    let refused = said(command).fails(2);
+    assert!(refused.contains("HAPAX_BLOBS_OVER is \"64k\"") && refused.contains("cure: "), "{refused}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,6 +1,11 @@
 //! Stores that are encrypted, rotated and decrypted by hand, with keys from the environment.
 
-use crate::common::{Said, Shop, said};
+use crate::common::{Order, Said, Shop, World, said, shop, stock, url};
+use hapax::{
+    Engine,
+    store::{SqliteOptions, SqliteStore},
+};
+use std::{sync::Arc, time::Duration};
 
 const A: &str = "a:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 const B: &str = "b:HxQTEhEQDw4NDAsKCQgHBgUEAwIBAB8eHRwbGhkYFxY=";
@@ -23,7 +28,9 @@ async fn a_store_is_encrypted_rotated_and_decrypted_in_place() {
     let shown = shop.hapax(&["show", "order-1", "--json"]).json();
     let counted = hapax(&shop, A, &["rotate", "--dry-run", "--json"]).json();
     assert_eq!((&counted["rewritten"], &counted["plain"]), (&0.into(), &counted["payloads"]));
-    let done = hapax(&shop, A, &["rotate", "--json"]).json();
+    assert!(hapax(&shop, A, &["rotate"]).fails(3).contains("HX0192"));
+    assert_eq!(hapax(&shop, A, &["rotate", "--dry-run", "--json"]).json(), counted, "nothing was encrypted");
+    let done = hapax(&shop, &format!("{A} plain"), &["rotate", "--json"]).json();
     assert_eq!((&done["left"], &done["keys"]["a"]), (&0.into(), &counted["payloads"]), "{done}");
 
     let locked = shop.hapax(&["show", "order-1"]).fails(3);
@@ -53,7 +60,7 @@ async fn a_store_is_encrypted_rotated_and_decrypted_in_place() {
 async fn a_rotation_that_leaves_damage_behind_is_no_success() {
     let shop = Shop::open().await;
     shop.finish("order-1", "anvil").await;
-    hapax(&shop, A, &["rotate"]).ok();
+    hapax(&shop, &format!("{A} plain"), &["rotate"]).ok();
     let file = rusqlite::Connection::open(shop.path()).unwrap();
     let cut = "UPDATE hapax_checkpoints SET state = substr(state, 1, length(state) - 1) WHERE step_id = 0";
     assert_eq!(file.execute(cut, ()).unwrap(), 1);
@@ -65,6 +72,50 @@ async fn a_rotation_that_leaves_damage_behind_is_no_success() {
     assert!(!rotated.out.contains("meanwhile"), "{}", rotated.out);
     for part in ["HX0044", "1 payload can't be read", "hapax_checkpoints default/order-1", "keep the keys"] {
         assert!(rotated.err.contains(part), "{}", rotated.err);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_somebody_forged_in_plain_is_refused_and_never_sealed() {
+    let shop = Shop::open().await;
+    shop.finish("order-1", "anvil").await;
+    hapax(&shop, &format!("{A} plain"), &["rotate"]).ok();
+    let file = rusqlite::Connection::open(shop.path()).unwrap();
+    let forge = "UPDATE hapax_checkpoints SET state = CAST('{\"forged\":1}' AS BLOB) WHERE step_id = 0";
+    assert_eq!(file.execute(forge, ()).unwrap(), 1);
+    for keys in [A.to_owned(), format!("{B}, {A}")] {
+        let refused = hapax(&shop, &keys, &["rotate"]).fails(3);
+        for part in ["HX0192", "order-1", "not encrypted", "find out who wrote it"] {
+            assert!(refused.contains(part), "{refused}");
+        }
+        assert_eq!(hapax(&shop, &keys, &["rotate", "--dry-run", "--json"]).json()["plain"], 1);
+    }
+    let count = "SELECT count(*) FROM hapax_checkpoints WHERE state = CAST('{\"forged\":1}' AS BLOB)";
+    assert_eq!(file.query_row(count, (), |row| row.get::<_, u32>(0)).unwrap(), 1, "it is as it was");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_lay_beside_its_row_lies_there_after_a_rotation() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("shop.db");
+    let store = SqliteStore::open(&path, SqliteOptions::default().blobs_over(1)).await.unwrap();
+    let engine = Engine::builder().with_store(store);
+    let orders = engine.register(shop(), Arc::new(World::default())).await.unwrap();
+    let order = Order { sku: "anvil".into(), cents: 4200, ..Order::default() };
+    orders.start("order-1", order).await.unwrap().wait().await.unwrap();
+    engine.shutdown(Duration::from_secs(5)).await;
+    let file = rusqlite::Connection::open(&path).unwrap();
+    let aside = || {
+        let count = "SELECT count(*) FROM hapax_checkpoints WHERE substr(state, 1, 8) = x'0268617061786201'";
+        file.query_row(count, (), |row| row.get::<_, u32>(0)).unwrap()
+    };
+    let before = aside();
+    assert!(before > 1, "{before}");
+    for keys in [format!("{A} plain"), format!("{B}, {A}")] {
+        let mut rotate = stock(&["rotate"]);
+        rotate.env("HAPAX_STORE", url(&path)).env("HAPAX_KEYS", keys);
+        said(rotate).ok();
+        assert_eq!(aside(), before);
     }
 }
 

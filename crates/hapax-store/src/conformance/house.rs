@@ -260,6 +260,30 @@ pub async fn a_run_that_moved_says_so_before_its_rows_are_deleted(fixture: Fixtu
     moved(store.house().image(key("r")).await.err());
 }
 
+/// Retried here, a message would be delivered from both homes; dropped here, it would live on in the other.
+pub async fn the_dead_messages_of_a_run_that_leaves_are_its_next_homes_to_retry(fixture: Fixture) {
+    let (store, memory) = (&fixture.store, MemoryStore::shared() as Arc<dyn Store>);
+    let mut holder = Sample::run("r").hold(store).await;
+    let dead = hapax_core::outbox::Message { topic: "dead".into(), ..message("dead") };
+    holder.commit(holder.next_with("sends", 1, 0, vec![dead])).await.unwrap();
+    deliver(store).await;
+    holder.write(Write::Status(holder.status(Status::Pending, true))).await.unwrap();
+    store.house().leave(key("r"), "there".into()).await.unwrap();
+    for refused in [store.outbox().retry_dead(key("r")).await, store.outbox().drop_dead(key("r")).await] {
+        assert!(matches!(refused, Err(StoreError::Moving { .. })), "{refused:?}");
+    }
+    let claimed = async |store: &Arc<dyn Store>| {
+        store.outbox().claim(ClaimFilter::default(), claimant("relay", LONG)).await.unwrap().len()
+    };
+    assert_eq!(claimed(store).await, 0);
+    Mover::new(store.clone(), memory.clone(), "there").carry(key("r")).await.unwrap();
+    for refused in [store.outbox().retry_dead(key("r")).await, store.outbox().drop_dead(key("r")).await] {
+        assert!(matches!(refused, Err(StoreError::Moved { .. })), "{refused:?}");
+    }
+    assert_eq!(memory.outbox().retry_dead(key("r")).await.unwrap(), 1);
+    assert_eq!((claimed(store).await, claimed(&memory).await), (0, 1));
+}
+
 /// A run moves with its ancestors and all their descendants, or stays with them.
 pub async fn a_family_moves_as_a_whole(fixture: Fixture) {
     let (store, memory) = (&fixture.store, MemoryStore::shared() as Arc<dyn Store>);

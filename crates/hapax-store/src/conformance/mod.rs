@@ -360,6 +360,7 @@ macro_rules! store_conformance {
                 a_run_on_its_way_takes_nothing_in,
                 a_run_that_moved_says_where_it_is,
                 a_run_that_moved_says_so_before_its_rows_are_deleted,
+                the_dead_messages_of_a_run_that_leaves_are_its_next_homes_to_retry,
                 a_family_moves_as_a_whole,
                 who_came_home_leaves_again_whatever_became_of_its_family,
                 the_only_copy_of_a_run_is_not_deleted,

@@ -1,6 +1,6 @@
 //! The way to an object store, for those who wait for it and those who stand still.
 
-use super::{Depot, Resting};
+use super::{BadObjectName, Depot, Resting};
 use crate::error::{Source, StoreError};
 use hapax_core::{id::RunKey, key::Digest, limits::OBJECT_PATIENCE};
 #[cfg(feature = "sqlite")]
@@ -68,7 +68,9 @@ async fn get(depot: Arc<dyn Depot>, name: String) -> Result<Found, Source> {
 }
 
 fn found_or_away(found: Result<Found, Source>) -> Result<Vec<u8>, Source> {
-    let (name, found) = found.map_err(Away::OutOfReach)?;
+    // A name that can't be is damage, and no better however often it is asked for.
+    let (name, found) =
+        found.map_err(|why| if why.is::<BadObjectName>() { why } else { Away::OutOfReach(why).into() })?;
     found.ok_or_else(|| {
         format!("the object store has no `{name}`: is it the one that this was put into?").into()
     })

@@ -2,14 +2,15 @@
 //!
 //! Invariant: an object is there whole and synced, or not at all. Each attempt is a file of its own in `unfinished`, since two
 //! may write the same object; its name begins like the object's, so a writer that was killed leaves nothing that the object's
-//! deletion doesn't find.
+//! deletion doesn't find. A name is one file of the folder: it comes from the database, and whoever can write there must not
+//! reach the files beside.
 
-use super::Depot;
+use super::{BadObjectName, Depot};
 use crate::{error::Source, store::BoxFuture};
 use std::{
     fs::{self, File},
     io::{self, ErrorKind, Write},
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
 };
 
 /// Objects as files of a folder.
@@ -45,7 +46,7 @@ impl Folder {
         name: &str,
         work: impl FnOnce(&Path, &str) -> io::Result<T> + Send + 'static,
     ) -> Result<T, Source> {
-        let (folder, name) = (self.0.clone(), name.to_owned());
+        let (folder, name) = (self.0.clone(), one_file(name)?.to_owned());
         Ok(tokio::task::spawn_blocking(move || work(&folder, &name)).await??)
     }
 }
@@ -66,6 +67,15 @@ impl Depot for Folder {
             }
             unless_gone(fs::remove_file(folder.join(name)))
         }))
+    }
+}
+
+/// A name that leads to a file of the folder itself.
+fn one_file(name: &str) -> Result<&str, BadObjectName> {
+    let mut parts = Path::new(name).components();
+    match (parts.next(), parts.next()) {
+        (Some(Component::Normal(only)), None) if only == name => Ok(name),
+        _ => Err(BadObjectName { name: name.to_owned() }),
     }
 }
 

@@ -4,6 +4,7 @@
 
 use super::{MemoryStore, Tables, run::Run};
 use crate::{
+    check::is_elsewhere,
     clock::micros,
     error::StoreError,
     outbox::{
@@ -198,6 +199,12 @@ impl Tables {
         self.runs.get_mut(&claim.channel.run).map(|run| &mut run.outbox).ok_or_else(lost)
     }
 
+    /// The messages of a run which are delivered from here.
+    fn sender(&mut self, key: &RunKey) -> Result<&mut RunOutbox, StoreError> {
+        let run = self.run_mut(key)?;
+        if is_elsewhere(&run.record.status) { Err(run.wrong_status()) } else { Ok(&mut run.outbox) }
+    }
+
     fn list_outbox(&self, filter: &OutboxFilter) -> Vec<OutboxRecord> {
         let mut runs: Vec<&Run> = self.runs.values().collect();
         runs.sort_by(|a, b| a.record.key.cmp(&b.record.key));
@@ -271,11 +278,11 @@ impl Outbox for MemoryStore {
         Box::pin(async move {
             let mut tables = self.tables();
             let now = tables.clock.now_us();
-            Ok(tables.run_mut(&run)?.outbox.retry_dead(now))
+            Ok(tables.sender(&run)?.retry_dead(now))
         })
     }
 
     fn drop_dead(&self, run: RunKey) -> Answer<'_, usize> {
-        Box::pin(async move { Ok(self.tables().run_mut(&run)?.outbox.drop_dead()) })
+        Box::pin(async move { Ok(self.tables().sender(&run)?.drop_dead()) })
     }
 }

@@ -1,11 +1,12 @@
 //! Batches of payloads: found by how they begin, decoded and encoded, and put back where nothing has changed.
 //!
 //! Invariant: a payload is only replaced where it still is, byte for byte, what was read. Each batch is one transaction, so
-//! whoever is killed here leaves a store that is right, and goes on with what is left.
+//! whoever is killed here leaves a store that is right, and goes on with what is left. The way through a column goes by what
+//! identifies its payloads, and only forward: whatever others write meanwhile, nothing is passed over and it comes to an end.
 
 use super::{From, PayloadKeys, Recoded};
 use crate::{
-    blobs::{Blob, HEAD_AT, MARK, Reference},
+    blobs::{Blob, HEAD_AT, MARK, Reference, refer},
     codec::{Codec, Part, Place, Stale, payload},
     db::{Row, Statement, ToValue, Value},
     error::StoreError,
@@ -18,14 +19,14 @@ use hapax_core::{
     key::Digest,
     order::PathHash,
 };
-use std::{
-    collections::{BTreeSet, HashSet},
-    fmt::Display,
-};
+use std::{collections::BTreeSet, fmt::Display};
 
 /// Payloads of one transaction at the most, and what they may weigh together.
 const BATCH: usize = 64;
 const BATCH_BYTES: usize = 4 * 1024 * 1024;
+/// How often payloads are looked at again that changed between the look and the write. One that changes each time is left to the
+/// next pass.
+const AGAIN: u8 = 3;
 
 /// A column of payloads, and what identifies one of them beside tenant and owner.
 struct Column {
@@ -109,7 +110,7 @@ pub(crate) fn runs_of(changes: &[Change], which: impl Fn(&Change) -> bool) -> BT
 }
 
 /// A payload that was found.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Cell {
     namespace: String,
     owner: String,
@@ -130,10 +131,10 @@ pub(crate) async fn recode(shelf: &dyn Shelf, from: From) -> Result<Recoded, Sto
         return Ok(Recoded::default());
     };
     let cells = find(shelf, column, &stale, &from).await?;
-    let last = cells.last().cloned();
-    let mut done = Recoded::default();
-    let (mut changes, mut bytes, mut damaged) = (vec![], 0, HashSet::new());
+    let (mut done, mut last) = (Recoded::default(), None);
+    let (mut changes, mut bytes) = (vec![], 0);
     for cell in &cells {
+        last = Some(cell);
         let looked = match change(shelf, column, cell).await {
             // What is large may have been replaced between the look at its row and the look at its bytes.
             Err(StoreError::Corrupt { .. }) => change(shelf, column, cell).await,
@@ -146,7 +147,6 @@ pub(crate) async fn recode(shelf: &dyn Shelf, from: From) -> Result<Recoded, Sto
             }
             Ok(None) => done.changed += 1,
             Err(error @ StoreError::Corrupt { .. }) => {
-                damaged.insert(cell);
                 done.damaged.push(format!("{} {cell}: {error}", column.table));
             }
             Err(error) => return Err(error),
@@ -160,16 +160,10 @@ pub(crate) async fn recode(shelf: &dyn Shelf, from: From) -> Result<Recoded, Sto
         done.rewritten = shelf.change(about(&first.namespace, &first.owner), changes).await?;
         done.changed += meant - done.rewritten.min(meant);
     }
-    done.next = Some(match last {
+    done.next = Some(match last.cloned() {
         None => From { shard: from.shard, column: from.column + 1, ..From::default() },
-        // Nothing can be done about any of them: behind the last of their owners there may be others.
-        Some(last) if damaged.len() == cells.len() => {
-            From { namespace: last.namespace, owner: format!("{}\u{1}", last.owner), ..from }
-        }
-        Some(_) => {
-            let Cell { namespace, owner, .. } = cells[0].clone();
-            From { namespace, owner, ..from }
-        }
+        Some(_) if done.changed > 0 && from.again < AGAIN => From { again: from.again + 1, ..from },
+        Some(Cell { namespace, owner, keys }) => From { namespace, owner, keys, again: 0, ..from },
     });
     Ok(done)
 }
@@ -215,13 +209,10 @@ async fn find(
 ) -> Result<Vec<Cell>, StoreError> {
     let Column { table, owner, name, keys, .. } = column;
     let Some((is_stale, which)) = is_stale(name, stale) else { return Ok(vec![]) };
+    let (behind, mut values) = behind(column, from);
     let all = ["namespace", *owner].iter().chain(*keys).copied().collect::<Vec<_>>().join(", ");
-    let sql = format!(
-        "SELECT {all} FROM {table} WHERE ((namespace = ? AND {owner} >= ?) OR namespace > ?) AND {is_stale} \
-         ORDER BY {all} LIMIT {BATCH}"
-    );
-    let namespace = from.namespace.to_value();
-    let mut values = vec![namespace.clone(), from.owner.to_value(), namespace];
+    let sql =
+        format!("SELECT {all} FROM {table} WHERE ({behind}) AND {is_stale} ORDER BY {all} LIMIT {BATCH}");
     values.extend(which);
     let rows = shelf.ask(sql, values).await?;
     let cell = |row: &Row| {
@@ -233,6 +224,20 @@ async fn find(
     };
     let found = rows.iter().map(cell).collect::<Option<_>>();
     found.ok_or_else(|| odd(&from.namespace, &from.owner, "what identifies a payload"))
+}
+
+/// The payloads of a column behind a place. Not as a comparison of rows: MySQL looks at the whole table for one.
+fn behind(column: &Column, from: &From) -> Which {
+    let names: Vec<&str> = ["namespace", column.owner].iter().chain(column.keys).copied().collect();
+    let mut at = vec![from.namespace.to_value(), from.owner.to_value()];
+    at.extend(from.keys.iter().map(ToValue::to_value));
+    let (mut ways, mut values) = (vec![], vec![]);
+    for end in (0..at.len()).rev() {
+        let same = names[..end].iter().map(|name| format!("{name} = ? AND "));
+        ways.push(format!("({}{} > ?)", same.collect::<String>(), names[end]));
+        values.extend_from_slice(&at[..=end]);
+    }
+    (ways.join(" OR "), values)
 }
 
 /// What encodes a payload anew; `None`: it is gone.
@@ -259,9 +264,11 @@ async fn change(shelf: &dyn Shelf, column: &Column, cell: &Cell) -> Result<Optio
     };
     let plain = shelf.codec().open(&sealed, &place).map_err(unread)?;
     let mut fresh = shelf.codec().seal(plain, &place).map_err(StoreError::Retry)?;
-    let (weight, sweeps, mut blobs) = (fresh.len() + sealed.len(), Reference::of(&stored).is_some(), vec![]);
+    let (weight, lay_aside, mut blobs) =
+        (fresh.len() + sealed.len(), Reference::of(&stored).is_some(), vec![]);
     if run.is_some() {
-        fresh = shelf.codec().set_aside(fresh, &mut blobs);
+        // Whoever wrote it found it large, and may have had another measure than ours.
+        fresh = if lay_aside { refer(fresh, &mut blobs) } else { shelf.codec().set_aside(fresh, &mut blobs) };
     }
     let mut sets = format!("{} = ?", column.name);
     let mut values = vec![Value::Bytes(fresh.clone())];
@@ -278,7 +285,7 @@ async fn change(shelf: &dyn Shelf, column: &Column, cell: &Cell) -> Result<Optio
         values.push(Value::Bytes(stored));
     }
     let update = Statement { sql, values, must_meet: false };
-    Ok(Some(Change { run, update, blobs, sweeps, weight }))
+    Ok(Some(Change { run, update, blobs, sweeps: lay_aside, weight }))
 }
 
 /// Names one payload.

@@ -159,7 +159,8 @@ pub(super) async fn claim(
     Ok(found.lease(nonce))
 }
 
-/// Who keeps a run, whose row is locked, from leaving: a worker that holds it, or a relay that delivers its messages.
+/// Who keeps a run, whose row is locked, from leaving: a worker that holds it, or a relay that delivers its messages. All its
+/// channels stay locked from here on, those too that nobody holds: a claim that is under way is waited for, and none follows.
 pub(super) async fn holder(
     tx: &mut Tx<'_>,
     overlong: &Overlong,
@@ -170,7 +171,7 @@ pub(super) async fn holder(
         "SELECT owner, lease_until, lease_ttl, {now} FROM hapax_runs WHERE namespace = ? AND run_id = ?";
     let mut rows = tx.rows(sql, place).await?;
     let sql = "SELECT owner, due_at, due_at - {now}, {now} FROM hapax_channels \
-               WHERE namespace = ? AND run_id = ? AND token IS NOT NULL FOR UPDATE";
+               WHERE namespace = ? AND run_id = ? ORDER BY topic FOR UPDATE";
     rows.extend(tx.rows(sql, place).await?);
     for row in &rows {
         let owner = row.maybe_text(0)?.map(str::to_owned);

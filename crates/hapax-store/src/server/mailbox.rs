@@ -136,11 +136,18 @@ async fn wake(tx: &mut Tx<'_>, run: &RunKey) -> Result<(), Fault> {
 /// A run is being parked: what it waits for may have come meanwhile.
 pub(super) async fn wake_at_once(tx: &mut Tx<'_>, change: &StatusChange) -> Result<(), Fault> {
     for subject in &change.wake.letters {
-        if waiting(tx.session, tx.codec, &change.run, subject, 0).await?.is_some() {
+        if is_waiting(tx, &change.run, subject).await? {
             return wake(tx, &change.run).await;
         }
     }
     Ok(())
+}
+
+/// Whether there is a letter of a subject that isn't taken. What it says may be large, or rest where nobody can read it now.
+async fn is_waiting(tx: &mut Tx<'_>, run: &RunKey, subject: &str) -> Result<bool, Fault> {
+    let sql = "SELECT 1 FROM hapax_letters WHERE namespace = ? AND run_id = ? AND subject = ? AND taken = 0 LIMIT 1";
+    let found = tx.one(sql, values![run.namespace.as_str(), run.run.as_str(), subject]).await?;
+    Ok(found.is_some())
 }
 
 /// The oldest letter of a subject that isn't taken.

@@ -5,13 +5,14 @@
 
 use super::{
     ServerStore, ask, blobs, call,
-    error::{Outcome, all_runs, undone},
+    error::{Halt, Outcome, all_runs, undone},
     look,
-    runs::found_locked,
+    runs::{found_locked, wrong_status},
     sql::{Fault, GROUP_BYTES, Row, Session, Value, groups, one, place_rows, places, values},
     writer::Tx,
 };
 use crate::{
+    check::is_elsewhere,
     clock::micros,
     codec::{self, Codec, Part},
     error::{Source, StoreError},
@@ -425,8 +426,14 @@ async fn backlog(session: &mut dyn Session, namespace: &Namespace) -> Result<Bac
     Ok(Backlog { pending, dead, oldest_pending_at_us: row.maybe_int(2)?, at_us: row.int(3)? })
 }
 
+/// The run, locked, whose messages are delivered from here.
+async fn sender<T>(tx: &mut Tx<'_>, run: &RunKey) -> Result<(), Halt<T>> {
+    let record = found_locked(tx, run).await?;
+    if is_elsewhere(&record.status) { Err(wrong_status(record).into()) } else { Ok(()) }
+}
+
 async fn retry_dead(tx: &mut Tx<'_>, run: &RunKey) -> Outcome<usize> {
-    found_locked(tx, run).await?;
+    sender(tx, run).await?;
     let place = values![run.namespace.as_str(), run.run.as_str()];
     let sql =
         "SELECT DISTINCT topic FROM hapax_outbox WHERE namespace = ? AND run_id = ? AND status = 'dead'";
@@ -447,7 +454,7 @@ async fn retry_dead(tx: &mut Tx<'_>, run: &RunKey) -> Outcome<usize> {
 }
 
 async fn drop_dead(tx: &mut Tx<'_>, run: &RunKey) -> Outcome<usize> {
-    found_locked(tx, run).await?;
+    sender(tx, run).await?;
     let sql = "DELETE FROM hapax_outbox WHERE namespace = ? AND run_id = ? AND status = 'dead'";
     Ok(tx.execute(sql, values![run.namespace.as_str(), run.run.as_str()]).await? as usize)
 }

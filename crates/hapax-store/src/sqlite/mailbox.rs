@@ -95,11 +95,21 @@ fn wake(tx: &Tx<'_>, run: &RunKey) -> rusqlite::Result<()> {
 /// A run is being parked: what it waits for may have come meanwhile.
 pub(super) fn wake_at_once(tx: &Tx<'_>, change: &StatusChange) -> rusqlite::Result<()> {
     for subject in &change.wake.letters {
-        if waiting(tx.connection, tx.codec, &change.run, subject, 0)?.is_some() {
+        if is_waiting(tx, &change.run, subject)? {
             return wake(tx, &change.run);
         }
     }
     Ok(())
+}
+
+/// Whether there is a letter of a subject that isn't taken. What it says may be large, or rest where nobody can read it now.
+fn is_waiting(tx: &Tx<'_>, run: &RunKey, subject: &str) -> rusqlite::Result<bool> {
+    let found = tx.one(
+        "SELECT 1 FROM hapax_letters WHERE namespace = ?1 AND run_id = ?2 AND subject = ?3 AND taken = 0 LIMIT 1",
+        params![run.namespace.as_str(), run.run.as_str(), subject],
+        |_| Ok(()),
+    )?;
+    Ok(found.is_some())
 }
 
 /// The oldest letter of a subject that isn't taken.

@@ -8,10 +8,11 @@ use super::{
     commit::insert_sql,
     error::{all_runs, damaged, undecoded, unreadable},
     locks::Locks,
-    runs::found,
-    writer::{Outcome, Tx},
+    runs::{found, wrong_status},
+    writer::{Halt, Outcome, Tx},
 };
 use crate::{
+    check::is_elsewhere,
     clock::micros,
     codec::{self, Codec, Part},
     error::{Source, StoreError},
@@ -412,8 +413,14 @@ fn backlog(connection: &Connection, namespace: &Namespace, now: i64) -> rusqlite
     })
 }
 
+/// The run whose messages are delivered from here.
+fn sender<T>(tx: &Tx<'_>, run: &RunKey) -> Result<(), Halt<T>> {
+    let record = found(tx, run)?;
+    if is_elsewhere(&record.status) { Err(wrong_status(record).into()) } else { Ok(()) }
+}
+
 fn retry_dead(tx: &Tx<'_>, run: &RunKey) -> Outcome<usize> {
-    found(tx, run)?;
+    sender(tx, run)?;
     let place = params![run.namespace.as_str(), run.run.as_str()];
     let topics = {
         let mut statement = tx.connection.prepare_cached(
@@ -437,7 +444,7 @@ fn retry_dead(tx: &Tx<'_>, run: &RunKey) -> Outcome<usize> {
 }
 
 fn drop_dead(tx: &Tx<'_>, run: &RunKey) -> Outcome<usize> {
-    found(tx, run)?;
+    sender(tx, run)?;
     Ok(tx.execute(
         "DELETE FROM hapax_outbox WHERE namespace = ?1 AND run_id = ?2 AND status <> 'sent' AND status = 'dead'",
         params![run.namespace.as_str(), run.run.as_str()],

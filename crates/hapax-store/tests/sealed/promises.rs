@@ -92,7 +92,9 @@ macro_rules! promises {
             an_object_goes_when_nothing_refers_to_it,
             what_is_written_again_rests_once,
             an_object_store_that_is_away_stops_nobody,
+            a_run_parks_and_wakes_without_a_look_at_what_its_letter_says,
             whoever_has_no_object_store_is_told_so,
+            a_forged_name_of_an_object_reaches_no_other_file,
             a_mover_that_is_cut_off_anywhere_loses_nothing,
             a_mover_that_stood_still_refers_to_nothing_that_is_gone,
             two_movers_bring_each_payload_to_rest_once,
@@ -106,7 +108,10 @@ macro_rules! promises {
             rotation_changes_the_key_and_no_word,
             a_run_goes_on_while_its_payloads_are_rotated,
             rotation_does_not_overwrite_what_changed_meanwhile,
+            a_rotation_ends_though_a_payload_changes_before_each_write,
+            a_rotation_passes_over_nothing_behind_what_is_damaged,
             a_store_is_encrypted_and_decrypted_in_place,
+            what_is_plain_among_the_encrypted_is_never_sealed,
         ]);
     };
 }
@@ -237,19 +242,26 @@ pub(crate) async fn a_run_goes_on_while_its_payloads_are_rotated(place: Place) {
     assert_eq!(holder.record().await.epoch, holder.epoch, "nobody has touched its lease");
 }
 
-/// Does something once, between the look at the state of a first step and its replacement.
+/// Does something each time between the look at the state of a first step and its replacement.
 struct Meddling {
     inner: Encrypted,
-    deed: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    deed: Mutex<Box<dyn FnMut() + Send>>,
+}
+
+impl Meddling {
+    fn new(deed: impl FnMut() + Send + 'static) -> Arc<Self> {
+        let inner = Encrypted::new(keys(&format!("{NEW} {OLD}")));
+        Arc::new(Self { inner, deed: Mutex::new(Box::new(deed)) })
+    }
 }
 
 impl PayloadCodec for Meddling {
     fn encode(&self, plain: Vec<u8>, place: &Where<'_>) -> Result<Vec<u8>, Source> {
-        if place.part == (Part::State { step: 1 })
-            && let Some(deed) = self.deed.lock().expect("one thread").take()
-        {
+        if place.part == (Part::State { step: 1 }) {
+            let mut deed = self.deed.lock().expect("one thread");
+            let deed = &mut **deed;
             // A thread of its own, since a store is waited for.
-            thread::spawn(deed).join().expect("it is done");
+            thread::scope(move |scope| scope.spawn(deed).join()).expect("it is done");
         }
         self.inner.encode(plain, place)
     }
@@ -271,19 +283,87 @@ pub(crate) async fn rotation_does_not_overwrite_what_changed_meanwhile(place: Pl
     let old = place.with(OLD);
     let mut first = Sample::run("r").hold(&old).await;
     first.commit(first.last("the first of that name")).await.expect("its end");
-    let (runtime, worker) = (tokio::runtime::Handle::current(), old.clone());
+    let (runtime, mut worker) = (tokio::runtime::Handle::current(), Some(old.clone()));
     let deed = move || {
+        let Some(worker) = worker.take() else { return };
         runtime.block_on(async {
             worker.delete(key("r")).await.expect("it is over");
             let mut second = Sample::run("r").hold(&worker).await;
             second.commit(second.next("the second of that name")).await.expect("a step");
         });
     };
-    let inner = Encrypted::new(keys(&format!("{NEW} {OLD}")));
-    let meddling = Meddling { inner, deed: Mutex::new(Some(Box::new(deed))) };
-    rotate(&(place.open)(Some(Arc::new(meddling)))).await;
+    rotate(&(place.open)(Some(Meddling::new(deed)))).await;
     let state = place.with(NEW).load(key("r")).await.expect("it is whole").checkpoint.state;
     assert_eq!(&*state, json("the second of that name").as_bytes());
+}
+
+pub(crate) async fn a_rotation_ends_though_a_payload_changes_before_each_write(place: Place) {
+    let old = place.with(OLD);
+    let mut first = Sample::run("r").hold(&old).await;
+    first.commit(first.last("the first of that name")).await.expect("its end");
+    let before = used(&place.with(&format!("{NEW} {OLD}"))).await;
+    let (runtime, worker) = (tokio::runtime::Handle::current(), old.clone());
+    let deed = move || {
+        runtime.block_on(async {
+            worker.delete(key("r")).await.expect("it is over");
+            let mut next = Sample::run("r").hold(&worker).await;
+            next.commit(next.last("another of that name")).await.expect("its end");
+        });
+    };
+    let meddling = (place.open)(Some(Meddling::new(deed)));
+    let (mut next, mut changed, mut batches) = (Some(From::default()), 0, 0);
+    while let Some(from) = next {
+        let done = meddling.recode(from).await.expect("a batch");
+        (next, changed, batches) = (done.next, changed + done.changed, batches + 1);
+        assert!(batches < 100, "it never ends");
+    }
+    assert!(changed > 0);
+    let both = place.with(&format!("{NEW} {OLD}"));
+    assert_eq!(used(&both).await.payloads, before.payloads);
+    rotate(&both).await;
+    assert_eq!(used(&both).await.stale, 0, "the next pass has what this one left");
+    let state = place.with(NEW).load(key("r")).await.expect("it is whole").checkpoint.state;
+    assert_eq!(&*state, json("another of that name").as_bytes());
+}
+
+pub(crate) async fn a_rotation_passes_over_nothing_behind_what_is_damaged(place: Place) {
+    let old = place.with(OLD);
+    let mut holder = Sample::run("r").hold(&old).await;
+    let sent = (0..150).map(|n| message(&format!("message {n}"))).collect();
+    holder.commit(holder.next_with("sends", 1, 0, sent)).await.expect("a step");
+    // More than a batch.
+    place.run(
+        "UPDATE hapax_outbox SET payload = substr(payload, 1, length(payload) - 1) WHERE position < 140",
+    );
+    let both = place.with(&format!("{NEW} {OLD}"));
+    let (mut next, mut damaged) = (Some(From::default()), vec![]);
+    while let Some(from) = next {
+        let done = both.recode(from).await.expect("a batch");
+        damaged.extend(done.damaged);
+        next = done.next;
+    }
+    assert_eq!(
+        (damaged.len(), used(&both).await.under["old"]),
+        (140, 140),
+        "the others are under the new key"
+    );
+}
+
+pub(crate) async fn what_is_plain_among_the_encrypted_is_never_sealed(place: Place) {
+    fill(&place.with(OLD), "r").await;
+    let forged = fill(&place.plain(), "forged").await.key;
+    let both = place.with(&format!("{NEW} {OLD}"));
+    let plain = used(&both).await.plain;
+    assert!(plain > 10, "{plain}");
+    let mut next = Some(From::default());
+    let refused = loop {
+        match both.recode(next.take().expect("it doesn't get to the end")).await {
+            Ok(done) => next = done.next,
+            Err(refused) => break refused,
+        }
+    };
+    assert!(matches!(&refused, StoreError::Locked { run, .. } if *run == forged), "{refused}");
+    assert_eq!((refused.code(), used(&both).await.plain), ("HX0192", plain));
 }
 
 pub(crate) async fn a_store_is_encrypted_and_decrypted_in_place(place: Place) {

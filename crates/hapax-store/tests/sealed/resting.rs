@@ -6,7 +6,7 @@ use super::{
     promises::{self, fill, rotate, told},
 };
 use hapax_core::{
-    commit::StepCommit,
+    commit::{Status, StatusChange, StepCommit, WaitsOn, Wake, Write},
     error::Coded,
     id::{Namespace, RunKey},
     mailbox::signal,
@@ -14,7 +14,7 @@ use hapax_core::{
 use hapax_store::{
     BoxFuture, GcPolicy, MemoryStore, Store, StoreError,
     conformance::sample::{json, message, shape},
-    depot::{Depot, Folder, From, Rested, Resting},
+    depot::{BadObjectName, Depot, Folder, From, Rested, Resting},
     error::Source,
     house::Mover,
 };
@@ -362,6 +362,20 @@ pub(crate) async fn an_object_store_that_is_away_stops_nobody(place: Place) {
     assert_eq!(&*loaded.checkpoint.state, json(&noise(8, LARGE)).as_bytes());
 }
 
+pub(crate) async fn a_run_parks_and_wakes_without_a_look_at_what_its_letter_says(place: Place) {
+    let store = place.plain();
+    let mut holder = large_run(&store, "r").await;
+    place.inner.run(SENT);
+    rest_all(&store).await;
+    place.attic.away.store(true, SeqCst);
+    let unread = store.letter(holder.key.clone(), signal("s"), 0).await.expect_err("it rests");
+    assert_eq!(unread.code(), "HX0040", "{unread}");
+    let wake = Wake { at_us: None, letters: [signal("s")].into() };
+    let parked = StatusChange { wake, ..holder.status(Status::Waiting { on: WaitsOn::Signal }, true) };
+    holder.write(Write::Status(parked)).await.expect("only who takes the letter reads it");
+    assert_eq!(holder.record().await.status, Status::Pending, "the letter was there before");
+}
+
 pub(crate) async fn whoever_has_no_object_store_is_told_so(place: Place) {
     let store = place.plain();
     let run = large_run(&store, "r").await.key;
@@ -372,6 +386,36 @@ pub(crate) async fn whoever_has_no_object_store_is_told_so(place: Place) {
     assert!(error.to_string().contains("`r`") || error.to_string().contains("/r`"), "{error}");
     place.given.store(true, SeqCst);
     place.plain().load(run).await.expect("with it");
+}
+
+pub(crate) async fn a_forged_name_of_an_object_reaches_no_other_file(place: Place) {
+    let store = place.plain();
+    let run = large_run(&store, "r").await.key;
+    place.inner.run(SENT);
+    rest_all(&store).await;
+    let beside = place.attic.place.with_extension("beside");
+    std::fs::write(&beside, b"another's").expect("a file");
+    let forged = format!("../{}", beside.file_name().and_then(|name| name.to_str()).expect("a name"));
+    place.inner.run(&format!("UPDATE hapax_objects SET name = '{forged}'"));
+    let error = place.plain().load(run).await.expect_err("it names another file");
+    assert_eq!(error.code(), "HX0044", "{error}");
+    place.inner.run("UPDATE hapax_objects SET state = 2, since = 0");
+    let looked = rest(&store).await;
+    assert!(looked.failed.iter().any(|why| why.contains("leads elsewhere")), "{:?}", looked.failed);
+    let absolute = beside.to_str().expect("a name");
+    for name in [&*forged, absolute, "a/../../b", "./whole", "whole/", "a/b", "..", ".", "/", ""] {
+        let folder = &place.attic.folder;
+        let refused = [
+            folder.get(name).await.map(drop),
+            folder.put(name, b"forged".to_vec()).await,
+            folder.delete(name).await,
+        ];
+        let is_refused =
+            |done: &Result<(), Source>| done.as_ref().is_err_and(|why| why.is::<BadObjectName>());
+        assert!(refused.iter().all(is_refused), "{name}: {refused:?}");
+    }
+    assert_eq!(std::fs::read(&beside).expect("it is there"), b"another's");
+    std::fs::remove_file(&beside).expect("it is there");
 }
 
 pub(crate) async fn a_mover_that_is_cut_off_anywhere_loses_nothing(place: Place) {

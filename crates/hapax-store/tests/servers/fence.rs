@@ -6,7 +6,7 @@ use crate::{
     raw::Raw,
 };
 use hapax_core::{
-    commit::{Write, Written},
+    commit::{Status, Write, Written},
     key::sha256,
 };
 use hapax_servers::Proxy;
@@ -24,6 +24,7 @@ on_both! {
     a_commit_that_waited_while_its_run_was_taken_over_writes_nothing,
     a_fence_that_meets_no_row_takes_no_other_of_its_group_with_it,
     a_deadlock_amid_a_group_commit_loses_nothing,
+    a_run_whose_messages_are_claimed_just_now_does_not_leave,
 }
 
 /// How many sessions of this database wait for a lock.
@@ -111,6 +112,32 @@ async fn a_commit_that_waited_while_its_run_was_taken_over_writes_nothing(kind: 
                 (SELECT count(*) FROM hapax_outbox), (SELECT count(*) FROM hapax_keys), \
                 (SELECT step_id FROM hapax_runs)";
     assert_eq!(sql(&url, rows), "0|0|0|1|0");
+}
+
+/// A relay's claim is written and not yet committed when the run is to leave: whoever moves it waits for the claim, and sees it.
+async fn a_run_whose_messages_are_claimed_just_now_does_not_leave(kind: Kind) {
+    let url = kind.database();
+    let store = kind.store(&url).await;
+    let mut holder = Sample::run("r").hold(&store).await;
+    holder.commit(holder.next_with("sends", 1, 0, vec![message("m")])).await.expect("a step");
+    holder.write(Write::Status(holder.status(Status::Pending, true))).await.expect("it is let go");
+    let mut relay = Raw::connect(kind, &url).await;
+    relay.run("BEGIN").await;
+    relay
+        .run(
+            "UPDATE hapax_channels SET token = '0123456789abcdef', owner = 'relay', due_at = due_at + 60000000 \
+             WHERE namespace = 'default' AND run_id = 'r'",
+        )
+        .await;
+    let leave = tokio::spawn({
+        let (store, key) = (store.clone(), holder.key.clone());
+        async move { store.house().leave(key, "there".into()).await }
+    });
+    until_waiting(kind, &url).await;
+    relay.run("COMMIT").await;
+    let refused = leave.await.expect("no panic");
+    assert!(matches!(&refused, Err(StoreError::Held { owner, .. }) if owner == "relay"), "{refused:?}");
+    assert_eq!(sql(&url, "SELECT status FROM hapax_runs"), "pending", "it is as it was");
 }
 
 async fn queue(store: &Arc<dyn Store>, write: Write) -> Ticket {

@@ -209,6 +209,7 @@ pub(crate) fn clean_env(command: &mut Command) {
         "HAPAX_NAMESPACE",
         "HAPAX_KEYS",
         "HAPAX_KEYS_FILE",
+        "HAPAX_BLOBS_OVER",
         "HAPAX_OBJECTS",
         "COLUMNS",
         "NO_COLOR",
