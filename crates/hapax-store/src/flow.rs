@@ -4,7 +4,10 @@
 //! many. A run holds its slots, under a token of its own, until someone who knows that it is over gives them back; whoever
 //! comes too late with that word, after a retry, names another token and frees nothing.
 
-use crate::store::{Answer, NewRun, RunRecord};
+use crate::{
+    clock::Clock,
+    store::{Answer, NewRun, RunRecord},
+};
 use hapax_core::{
     commit::{Status, WaitsOn},
     flow::{Rate, Reservation, Terms},
@@ -53,6 +56,9 @@ pub trait Flow: Send + Sync {
     /// lost.
     fn reserve(&self, namespace: Namespace, rate: Rate) -> Answer<'_, Reservation>;
 
+    /// The clock by which a bucket lets its runs and calls go: that of the database which keeps it. Nobody may have used it yet.
+    fn clock(&self, bucket: &str) -> Clock;
+
     /// Gives a debounced run another input, and another time to begin, as long as nobody has ever claimed it.
     fn replace(&self, run: NewRun) -> Answer<'_, Replaced>;
 
@@ -68,6 +74,9 @@ pub trait Flow: Send + Sync {
 
     /// The names of buckets, singletons and debounces, by kind and name.
     fn names(&self, namespace: Namespace) -> Answer<'_, Vec<NameRecord>>;
+
+    /// The run that has a name, as far as it is known here: it may be over.
+    fn holder(&self, namespace: Namespace, kind: NameKind, name: String) -> Answer<'_, Option<RunId>>;
 
     /// Lets a run go that has a slot of each of its keys under a token, in whatever databases; nothing if it has another
     /// token by now. Answers whether it waited for them. Durable when it answers.

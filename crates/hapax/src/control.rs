@@ -298,9 +298,10 @@ impl Engine {
 
 /// Takes a turn in a bucket; answers how long it is until then.
 async fn turn(shared: &Shared, namespace: &hapax_core::id::Namespace, rate: &Rate) -> Duration {
+    let flow = shared.store.flow();
     loop {
-        match shared.store.flow().reserve(namespace.clone(), rate.clone()).await {
-            Ok(reserved) => return reserved.wait(shared.clock.now_us()),
+        match flow.reserve(namespace.clone(), rate.clone()).await {
+            Ok(reserved) => return reserved.wait(flow.clock(&rate.name).now_us()),
             Err(error) => tracing::warn!(%error, "cannot take a turn in a bucket; trying again"),
         }
         tokio::time::sleep(AGAIN).await;

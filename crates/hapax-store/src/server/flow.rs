@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     check::check_new_run,
+    clock::Clock,
     error::StoreError,
     flow::{
         Flow, Holder, KeyRecord, KeyView, NameKind, NameRecord, RESTED_US, Replaced, Seen, Spread, Stands,
@@ -572,6 +573,19 @@ async fn names(session: &mut dyn Session, namespace: &Namespace) -> Result<Vec<N
     rows.iter().map(name).collect()
 }
 
+async fn holder(
+    session: &mut dyn Session,
+    namespace: &Namespace,
+    kind: NameKind,
+    name: &str,
+) -> Result<Option<RunId>, Fault> {
+    let sql = "SELECT run_id FROM hapax_flow_names WHERE namespace = ? AND kind = ? AND name = ?";
+    let Some(row) = one(session, sql, values![namespace.as_str(), kind.word(), name]).await? else {
+        return Ok(None);
+    };
+    Ok(row.maybe_text(0)?.map(RunId::new).transpose()?)
+}
+
 /// A page of the runs whose slots are spread, by name and token.
 async fn spread(
     session: &mut dyn Session,
@@ -667,6 +681,10 @@ impl Flow for ServerStore {
         })
     }
 
+    fn clock(&self, _: &str) -> Clock {
+        self.clock.clone()
+    }
+
     fn replace(&self, run: NewRun) -> Answer<'_, Replaced> {
         Box::pin(async move {
             check_new_run(&run)?;
@@ -703,6 +721,13 @@ impl Flow for ServerStore {
         Box::pin(async move {
             let about = all_runs(&namespace);
             ask!(self, &about, |session| names(session, &namespace))
+        })
+    }
+
+    fn holder(&self, namespace: Namespace, kind: NameKind, name: String) -> Answer<'_, Option<RunId>> {
+        Box::pin(async move {
+            let about = all_runs(&namespace);
+            ask!(self, &about, |session| holder(session, &namespace, kind, &name))
         })
     }
 

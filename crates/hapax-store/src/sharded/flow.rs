@@ -5,8 +5,9 @@
 
 use super::{ShardedStore, walk::Away};
 use crate::{
+    clock::Clock,
     error::StoreError,
-    flow::{Flow, KeyRecord, KeyView, NameRecord, Replaced, Seen, Spread, Stands, is_spread},
+    flow::{Flow, KeyRecord, KeyView, NameKind, NameRecord, Replaced, Seen, Spread, Stands, is_spread},
     store::{Answer, NewRun},
 };
 use futures::future::join_all;
@@ -87,6 +88,10 @@ impl Flow for ShardedStore {
         self.shards[self.shard_of(&rate.name)].flow().reserve(namespace, rate)
     }
 
+    fn clock(&self, bucket: &str) -> Clock {
+        self.shards[self.shard_of(bucket)].flow().clock(bucket)
+    }
+
     fn replace(&self, run: NewRun) -> Answer<'_, Replaced> {
         self.home(&run.key).flow().replace(run)
     }
@@ -119,6 +124,10 @@ impl Flow for ShardedStore {
             names.sort_by(|one, other| (one.kind, &one.name).cmp(&(other.kind, &other.name)));
             Ok(names)
         })
+    }
+
+    fn holder(&self, namespace: Namespace, kind: NameKind, name: String) -> Answer<'_, Option<RunId>> {
+        self.shards[self.shard_of(&name)].flow().holder(namespace, kind, name)
     }
 
     fn let_go(&self, run: RunKey, token: String) -> Answer<'_, bool> {

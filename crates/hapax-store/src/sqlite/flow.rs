@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     check::check_new_run,
+    clock::Clock,
     error::StoreError,
     flow::{
         Flow, Holder, KeyRecord, KeyView, NameKind, NameRecord, RESTED_US, Replaced, Seen, Spread, Stands,
@@ -27,7 +28,7 @@ use hapax_core::{
     id::{Namespace, RunId, RunKey},
     limits::FLOW_PAGE,
 };
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::BTreeSet;
 
 /// Of a run `r` and what `h` has: the run isn't over, and it is its own, not that of an earlier life under the same name.
@@ -501,6 +502,19 @@ fn names(connection: &Connection, namespace: &Namespace) -> rusqlite::Result<Vec
     rows.collect()
 }
 
+fn holder(
+    connection: &Connection,
+    namespace: &Namespace,
+    kind: NameKind,
+    name: &str,
+) -> rusqlite::Result<Option<RunId>> {
+    let sql = "SELECT run_id FROM hapax_flow_names WHERE namespace = ?1 AND kind = ?2 AND name = ?3";
+    let which = params![namespace.as_str(), kind.word(), name];
+    let run =
+        connection.prepare_cached(sql)?.query_row(which, |row| row.get::<_, Option<String>>(0)).optional()?;
+    run.flatten().map(RunId::new).transpose().map_err(|error| damaged(error.to_string()))
+}
+
 /// A page of the runs whose slots are spread, by name and token.
 fn spread(
     connection: &Connection,
@@ -587,6 +601,10 @@ impl Flow for SqliteStore {
         })
     }
 
+    fn clock(&self, _: &str) -> Clock {
+        self.clock.clone()
+    }
+
     fn replace(&self, run: NewRun) -> Answer<'_, Replaced> {
         Box::pin(async move {
             check_new_run(&run)?;
@@ -624,6 +642,10 @@ impl Flow for SqliteStore {
 
     fn names(&self, namespace: Namespace) -> Answer<'_, Vec<NameRecord>> {
         Box::pin(self.read_flow(namespace, names))
+    }
+
+    fn holder(&self, namespace: Namespace, kind: NameKind, name: String) -> Answer<'_, Option<RunId>> {
+        Box::pin(self.read_flow(namespace, move |connection, of| holder(connection, of, kind, &name)))
     }
 
     fn let_go(&self, run: RunKey, token: String) -> Answer<'_, bool> {
