@@ -367,6 +367,32 @@ pub(crate) fn bucket(rate: &Rate) -> String {
 /// A bucket that has been full for so long, in microseconds, is forgotten: one that nobody has used is as full.
 pub(crate) const RESTED_US: i64 = 3_600_000_000;
 
+/// Where the next sweep of a namespace goes on among the places in queues and the names, which may be many. By the names of
+/// their runs.
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+#[derive(Debug, Default)]
+pub(crate) struct Swept(std::sync::Mutex<std::collections::HashMap<Namespace, String>>);
+
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+impl Swept {
+    /// Behind which run; empty: from the beginning.
+    pub(crate) fn until(&self, namespace: &Namespace) -> String {
+        self.all().get(namespace).cloned().unwrap_or_default()
+    }
+
+    /// A sweep came to this run; `None`: to the end.
+    pub(crate) fn goes_on(&self, namespace: &Namespace, until: Option<String>) {
+        match until {
+            Some(until) => drop(self.all().insert(namespace.clone(), until)),
+            None => drop(self.all().remove(namespace)),
+        }
+    }
+
+    fn all(&self) -> std::sync::MutexGuard<'_, std::collections::HashMap<Namespace, String>> {
+        self.0.lock().expect("no call panics while it holds the lock")
+    }
+}
+
 /// Terms as they are stored of a run; nothing of a plain one.
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub(crate) fn stored_terms(terms: &Terms) -> Option<String> {
