@@ -155,7 +155,8 @@ impl ShardedStore {
         Ok(())
     }
 
-    /// Asks one database, unless it has just failed to answer.
+    /// Asks one database, unless it has just failed to answer. What is dropped midway is as a lost answer: the next sweep takes
+    /// whoever was concerned further.
     pub(super) async fn ask<'s, T>(
         &'s self,
         shard: usize,
@@ -167,7 +168,7 @@ impl ShardedStore {
                 format!("database {} has just failed to answer", shard + 1).into(),
             ));
         }
-        let answer = ask(&*self.shards[shard]).await;
+        let answer = self.ask_in_time(shard, ask).await;
         if answer.is_err() {
             away.0.insert(shard);
         }
