@@ -129,14 +129,11 @@ impl StartOptions {
         self
     }
 
-    /// The terms as they are sent to the store: under a token, so that a start whose answer was lost is known again.
+    /// The terms as they are sent to the store, which draws the token for them.
     pub(crate) fn terms(&self) -> Result<Terms, Error> {
         let terms = self.terms.clone().in_order();
-        if terms.is_plain() {
-            return Ok(terms);
-        }
         terms.check().map_err(Error::Terms)?;
-        Ok(Terms { token: uuid::Uuid::new_v4().simple().to_string(), ..terms })
+        Ok(terms)
     }
 }
 
