@@ -4,7 +4,10 @@
 //! many. A run holds its slots, under a token of its own, until someone who knows that it is over gives them back; whoever
 //! comes too late with that word, after a retry, names another token and frees nothing.
 
-use crate::store::{Answer, NewRun, RunRecord};
+use crate::{
+    clock::Clock,
+    store::{Answer, NewRun, RunRecord},
+};
 use hapax_core::{
     commit::{Status, WaitsOn},
     flow::{Rate, Reservation, Terms},
@@ -53,6 +56,9 @@ pub trait Flow: Send + Sync {
     /// lost.
     fn reserve(&self, namespace: Namespace, rate: Rate) -> Answer<'_, Reservation>;
 
+    /// The clock by which a bucket lets its runs and calls go: that of the database which keeps it. Nobody may have used it yet.
+    fn clock(&self, bucket: &str) -> Clock;
+
     /// Gives a debounced run another input, and another time to begin, as long as nobody has ever claimed it.
     fn replace(&self, run: NewRun) -> Answer<'_, Replaced>;
 
@@ -68,6 +74,9 @@ pub trait Flow: Send + Sync {
 
     /// The names of buckets, singletons and debounces, by kind and name.
     fn names(&self, namespace: Namespace) -> Answer<'_, Vec<NameRecord>>;
+
+    /// The run that has a name, as far as it is known here: it may be over.
+    fn holder(&self, namespace: Namespace, kind: NameKind, name: String) -> Answer<'_, Option<RunId>>;
 
     /// Lets a run go that has a slot of each of its keys under a token, in whatever databases; nothing if it has another
     /// token by now. Answers whether it waited for them. Durable when it answers.
@@ -357,6 +366,32 @@ pub(crate) fn bucket(rate: &Rate) -> String {
 
 /// A bucket that has been full for so long, in microseconds, is forgotten: one that nobody has used is as full.
 pub(crate) const RESTED_US: i64 = 3_600_000_000;
+
+/// Where the next sweep of a namespace goes on among the places in queues and the names, which may be many. By the names of
+/// their runs.
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+#[derive(Debug, Default)]
+pub(crate) struct Swept(std::sync::Mutex<std::collections::HashMap<Namespace, String>>);
+
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+impl Swept {
+    /// Behind which run; empty: from the beginning.
+    pub(crate) fn until(&self, namespace: &Namespace) -> String {
+        self.all().get(namespace).cloned().unwrap_or_default()
+    }
+
+    /// A sweep came to this run; `None`: to the end.
+    pub(crate) fn goes_on(&self, namespace: &Namespace, until: Option<String>) {
+        match until {
+            Some(until) => drop(self.all().insert(namespace.clone(), until)),
+            None => drop(self.all().remove(namespace)),
+        }
+    }
+
+    fn all(&self) -> std::sync::MutexGuard<'_, std::collections::HashMap<Namespace, String>> {
+        self.0.lock().expect("no call panics while it holds the lock")
+    }
+}
 
 /// Terms as they are stored of a run; nothing of a plain one.
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]

@@ -747,3 +747,20 @@ async fn a_damaged_row_keeps_no_other_from_being_claimed() {
         assert_eq!(names, ["old", "new"], "{what}");
     }
 }
+
+/// However few runs a worker asks for, and also among those that wait for their time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn damaged_rows_in_front_keep_no_other_run_from_being_claimed() {
+    for sql in ["", "UPDATE hapax_runs SET status = 'waiting', wake_at = created_at"] {
+        let (_folder, path) = folder();
+        let store = open(&path).await;
+        for name in ["bad", "worse", "good"] {
+            Sample::run(name).create(&store).await;
+        }
+        let outside = Connection::open(&path).unwrap();
+        let damage = "UPDATE hapax_runs SET run_id = run_id || char(10) WHERE run_id IN ('bad', 'worse')";
+        outside.execute_batch(&format!("{damage}; {sql}")).unwrap();
+        let claimed = ready(&store, "one", 1).await;
+        assert_eq!(claimed.iter().map(|(run, _)| run).collect::<Vec<_>>(), [&key("good")], "{sql}");
+    }
+}

@@ -129,14 +129,11 @@ impl StartOptions {
         self
     }
 
-    /// The terms as they are sent to the store: under a token, so that a start whose answer was lost is known again.
+    /// The terms as they are sent to the store, which draws the token for them.
     pub(crate) fn terms(&self) -> Result<Terms, Error> {
         let terms = self.terms.clone().in_order();
-        if terms.is_plain() {
-            return Ok(terms);
-        }
         terms.check().map_err(Error::Terms)?;
-        Ok(Terms { token: uuid::Uuid::new_v4().simple().to_string(), ..terms })
+        Ok(terms)
     }
 }
 
@@ -298,9 +295,10 @@ impl Engine {
 
 /// Takes a turn in a bucket; answers how long it is until then.
 async fn turn(shared: &Shared, namespace: &hapax_core::id::Namespace, rate: &Rate) -> Duration {
+    let flow = shared.store.flow();
     loop {
-        match shared.store.flow().reserve(namespace.clone(), rate.clone()).await {
-            Ok(reserved) => return reserved.wait(shared.clock.now_us()),
+        match flow.reserve(namespace.clone(), rate.clone()).await {
+            Ok(reserved) => return reserved.wait(flow.clock(&rate.name).now_us()),
             Err(error) => tracing::warn!(%error, "cannot take a turn in a bucket; trying again"),
         }
         tokio::time::sleep(AGAIN).await;

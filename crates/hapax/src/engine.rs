@@ -284,8 +284,10 @@ impl Engine {
         let claimed = self.shared.tasks.spawn(async move {
             let Some(lease) = shared.claim_back(key.clone()).await? else { return Ok(()) };
             let mut taken = shared.take(key, lease);
-            taken.claim.used = Duration::from_micros(record.used_us);
-            shared.holds(&taken.claim.gate, &record.terms);
+            if let Err(error) = shared.look_up(&mut taken).await {
+                shared.forget(&taken);
+                return Err(error.into());
+            }
             shared.admit(code, taken).await;
             Ok(())
         });

@@ -274,7 +274,10 @@ impl<S: State, A: Send + Sync + 'static> Flow<S, A> {
             Created::New(Some(lease)) => {
                 let mut taken = shared.take(key, lease);
                 taken.claim.fresh = Some(first);
-                shared.holds(&taken.claim.gate, &terms);
+                if terms.holds() {
+                    // Under which token, its row says alone.
+                    shared.try_look_up(&mut taken).await;
+                }
                 shared.admit(self.code.clone(), taken).await;
                 Ok(handle)
             }

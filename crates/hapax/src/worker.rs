@@ -27,7 +27,7 @@ use hapax_core::{
     state::StateShape,
     trace::{SpanId, TraceId},
 };
-use hapax_store::{Claimant, Clock, Hint, Lease, NewRun, ReadyFilter, Store, StoreError};
+use hapax_store::{Claimant, Clock, Hint, Lease, NewRun, ReadyFilter, RunRecord, Store, StoreError};
 use std::{
     collections::HashMap,
     sync::{
@@ -454,15 +454,16 @@ impl Shared {
                     End::Over(status) | End::Parked(status) => status.clone(),
                     End::Elsewhere | End::Stopped(_) => Status::Running,
                 };
-                shared.told(&gate, &key, &status).await;
-                shared.give_back(&key, gate.held_under(), &status).await;
+                gate.trail().left(&status);
                 shared.let_go(&key, &sender, end);
-                shared.observer.emit(|| Event::RunEnded { run: key, status });
                 drop(room);
+                shared.observer.emit(|| Event::RunEnded { run: key.clone(), status: status.clone() });
                 // A parked run may have to be woken before anything else.
                 if parked || shared.crowded.swap(false, Ordering::AcqRel) {
                     shared.look_for_work();
                 }
+                // Last: what it held may be in a database that doesn't answer, and its end is durable.
+                shared.give_back(&key, gate.held_under(), &status).await;
             },
             span,
         ));
@@ -490,28 +491,40 @@ impl Shared {
     }
 
     /// Writes the last word on a run that was never executed here.
-    async fn leave(&self, taken: Taken, status: Status, end: End) {
+    async fn leave(&self, mut taken: Taken, status: Status, end: End) {
+        if status.is_final()
+            && !taken.claim.gate.trail().is_known()
+            && let Some(record) = self.try_look_up(&mut taken).await
+        {
+            taken.claim.gate.trail().is_of(&record);
+        }
         let Claim { gate, key, used, .. } = &taken.claim;
         if gate.conclude(status.clone(), *used, Wake::default()).await.is_err() {
             return self.forget(&taken);
         }
-        self.told(gate, key, &status).await;
-        self.give_back(key, gate.held_under(), &status).await;
+        gate.trail().left(&status);
         self.let_go(key, &taken.end, end);
-        self.observer.emit(|| Event::RunEnded { run: key.clone(), status });
+        self.observer.emit(|| Event::RunEnded { run: key.clone(), status: status.clone() });
+        self.give_back(key, gate.held_under(), &status).await;
     }
 
-    /// Counts and tells of a run that leaves. One that ends without having been executed here is looked up first.
-    async fn told(&self, gate: &Gate, key: &RunKey, status: &Status) {
-        let trail = gate.trail();
-        if status.is_final()
-            && !trail.is_known()
-            && let Ok(Some(record)) = self.store.run(key.clone()).await
-        {
-            self.holds(gate, &record.terms);
-            trail.is_of(&record);
-        }
-        trail.left(status);
+    /// Reads what a claimed run is and holds: under its lease, since before it and behind its end its name may be another's.
+    pub(crate) async fn look_up(&self, taken: &mut Taken) -> Result<RunRecord, StoreError> {
+        let run = taken.claim.key.clone();
+        let found = self.store.run(run.clone()).await;
+        let record = found.and_then(|record| record.ok_or(StoreError::NotFound { run }))?;
+        taken.claim.used = Duration::from_micros(record.used_us);
+        self.holds(&taken.claim.gate, &record.terms);
+        Ok(record)
+    }
+
+    /// The same of a run that goes its way without.
+    pub(crate) async fn try_look_up(&self, taken: &mut Taken) -> Option<RunRecord> {
+        let found = self.look_up(taken).await;
+        let unknown = |error: &StoreError| {
+            tracing::warn!(%error, run_id = %taken.claim.key, "what it holds isn't known; a sweep frees it later");
+        };
+        found.inspect_err(unknown).ok()
     }
 
     /// What was counted since the engine was opened.
@@ -521,7 +534,7 @@ impl Shared {
     }
 
     /// Lets a claimed run be found by others once its lease ends, without a word to the store.
-    fn forget(&self, taken: &Taken) {
+    pub(crate) fn forget(&self, taken: &Taken) {
         self.let_go(&taken.claim.key, &taken.end, End::Elsewhere);
     }
 }
@@ -635,17 +648,22 @@ async fn take_what_fits(shared: &Arc<Shared>) -> bool {
     shared.crowded.fetch_or(claimed.len() == limit, Ordering::AcqRel);
     let any = !claimed.is_empty();
     for (key, lease) in claimed {
-        let mut taken = shared.take(key.clone(), lease);
-        let Ok(Some(record)) = shared.store.run(key).await else {
-            shared.forget(&taken);
-            continue;
-        };
-        taken.claim.used = Duration::from_micros(record.used_us);
-        shared.holds(&taken.claim.gate, &record.terms);
-        match (shared.flow(&record.graph, record.fingerprint), shared.slots.clone().try_acquire_owned()) {
-            (Some(flow), Ok(room)) => shared.run(flow, taken, room),
-            _ => shared.park(taken).await,
-        }
+        let taken = shared.take(key, lease);
+        let room = shared.slots.clone().try_acquire_owned().ok();
+        // In a task of its own: of several databases one that doesn't answer keeps the others' runs waiting no longer.
+        shared.tasks.spawn(take_up(shared.clone(), taken, room));
     }
     any
+}
+
+/// Executes a claimed run; parks it when there is no room for it, or its code isn't here.
+async fn take_up(shared: Arc<Shared>, mut taken: Taken, room: Option<OwnedSemaphorePermit>) {
+    let Ok(record) = shared.look_up(&mut taken).await else { return shared.forget(&taken) };
+    match (shared.flow(&record.graph, record.fingerprint), room) {
+        (Some(flow), Some(room)) => shared.run(flow, taken, room),
+        (_, room) => {
+            drop(room);
+            shared.park(taken).await;
+        }
+    }
 }

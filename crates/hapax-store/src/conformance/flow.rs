@@ -424,6 +424,10 @@ pub async fn one_run_lives_under_a_singletons_name(fixture: Fixture) {
     assert_eq!((new, holders.len()), (1, 1), "one is new, and all are told of it");
     let left = store.list(crate::store::ListFilter::default()).await.unwrap();
     assert_eq!(left.len(), 1, "nothing is left of the others");
+    let holder =
+        async |kind| store.flow().holder(Namespace::default(), kind, "f/nightly".into()).await.unwrap();
+    assert_eq!(holder(NameKind::Singleton).await.as_ref(), Some(&holders[0].run));
+    assert_eq!(holder(NameKind::Debounce).await, None);
     fail_and_die(&store, holders[0].run.as_str()).await;
     assert!(matches!(store.create(on("f/next", &terms)).await.unwrap(), Created::New(_)), "it is free again");
     let refused = store.retry(holders[0].clone()).await;

@@ -2,7 +2,7 @@
 
 use super::{
     Fixture,
-    sample::{Holder, Picture, Sample, failed, intent, key, ready},
+    sample::{Holder, Picture, Sample, failed, intent, key, ready, submit},
 };
 use crate::{error::StoreError, store::Created};
 use hapax_core::{
@@ -59,6 +59,23 @@ pub async fn a_failed_run_can_be_retried(fixture: Fixture) {
     assert_eq!((next.step, next.next_seq), (1, 3));
     assert_eq!(next.commit(next.next("two")).await.unwrap(), Written::Committed);
     next.finish().await;
+}
+
+/// A worker whose answer was lost says again that the run failed, or asks what became of that.
+pub async fn a_failure_told_again_undoes_no_retry(fixture: Fixture) {
+    let store = &fixture.store;
+    let mut holder = Sample::run("r").hold(store).await;
+    holder.commit(holder.next("one")).await.unwrap();
+    let failure = Write::Status(holder.status(failed(), true));
+    submit(store, failure.clone()).await.unwrap();
+    fixture.other_handle().retry(holder.key.clone()).await.unwrap();
+    let retried = Picture::of(store, &holder.key).await;
+    let refused = submit(store, failure.clone()).await.unwrap_err();
+    assert!(matches!(refused, StoreError::Fenced { .. }), "{refused}");
+    let refused = store.settle(failure.into()).await.unwrap_err();
+    assert!(matches!(refused, StoreError::Fenced { .. }), "{refused}");
+    assert_eq!(Picture::of(store, &holder.key).await, retried);
+    Holder::claim(store, &holder.key, "b").await.unwrap().finish().await;
 }
 
 /// Neither a live nor a finished nor a missing one.

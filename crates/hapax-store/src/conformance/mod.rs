@@ -342,6 +342,7 @@ macro_rules! store_conformance {
                 of_many_concurrent_starts_one_creates,
                 a_run_may_begin_with_a_record,
                 a_failed_run_can_be_retried,
+                a_failure_told_again_undoes_no_retry,
                 only_a_failed_run_can_be_retried,
                 what_was_written_survives_a_reopening,
             }

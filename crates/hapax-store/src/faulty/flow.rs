@@ -2,7 +2,8 @@
 
 use super::Faulty;
 use crate::{
-    flow::{Flow, KeyRecord, KeyView, NameRecord, Replaced, Seen, Spread, Stands},
+    clock::Clock,
+    flow::{Flow, KeyRecord, KeyView, NameKind, NameRecord, Replaced, Seen, Spread, Stands},
     store::{Answer, NewRun},
 };
 use hapax_core::{
@@ -23,6 +24,10 @@ impl Flow for Faulty {
         Box::pin(self.counted(async move { self.inner.flow().reserve(namespace, rate).await }))
     }
 
+    fn clock(&self, bucket: &str) -> Clock {
+        self.inner.flow().clock(bucket)
+    }
+
     fn replace(&self, run: NewRun) -> Answer<'_, Replaced> {
         Box::pin(self.counted(async move { self.inner.flow().replace(run).await }))
     }
@@ -41,6 +46,10 @@ impl Flow for Faulty {
 
     fn names(&self, namespace: Namespace) -> Answer<'_, Vec<NameRecord>> {
         Box::pin(self.uncounted(async move { self.inner.flow().names(namespace).await }))
+    }
+
+    fn holder(&self, namespace: Namespace, kind: NameKind, name: String) -> Answer<'_, Option<RunId>> {
+        Box::pin(self.uncounted(async move { self.inner.flow().holder(namespace, kind, name).await }))
     }
 
     fn let_go(&self, run: RunKey, token: String) -> Answer<'_, bool> {

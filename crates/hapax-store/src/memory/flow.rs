@@ -3,6 +3,7 @@
 use super::{MemoryStore, Run, Tables};
 use crate::{
     check::check_new_run,
+    clock::Clock,
     error::StoreError,
     flow::{
         Flow, Holder, KeyRecord, KeyView, NameKind, NameRecord, RESTED_US, Replaced, Seen, Spread, Stands,
@@ -466,6 +467,10 @@ impl Flow for MemoryStore {
         })
     }
 
+    fn clock(&self, _: &str) -> Clock {
+        self.tables().clock.clone()
+    }
+
     fn replace(&self, run: NewRun) -> Answer<'_, Replaced> {
         Box::pin(async move {
             check_new_run(&run)?;
@@ -488,6 +493,13 @@ impl Flow for MemoryStore {
 
     fn names(&self, namespace: Namespace) -> Answer<'_, Vec<NameRecord>> {
         Box::pin(async move { Ok(self.tables().flow_names(&namespace)) })
+    }
+
+    fn holder(&self, namespace: Namespace, kind: NameKind, name: String) -> Answer<'_, Option<RunId>> {
+        Box::pin(async move {
+            let tables = self.tables();
+            Ok(tables.flow.names.get(&(namespace, kind, name)).and_then(|name| name.run.clone()))
+        })
     }
 
     fn let_go(&self, run: RunKey, token: String) -> Answer<'_, bool> {

@@ -127,14 +127,17 @@ impl Run {
     /// Takes the run over. The caller has asked [`Run::check_claim`].
     pub(super) fn claim(&mut self, by: &Claimant, now_us: i64) -> Lease {
         let taken_over = self.record.owner.is_some();
-        let counter = self.record.epoch.counter + 1;
-        self.record.epoch = Epoch { counter, nonce: uuid::Uuid::new_v4().as_u128() };
+        self.record.epoch = self.next_epoch();
         self.record.owner = Some(by.owner.to_string());
         self.record.status = Status::Running;
         self.record.wake = Wake::default();
         self.record.updated_at_us = now_us;
         self.prolong(by, now_us);
         Lease { epoch: self.record.epoch, taken_over }
+    }
+
+    fn next_epoch(&self) -> Epoch {
+        Epoch { counter: self.record.epoch.counter + 1, nonce: uuid::Uuid::new_v4().as_u128() }
     }
 
     /// Lets the lease last for the claimant's whole term again.
@@ -320,12 +323,14 @@ impl Run {
         waiting.next().map(|(kept, number)| Letter { number, payload: kept.letter.payload.clone() })
     }
 
-    /// Makes a failed run pending again.
+    /// Makes a failed run pending again, in an epoch of its own: the one who let it fail may say so again, as its answer was
+    /// lost.
     pub(super) fn retry(&mut self, now_us: i64) {
         let base = self.record.digest;
         let (seq, step) = (self.record.next_seq, self.record.step);
         let row = JournalRow { seq, base, step, path_hash: PathHash::ROOT, entry: Entry::Retried };
         self.insert_rows(seq, &[row]);
+        self.record.epoch = self.next_epoch();
         self.record.status = Status::Pending;
         self.record.used_us = 0;
         self.record.updated_at_us = now_us;

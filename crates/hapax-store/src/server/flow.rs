@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     check::check_new_run,
+    clock::Clock,
     error::StoreError,
     flow::{
         Flow, Holder, KeyRecord, KeyView, NameKind, NameRecord, RESTED_US, Replaced, Seen, Spread, Stands,
@@ -489,27 +490,59 @@ async fn replace(tx: &mut Tx<'_>, birth: &Birth) -> Outcome<Replaced> {
     Ok(Replaced::Done)
 }
 
-/// Runs that are over or gone or have another token, and what they had. Of slots and places that are spread this database
-/// can't tell.
+/// What runs had that are over or gone or have another token.
+struct LeftBehind {
+    of: Vec<(RunKey, String)>,
+    /// How far it was looked among places and names; `None`: to the end.
+    until: Option<String>,
+}
+
+/// Looks at all slots, and at a page of the places in queues and of the names, of runs behind one. Of slots and places that
+/// are spread this database can't tell.
 async fn left_behind(
     session: &mut dyn Session,
     namespace: &Namespace,
-) -> Result<Vec<(RunKey, String)>, Fault> {
+    behind: &str,
+) -> Result<LeftBehind, Fault> {
     let of = namespace.as_str();
+    let until = end_of_page(session, of, behind).await?;
+    let mut page = vec![Value::from(of), behind.into()];
+    page.extend(until.as_deref().map(Value::from));
+    let within = if until.is_some() {
+        "namespace = ? AND run_id > ? AND run_id <= ?"
+    } else {
+        "namespace = ? AND run_id > ?"
+    };
     let sql = format!(
         "SELECT h.run_id, h.token FROM \
          (SELECT run_id, token FROM hapax_flow_slots WHERE namespace = ? AND token NOT LIKE 'spread:%' \
-          UNION SELECT run_id, token FROM hapax_flow_queue WHERE namespace = ? AND token NOT LIKE 'spread:%' \
-          UNION SELECT run_id, token FROM hapax_flow_names WHERE namespace = ? AND run_id IS NOT NULL) h \
+          UNION SELECT run_id, token FROM hapax_flow_queue WHERE {within} AND most > 0 AND token NOT LIKE 'spread:%' \
+          UNION SELECT run_id, token FROM hapax_flow_names WHERE {within}) h \
          LEFT JOIN hapax_runs r ON r.namespace = ? AND r.run_id = h.run_id AND {LIVES} \
          WHERE r.run_id IS NULL LIMIT ?"
     );
-    let rows = session.rows(&sql, values![of, of, of, of, FLOW_PAGE]).await?;
+    let all = [&values![of][..], &page[..], &page[..], &values![of, FLOW_PAGE][..]].concat();
     let held = |row: &Row| {
         let run = RunKey { namespace: namespace.clone(), run: RunId::new(row.text(0)?)? };
-        Ok((run, row.text(1)?.to_owned()))
+        Ok::<_, Fault>((run, row.text(1)?.to_owned()))
     };
-    rows.iter().map(held).collect()
+    let of = session.rows(&sql, &all).await?.iter().map(held).collect::<Result<_, _>>()?;
+    Ok(LeftBehind { of, until })
+}
+
+/// The run that a page of places or of names ends with; `None`: there are no more than that of either.
+async fn end_of_page(session: &mut dyn Session, of: &str, behind: &str) -> Result<Option<String>, Fault> {
+    let last = |table: &str| {
+        format!(
+            "SELECT run_id FROM (SELECT run_id FROM {table} AND namespace = ? AND run_id > ? \
+             ORDER BY run_id LIMIT 1 OFFSET ?) AS page"
+        )
+    };
+    let (queue, names) = ("hapax_flow_queue WHERE most > 0", "hapax_flow_names WHERE run_id IS NOT NULL");
+    let sql = format!("{} UNION ALL {} ORDER BY run_id LIMIT 1", last(queue), last(names));
+    let page = values![of, behind, FLOW_PAGE - 1];
+    let end = one(session, &sql, &[*page, *page].concat()).await?;
+    end.map(|row| Ok(row.text(0)?.to_owned())).transpose()
 }
 
 /// Whether a bucket has been full for long.
@@ -570,6 +603,19 @@ async fn names(session: &mut dyn Session, namespace: &Namespace) -> Result<Vec<N
         Ok(NameRecord { kind, name: row.text(1)?.to_owned(), run, at_us: row.int(3)? })
     };
     rows.iter().map(name).collect()
+}
+
+async fn holder(
+    session: &mut dyn Session,
+    namespace: &Namespace,
+    kind: NameKind,
+    name: &str,
+) -> Result<Option<RunId>, Fault> {
+    let sql = "SELECT run_id FROM hapax_flow_names WHERE namespace = ? AND kind = ? AND name = ?";
+    let Some(row) = one(session, sql, values![namespace.as_str(), kind.word(), name]).await? else {
+        return Ok(None);
+    };
+    Ok(row.maybe_text(0)?.map(RunId::new).transpose()?)
 }
 
 /// A page of the runs whose slots are spread, by name and token.
@@ -635,14 +681,19 @@ async fn standing(
 impl ServerStore {
     async fn sweep_flow(&self, namespace: Namespace) -> Result<u64, StoreError> {
         let about = all_runs(&namespace);
-        let over = ask!(self, &about, |session| left_behind(session, &namespace))?;
-        for (run, token) in &over {
+        let behind = self.swept.until(&namespace);
+        let left = ask!(self, &about, |session| left_behind(session, &namespace, &behind))?;
+        for (run, token) in &left.of {
             call!(self, run, |tx| async { Ok(release(tx, run, token).await?) })?;
+        }
+        // There may be more in this page.
+        if left.of.len() < FLOW_PAGE {
+            self.swept.goes_on(&namespace, left.until);
         }
         if ask!(self, &about, |session| rested(session, &namespace))? {
             call!(self, &about, |tx| forget_rested(tx, &namespace))?;
         }
-        Ok(over.len() as u64)
+        Ok(left.of.len() as u64)
     }
 }
 
@@ -665,6 +716,10 @@ impl Flow for ServerStore {
             let about = all_runs(&namespace);
             call!(self, &about, |tx| async { Ok(reserve(tx, &namespace, &rate).await?) })
         })
+    }
+
+    fn clock(&self, _: &str) -> Clock {
+        self.clock.clone()
     }
 
     fn replace(&self, run: NewRun) -> Answer<'_, Replaced> {
@@ -703,6 +758,13 @@ impl Flow for ServerStore {
         Box::pin(async move {
             let about = all_runs(&namespace);
             ask!(self, &about, |session| names(session, &namespace))
+        })
+    }
+
+    fn holder(&self, namespace: Namespace, kind: NameKind, name: String) -> Answer<'_, Option<RunId>> {
+        Box::pin(async move {
+            let about = all_runs(&namespace);
+            ask!(self, &about, |session| holder(session, &namespace, kind, &name))
         })
     }
 

@@ -226,35 +226,58 @@ pub(super) async fn claim_ready(
     if filter.graphs.is_empty() || filter.limit == 0 {
         return Ok(vec![]);
     }
-    let mut rows = candidates(tx, filter, "ready_at <= {now}").await?;
-    if rows.is_empty() && overlong.claimed.is_due() {
-        rows = candidates(tx, filter, OVERLONG).await?;
-    }
-    let mut ready = vec![];
-    for row in &rows {
-        // One damaged row must not keep all other runs from going on; `list` and `doctor` report it.
-        let Ok(found) = Candidate::read(row, &filter.namespace) else {
-            tracing::warn!(namespace = %filter.namespace, "a damaged row is not claimed");
-            continue;
-        };
-        if found.stands_ready() && overlong.left(&found.key, &found.held, found.now).is_none() {
-            ready.push(found);
-        }
+    let mut ready = claimable(tx, overlong, filter, "ready_at <= {now}").await?;
+    if ready.is_empty() && overlong.claimed.is_due() {
+        ready = claimable(tx, overlong, filter, OVERLONG).await?;
     }
     let nonce = new_nonce();
     take(tx, &filter.namespace, &ready.iter().collect::<Vec<_>>(), nonce, by).await?;
     Ok(ready.into_iter().map(|found| (found.key.clone(), found.lease(nonce))).collect())
 }
 
+/// Up to `limit` runs that may be claimed, locked. Those that may not, though they come first, are in nobody's way.
+async fn claimable(
+    tx: &mut Tx<'_>,
+    overlong: &Overlong,
+    filter: &ReadyFilter,
+    which: &str,
+) -> Result<Vec<Candidate>, Fault> {
+    let mut limit = filter.limit;
+    loop {
+        let rows = candidates(tx, filter, which, limit).await?;
+        let mut ready = vec![];
+        for row in &rows {
+            // One damaged row must not keep all other runs from going on; `list` and `doctor` report it.
+            let Ok(found) = Candidate::read(row, &filter.namespace) else {
+                tracing::warn!(namespace = %filter.namespace, "a damaged row is not claimed");
+                continue;
+            };
+            if found.stands_ready() && overlong.left(&found.key, &found.held, found.now).is_none() {
+                ready.push(found);
+            }
+        }
+        if ready.len() >= filter.limit || rows.len() < limit {
+            ready.truncate(filter.limit);
+            return Ok(ready);
+        }
+        limit += 2 * (rows.len() - ready.len());
+    }
+}
+
 /// Runs of these graphs that nobody else looks at just now, locked.
-async fn candidates(tx: &mut Tx<'_>, filter: &ReadyFilter, which: &str) -> Result<Vec<Row>, Fault> {
+async fn candidates(
+    tx: &mut Tx<'_>,
+    filter: &ReadyFilter,
+    which: &str,
+    limit: usize,
+) -> Result<Vec<Row>, Fault> {
     let sql = format!(
         "SELECT {CANDIDATE} FROM hapax_runs WHERE namespace = ? AND (graph, fingerprint) IN ({}) AND {which} \
          ORDER BY ready_at, created_at, run_id LIMIT ? FOR UPDATE SKIP LOCKED",
         place_rows(filter.graphs.len(), 2)
     );
     let mut all = of_graphs(filter);
-    all.push(filter.limit.into());
+    all.push(limit.into());
     tx.rows(&sql, &all).await
 }
 

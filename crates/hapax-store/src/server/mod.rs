@@ -43,7 +43,7 @@ use crate::{
     db::Statement,
     depot::{self, Rested},
     error::StoreError,
-    flow::{Flow, NameKind, look_first, looks_first},
+    flow::{Flow, NameKind, Swept, look_first, looks_first},
     house::House,
     outbox::Outbox,
     prepare::{self, Birth},
@@ -212,6 +212,7 @@ pub(crate) struct ServerStore {
     shared: Arc<Shared>,
     health: Health,
     clock: Clock,
+    swept: Swept,
 }
 
 impl ServerStore {
@@ -236,6 +237,7 @@ impl ServerStore {
             shared,
             health,
             clock,
+            swept: Swept::default(),
         }
     }
 

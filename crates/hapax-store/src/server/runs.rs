@@ -7,6 +7,7 @@ use super::{
     commit::{NewCheckpoint, insert_checkpoint},
     error::{Halt, Outcome, undone},
     flow, journal,
+    lease::new_nonce,
     read::{self, RECORD},
     sql::{Fault, Session, Value, places, values},
     writer::Tx,
@@ -202,7 +203,7 @@ pub(super) async fn request_cancel(tx: &mut Tx<'_>, key: &RunKey) -> Outcome<()>
     Ok(())
 }
 
-/// Makes a failed run pending again.
+/// Makes a failed run pending again, in an epoch of its own: the one who let it fail may say so again, as its answer was lost.
 pub(super) async fn retry(tx: &mut Tx<'_>, key: &RunKey) -> Outcome<()> {
     let record = found_locked(tx, key).await?;
     if !matches!(record.status, Status::Failed { .. }) {
@@ -210,8 +211,14 @@ pub(super) async fn retry(tx: &mut Tx<'_>, key: &RunKey) -> Outcome<()> {
     }
     tx.execute(
         "UPDATE hapax_runs SET status = 'pending', status_json = ?, next_seq = next_seq + 1, used_us = 0, \
-         ready_at = {now} - head_start, updated_at = {now} WHERE namespace = ? AND run_id = ?",
-        values![Status::Pending.to_json().as_str(), key.namespace.as_str(), key.run.as_str()],
+         epoch = epoch + 1, nonce = ?, ready_at = {now} - head_start, updated_at = {now} \
+         WHERE namespace = ? AND run_id = ?",
+        values![
+            Status::Pending.to_json().as_str(),
+            &new_nonce().to_be_bytes(),
+            key.namespace.as_str(),
+            key.run.as_str()
+        ],
     )
     .await?;
     let (seq, base, step) = (record.next_seq, record.digest, record.step);

@@ -86,6 +86,19 @@ impl ShardedStore {
         late.get(&shard).is_some_and(|until| (1..=micros(SHARD_PATIENCE)).contains(&(until - now_us())))
     }
 
+    /// Asks one database, unless it has just kept the others waiting, and no longer than they may wait for it.
+    pub(super) async fn ask_in_time<'s, T>(
+        &'s self,
+        shard: usize,
+        ask: impl FnOnce(&'s dyn Store) -> Answer<'s, T>,
+    ) -> Result<T, StoreError> {
+        if self.is_late(shard) {
+            let late = format!("database {} hasn't answered in time just now", shard + 1);
+            return Err(StoreError::Retry(late.into()));
+        }
+        self.in_time(shard, ask(&*self.shards[shard])).await
+    }
+
     /// Asks all databases at once that aren't late; what those answer in time that can. An error only when none can.
     pub(super) async fn some<'s, T>(
         &'s self,

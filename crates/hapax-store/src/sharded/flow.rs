@@ -5,14 +5,16 @@
 
 use super::{ShardedStore, walk::Away};
 use crate::{
+    clock::Clock,
     error::StoreError,
-    flow::{Flow, KeyRecord, KeyView, NameRecord, Replaced, Seen, Spread, Stands, is_spread},
+    flow::{Flow, KeyRecord, KeyView, NameKind, NameRecord, Replaced, Seen, Spread, Stands, is_spread},
     store::{Answer, NewRun},
 };
 use futures::future::join_all;
 use hapax_core::{
     flow::{Rate, Reservation, Terms},
     id::{Namespace, RunId, RunKey},
+    limits::SHARD_PATIENCE,
 };
 use std::collections::BTreeSet;
 
@@ -20,8 +22,13 @@ impl ShardedStore {
     /// Frees what a run holds, in every database where it may hold something.
     async fn release_spread(&self, run: RunKey, token: String) -> Result<Vec<RunKey>, StoreError> {
         let (mut free, mut failed) = (vec![], None);
-        for shard in self.shards_of(&run, &token).await {
-            match self.shards[shard].flow().release(run.clone(), token.clone()).await {
+        let (run, token) = (&run, &token);
+        // All at once: none of them waits for another.
+        let given = self.shards_of(run, token).await.into_iter().map(|shard| {
+            self.ask_in_time(shard, move |store| store.flow().release(run.clone(), token.clone()))
+        });
+        for answer in join_all(given).await {
+            match answer {
                 Ok(some) => free.extend(some),
                 // What is left here is swept when the database is back.
                 Err(error) => failed = Some(error),
@@ -33,10 +40,11 @@ impl ShardedStore {
 
     /// The databases in which a run takes something under a token; all of them when its row can't tell.
     async fn shards_of(&self, run: &RunKey, token: &str) -> BTreeSet<usize> {
-        match self.home(run).run(run.clone()).await {
+        let home = self.shard_of(run.run.as_str());
+        match self.ask_in_time(home, |store| store.run(run.clone())).await {
             Ok(Some(record)) if record.terms.token == token => {
                 let keys = record.terms.keys.iter().map(|key| self.shard_of(&key.name));
-                keys.chain([self.shard_of(run.run.as_str())]).collect()
+                keys.chain([home]).collect()
             }
             _ => (0..self.shards.len()).collect(),
         }
@@ -87,15 +95,24 @@ impl Flow for ShardedStore {
         self.shards[self.shard_of(&rate.name)].flow().reserve(namespace, rate)
     }
 
+    fn clock(&self, bucket: &str) -> Clock {
+        self.shards[self.shard_of(bucket)].flow().clock(bucket)
+    }
+
     fn replace(&self, run: NewRun) -> Answer<'_, Replaced> {
         self.home(&run.key).flow().replace(run)
     }
 
     fn sweep(&self, namespace: Namespace) -> Answer<'_, u64> {
         Box::pin(async move {
-            // It may take its time.
             let sweeps = self.shards.iter().map(|shard| shard.flow().sweep(namespace.clone()));
-            let swept = join_all(sweeps).await.into_iter().enumerate().collect();
+            // It may take its time, and the next one goes on where this one was dropped. So nobody is late by it.
+            let sweeps = sweeps.map(|sweep| tokio::time::timeout(SHARD_PATIENCE, sweep));
+            let swept = join_all(sweeps).await.into_iter().map(|swept| {
+                let slow = |_| Err(StoreError::Retry("it sweeps for longer than the others wait".into()));
+                swept.unwrap_or_else(slow)
+            });
+            let swept = swept.enumerate().collect();
             let alone: u64 = Self::those_that_answer(swept)?.into_iter().sum();
             Ok(alone + self.sweep_spread(&namespace).await)
         })
@@ -119,6 +136,10 @@ impl Flow for ShardedStore {
             names.sort_by(|one, other| (one.kind, &one.name).cmp(&(other.kind, &other.name)));
             Ok(names)
         })
+    }
+
+    fn holder(&self, namespace: Namespace, kind: NameKind, name: String) -> Answer<'_, Option<RunId>> {
+        self.shards[self.shard_of(&name)].flow().holder(namespace, kind, name)
     }
 
     fn let_go(&self, run: RunKey, token: String) -> Answer<'_, bool> {

@@ -110,7 +110,8 @@ impl Schedules for ShardedStore {
     }
 
     fn get(&self, key: ScheduleKey) -> Answer<'_, Option<ScheduleRecord>> {
-        self.keeper(&key).schedules().get(key)
+        let shard = self.shard_of(&key.name);
+        Box::pin(self.in_time(shard, self.keeper(&key).schedules().get(key)))
     }
 
     fn list(&self, namespace: Namespace) -> Answer<'_, Vec<ScheduleRecord>> {
@@ -144,7 +145,9 @@ impl Schedules for ShardedStore {
             if let Some(run) = &fire.run {
                 self.together(&run.key, &fire.key.name, "its schedule")?;
             }
-            self.keeper(&fire.key).schedules().fire(fire).await
+            let shard = self.shard_of(&fire.key.name);
+            // Dropped midway it is as a lost answer: whoever reads the row sees what became of it.
+            self.ask_in_time(shard, |keeper| keeper.schedules().fire(fire)).await
         })
     }
 

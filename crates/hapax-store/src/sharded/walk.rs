@@ -78,16 +78,12 @@ impl ShardedStore {
 
     /// The run that lives under a name that a new one asks for. Both live where the name does.
     async fn name_holder(&self, run: &NewRun) -> Result<Option<RunRecord>, StoreError> {
-        let asked: Vec<_> = names_of(&run.terms).collect();
-        if asked.is_empty() {
-            return Ok(None);
-        }
         let (home, namespace) = (self.home(&run.key), &run.key.namespace);
-        for name in home.flow().names(namespace.clone()).await? {
-            let is_asked = asked.contains(&(name.kind, &*name.name));
-            let Some(holder) = name.run.filter(|_| is_asked) else { continue };
+        for (kind, name) in names_of(&run.terms) {
+            let holder = home.flow().holder(namespace.clone(), kind, name.to_owned()).await?;
+            let Some(holder) = holder else { continue };
             let holder = home.run(RunKey { namespace: namespace.clone(), run: holder }).await?;
-            if let Some(holder) = holder.filter(|holder| keeps_name(name.kind, holder)) {
+            if let Some(holder) = holder.filter(|holder| keeps_name(kind, holder)) {
                 return Ok(Some(holder));
             }
         }
@@ -159,7 +155,8 @@ impl ShardedStore {
         Ok(())
     }
 
-    /// Asks one database, unless it has just failed to answer.
+    /// Asks one database, unless it has just failed to answer. What is dropped midway is as a lost answer: the next sweep takes
+    /// whoever was concerned further.
     pub(super) async fn ask<'s, T>(
         &'s self,
         shard: usize,
@@ -171,7 +168,7 @@ impl ShardedStore {
                 format!("database {} has just failed to answer", shard + 1).into(),
             ));
         }
-        let answer = ask(&*self.shards[shard]).await;
+        let answer = self.ask_in_time(shard, ask).await;
         if answer.is_err() {
             away.0.insert(shard);
         }

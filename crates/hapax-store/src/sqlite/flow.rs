@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     check::check_new_run,
+    clock::Clock,
     error::StoreError,
     flow::{
         Flow, Holder, KeyRecord, KeyView, NameKind, NameRecord, RESTED_US, Replaced, Seen, Spread, Stands,
@@ -27,7 +28,7 @@ use hapax_core::{
     id::{Namespace, RunId, RunKey},
     limits::FLOW_PAGE,
 };
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::BTreeSet;
 
 /// Of a run `r` and what `h` has: the run isn't over, and it is its own, not that of an earlier life under the same name.
@@ -421,22 +422,56 @@ fn replace(tx: &Tx<'_>, birth: &Birth) -> Outcome<Replaced> {
     Ok(Replaced::Done)
 }
 
-/// Runs that are over or gone or have another token, and what they had. Of slots and places that are spread this database
-/// can't tell.
-fn left_behind(connection: &Connection, namespace: &Namespace) -> rusqlite::Result<Vec<(RunKey, String)>> {
+/// What runs had that are over or gone or have another token.
+struct LeftBehind {
+    of: Vec<(RunKey, String)>,
+    /// How far it was looked among places and names; `None`: to the end.
+    until: Option<String>,
+}
+
+/// Looks at all slots, and at a page of the places in queues and of the names, of runs behind one. Of slots and places that
+/// are spread this database can't tell.
+fn left_behind(connection: &Connection, namespace: &Namespace, behind: &str) -> rusqlite::Result<LeftBehind> {
+    let until = end_of_page(connection, namespace, behind)?;
+    let within = match until {
+        Some(_) => "namespace = ?1 AND run_id > ?3 AND run_id <= ?4",
+        None => "namespace = ?1 AND run_id > ?3 AND ?4 IS NULL",
+    };
     let mut statement = connection.prepare_cached(&format!(
         "SELECT h.run_id, h.token FROM \
          (SELECT run_id, token FROM hapax_flow_slots WHERE namespace = ?1 AND token NOT LIKE 'spread:%' \
-          UNION SELECT run_id, token FROM hapax_flow_queue WHERE namespace = ?1 AND token NOT LIKE 'spread:%' \
-          UNION SELECT run_id, token FROM hapax_flow_names WHERE namespace = ?1 AND run_id IS NOT NULL) AS h \
+          UNION SELECT run_id, token FROM hapax_flow_queue WHERE {within} AND token NOT LIKE 'spread:%' \
+          UNION SELECT run_id, token FROM hapax_flow_names WHERE {within}) AS h \
          LEFT JOIN hapax_runs AS r ON r.namespace = ?1 AND r.run_id = h.run_id AND {LIVES} \
          WHERE r.run_id IS NULL LIMIT ?2",
     ))?;
-    let rows = statement.query_map(params![namespace.as_str(), FLOW_PAGE as i64], |row| {
+    let rows = statement.query_map(params![namespace.as_str(), FLOW_PAGE as i64, behind, until], |row| {
         let run = RunId::new(row.get_ref(0)?.as_str()?).map_err(|error| damaged(error.to_string()))?;
         Ok((RunKey { namespace: namespace.clone(), run }, row.get(1)?))
     })?;
-    rows.collect()
+    let of = rows.collect::<Result<_, _>>()?;
+    Ok(LeftBehind { of, until })
+}
+
+/// The run that a page of places or of names ends with; `None`: there are no more than that of either.
+fn end_of_page(
+    connection: &Connection,
+    namespace: &Namespace,
+    behind: &str,
+) -> rusqlite::Result<Option<String>> {
+    let last = |table: &str| {
+        format!(
+            "SELECT run_id FROM (SELECT run_id FROM {table} WHERE namespace = ?1 AND run_id > ?2 \
+             ORDER BY run_id LIMIT 1 OFFSET ?3)"
+        )
+    };
+    let sql = format!(
+        "SELECT min(run_id) FROM ({} UNION ALL {})",
+        last("hapax_flow_queue"),
+        last("hapax_flow_names")
+    );
+    let page = params![namespace.as_str(), behind, FLOW_PAGE as i64 - 1];
+    connection.prepare_cached(&sql)?.query_row(page, |row| row.get(0))
 }
 
 /// Whether a bucket has been full for long.
@@ -499,6 +534,19 @@ fn names(connection: &Connection, namespace: &Namespace) -> rusqlite::Result<Vec
         Ok(NameRecord { kind, name: row.get(1)?, run, at_us: row.get(3)? })
     })?;
     rows.collect()
+}
+
+fn holder(
+    connection: &Connection,
+    namespace: &Namespace,
+    kind: NameKind,
+    name: &str,
+) -> rusqlite::Result<Option<RunId>> {
+    let sql = "SELECT run_id FROM hapax_flow_names WHERE namespace = ?1 AND kind = ?2 AND name = ?3";
+    let which = params![namespace.as_str(), kind.word(), name];
+    let run =
+        connection.prepare_cached(sql)?.query_row(which, |row| row.get::<_, Option<String>>(0)).optional()?;
+    run.flatten().map(RunId::new).transpose().map_err(|error| damaged(error.to_string()))
 }
 
 /// A page of the runs whose slots are spread, by name and token.
@@ -587,6 +635,10 @@ impl Flow for SqliteStore {
         })
     }
 
+    fn clock(&self, _: &str) -> Clock {
+        self.clock.clone()
+    }
+
     fn replace(&self, run: NewRun) -> Answer<'_, Replaced> {
         Box::pin(async move {
             check_new_run(&run)?;
@@ -598,19 +650,24 @@ impl Flow for SqliteStore {
     fn sweep(&self, namespace: Namespace) -> Answer<'_, u64> {
         Box::pin(async move {
             // Mostly there is nothing: then nobody waits for the file.
-            let now = self.clock.now_us();
+            let (now, behind) = (self.clock.now_us(), self.swept.until(&namespace));
             let read = move |connection: &Connection, namespace: &Namespace| {
-                Ok((left_behind(connection, namespace)?, has_rested(connection, namespace, now)?))
+                Ok((left_behind(connection, namespace, &behind)?, has_rested(connection, namespace, now)?))
             };
-            let (over, rested) = self.read_flow(namespace.clone(), read).await?;
+            let (left, rested) = self.read_flow(namespace.clone(), read).await?;
             if rested {
-                self.queue.call(all_runs(&namespace), move |tx| forget_rested(tx, &namespace)).await?;
+                let of = namespace.clone();
+                self.queue.call(all_runs(&namespace), move |tx| forget_rested(tx, &of)).await?;
             }
-            let count = over.len() as u64;
-            for (run, token) in over {
+            let count = left.of.len();
+            for (run, token) in left.of {
                 self.queue.call(run.clone(), move |tx| Ok(release(tx, &run, &token)?)).await?;
             }
-            Ok(count)
+            // There may be more in this page.
+            if count < FLOW_PAGE {
+                self.swept.goes_on(&namespace, left.until);
+            }
+            Ok(count as u64)
         })
     }
 
@@ -624,6 +681,10 @@ impl Flow for SqliteStore {
 
     fn names(&self, namespace: Namespace) -> Answer<'_, Vec<NameRecord>> {
         Box::pin(self.read_flow(namespace, names))
+    }
+
+    fn holder(&self, namespace: Namespace, kind: NameKind, name: String) -> Answer<'_, Option<RunId>> {
+        Box::pin(self.read_flow(namespace, move |connection, of| holder(connection, of, kind, &name)))
     }
 
     fn let_go(&self, run: RunKey, token: String) -> Answer<'_, bool> {

@@ -232,15 +232,17 @@ fn due(
     for (graph, fingerprint) in &filter.graphs {
         let mut statement = connection.prepare_cached(
             "SELECT wake_at, run_id FROM hapax_runs WHERE namespace = ?1 AND graph = ?2 AND fingerprint = ?3 \
-             AND wake_at <= ?4 AND cancel_requested = 0 ORDER BY wake_at LIMIT ?5",
+             AND wake_at <= ?4 AND cancel_requested = 0 ORDER BY wake_at",
         )?;
-        let limit = i64::try_from(filter.limit).unwrap_or(i64::MAX);
-        let mut rows =
-            statement.query(params![filter.namespace.as_str(), &**graph, fingerprint.0, now, limit])?;
-        while let Some(row) = rows.next()? {
+        let mut rows = statement.query(params![filter.namespace.as_str(), &**graph, fingerprint.0, now])?;
+        let mut found = 0;
+        while found < filter.limit
+            && let Some(row) = rows.next()?
+        {
             // A damaged row keeps no other run from being woken.
             let Ok(run) = RunId::new(row.get_ref(1)?.as_str().unwrap_or_default()) else { continue };
             due.push((row.get(0)?, RunKey { namespace: filter.namespace.clone(), run }, false));
+            found += 1;
         }
     }
     Ok(due)

@@ -45,7 +45,7 @@ use crate::{
     db::{self, Statement},
     depot::{self, Rested, Resting},
     error::StoreError,
-    flow::{Flow, NameKind, look_first, looks_first},
+    flow::{Flow, NameKind, Swept, look_first, looks_first},
     house::House,
     outbox::Outbox,
     prepare::{self, Birth},
@@ -186,6 +186,7 @@ pub struct SqliteStore {
     codec: Codec,
     clock: Clock,
     shared: Arc<Shared>,
+    swept: Swept,
 }
 
 impl SqliteStore {
@@ -230,6 +231,7 @@ impl SqliteStore {
             codec,
             clock,
             shared,
+            swept: Swept::default(),
         }))
     }
 

@@ -200,7 +200,7 @@ pub(super) fn request_cancel(tx: &Tx<'_>, key: &RunKey) -> Outcome<()> {
     Ok(())
 }
 
-/// Makes a failed run pending again.
+/// Makes a failed run pending again, in an epoch of its own: the one who let it fail may say so again, as its answer was lost.
 pub(super) fn retry(tx: &Tx<'_>, key: &RunKey) -> Outcome<()> {
     let record = found(tx, key)?;
     if !matches!(record.status, Status::Failed { .. }) {
@@ -208,8 +208,14 @@ pub(super) fn retry(tx: &Tx<'_>, key: &RunKey) -> Outcome<()> {
     }
     tx.execute(
         "UPDATE hapax_runs SET status = 'pending', status_json = ?3, next_seq = next_seq + 1, used_us = 0, \
-         updated_at = ?4 WHERE namespace = ?1 AND run_id = ?2",
-        params![key.namespace.as_str(), key.run.as_str(), Status::Pending.to_json().as_str(), tx.now],
+         updated_at = ?4, epoch = epoch + 1, nonce = ?5 WHERE namespace = ?1 AND run_id = ?2",
+        params![
+            key.namespace.as_str(),
+            key.run.as_str(),
+            Status::Pending.to_json().as_str(),
+            tx.now,
+            new_nonce().to_be_bytes(),
+        ],
     )?;
     let (seq, base, step) = (record.next_seq, record.digest, record.step);
     let rows = [JournalRow { seq, base, step, path_hash: PathHash::ROOT, entry: Entry::Retried }];

@@ -10,7 +10,7 @@ use hapax_store::{
     Store, StoreError,
     conformance::{
         Sample,
-        sample::{key, step, submit},
+        sample::{key, ready, step, submit},
     },
 };
 use std::{fs, sync::Arc};
@@ -21,6 +21,7 @@ on_both! {
     a_database_without_runs_stays_as_it_is_where_they_must_be_there,
     a_table_that_is_dropped_meanwhile_is_damage_that_is_named,
     a_server_that_takes_no_writes_any_more_loses_nothing,
+    damaged_rows_in_front_keep_no_other_run_from_being_claimed,
 }
 
 /// A server of a test's own, and what keeps it.
@@ -177,4 +178,19 @@ async fn a_server_that_says_nothing_is_waited_for_as_long_as_the_address_says() 
     let url = format!("postgres://me@{}/orders?connect_timeout=1", silent.local_addr().expect("bound"));
     let (said, code) = Kind::Postgres.refusal(&url).await;
     assert!(code == code::CANNOT_OPEN && said.contains("it doesn't answer"), "{said}");
+}
+
+/// However few runs a worker asks for.
+async fn damaged_rows_in_front_keep_no_other_run_from_being_claimed(kind: Kind) {
+    let url = kind.database();
+    let store = kind.store(&url).await;
+    for run in ["bad", "worse", "worst", "good", "better"] {
+        Sample::run(run).create(&store).await;
+    }
+    sql(&url, "UPDATE hapax_runs SET status_json = '{' WHERE run_id IN ('bad', 'worse', 'worst')");
+    for whole in ["good", "better"] {
+        let claimed = ready(&store, "a", 1).await;
+        assert_eq!(claimed.iter().map(|(run, _)| run).collect::<Vec<_>>(), [&key(whole)]);
+    }
+    assert!(ready(&store, "a", 1).await.is_empty());
 }

@@ -1,7 +1,7 @@
 //! Flow control in a database that was made before there was any.
 
 use crate::both::{Kind, on_both, sql};
-use hapax_core::commit::Status;
+use hapax_core::{commit::Status, id::Namespace, limits::FLOW_PAGE};
 use hapax_store::conformance::{
     Sample,
     flow::{keys, on},
@@ -10,6 +10,7 @@ use hapax_store::conformance::{
 
 on_both! {
     a_database_of_an_older_program_gets_flow_control,
+    places_are_swept_page_by_page_and_from_the_beginning_again,
 }
 
 /// Makes a database one of a program that knew no flow control.
@@ -40,4 +41,24 @@ async fn a_database_of_an_older_program_gets_flow_control(kind: Kind) {
     assert_eq!((status("old").await, status("a").await), (Status::Pending, Status::Pending));
     assert_eq!(status("b").await.word(), "waiting");
     assert_eq!(sql(&url, "SELECT version FROM hapax_schema"), kind.pick("8", "7"));
+}
+
+/// Places of runs that aren't there, each in a queue of its own.
+fn places(url: &str, token: &str, runs: impl IntoIterator<Item = String>) {
+    let row = |run: String| format!("('default', '{run}', '{run}', 1, 1, '{token}', '[]')");
+    let rows: Vec<_> = runs.into_iter().map(row).collect();
+    let columns = "namespace, flow_key, run_id, position, most, token, rest";
+    sql(url, &format!("INSERT INTO hapax_flow_queue ({columns}) VALUES {}", rows.join(", ")));
+}
+
+/// A sweep looks at so many, whatever they are; those of runs that are spread aren't its own to free.
+async fn places_are_swept_page_by_page_and_from_the_beginning_again(kind: Kind) {
+    let url = kind.database();
+    let store = kind.store(&url).await;
+    let sweep = async || store.flow().sweep(Namespace::default()).await.expect("an answer");
+    places(&url, "spread:t", (0..FLOW_PAGE).map(|n| format!("far-{n:05}")));
+    places(&url, "t", ["gone".into()]);
+    assert_eq!([sweep().await, sweep().await], [0, 1]);
+    places(&url, "t", ["early".into()]);
+    assert_eq!([sweep().await, sweep().await], [1, 0]);
 }

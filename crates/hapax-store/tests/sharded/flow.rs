@@ -7,6 +7,7 @@ use hapax_core::{
     error::Coded as _,
     flow::{Debounce, Rate, Terms},
     id::{Namespace, RunKey},
+    limits::LEASE_TTL,
 };
 use hapax_store::{
     Created, MemoryStore, ShardedStore, Store, StoreError,
@@ -380,6 +381,35 @@ async fn a_start_whose_keys_database_is_away_waits_for_it() {
     assert!(!goes(&*store, &run).await);
     assert_eq!(sweep(&*whole).await, 1);
     assert!(goes(&*whole, &run).await);
+}
+
+/// Its file is locked, and it answers later than any lease lasts.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_hangs_holds_up_no_start_no_release_and_no_sweep() {
+    let (folder, files) = folder().await;
+    let whole = ShardedStore::open(files.clone()).await.unwrap();
+    let sharded = ShardedStore::open(files).await.unwrap();
+    let (here, there) = (of(&whole, "here", 0), of(&whole, "there", 1));
+    let [both, next, late] = ["both", "next", "late"].map(|run| of(&whole, run, 2));
+    let store: Arc<dyn Store> = sharded;
+    store.create(on(&both, &keys(&[(&here, 1), (&there, 1)]))).await.unwrap();
+    store.create(on(&next, &keys(&[(&here, 1)]))).await.unwrap();
+    let outside = rusqlite::Connection::open(folder.path().join("shard-1.db")).unwrap();
+    outside.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let began = tokio::time::Instant::now();
+    store.create(on(&late, &keys(&[(&there, 1)]))).await.unwrap();
+    end(&store, &both).await;
+    let token = token(&*store, &both).await;
+    let released = store.flow().release(key(&both), token).await;
+    assert!(matches!(released, Err(StoreError::Retry(_))), "what isn't given back is told: {released:?}");
+    assert!(goes(&*store, &next).await && !goes(&*store, &late).await);
+    sweep(&*store).await;
+    let took = began.elapsed();
+    assert!(took < LEASE_TTL / 2, "it isn't waited for twice: {took:?}");
+    outside.execute_batch("ROLLBACK").unwrap();
+    while !goes(&*whole, &late).await {
+        sweep(&*whole).await;
+    }
 }
 
 #[tokio::test]

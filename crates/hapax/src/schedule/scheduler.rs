@@ -167,7 +167,8 @@ impl Engine {
         Ok(Scheduler { stop, task })
     }
 
-    /// Fires what is due, and returns when nothing is any more.
+    /// Fires what is due, and returns when nothing is any more. A schedule whose database fails keeps none of the others from
+    /// theirs; the first such error is the answer then.
     ///
     /// ```
     /// use hapax::{prelude::*, schedule::When, store::{Clock, MemoryStore}};
@@ -193,7 +194,8 @@ impl Engine {
     pub async fn fire_due(&self) -> Result<Firings, Error> {
         self.is_open()?;
         let options = SchedulerOptions::default().poll_interval(Duration::ZERO);
-        Ok(Clockwork::new(self, options, CancellationToken::new()).pass().await?.firings)
+        let pass = Clockwork::new(self, options, CancellationToken::new()).pass().await?;
+        Ok(pass.failed.map_or(Ok(pass.firings), Err)?)
     }
 }
 
@@ -205,6 +207,8 @@ struct Pass {
     next: Option<Duration>,
     /// Something is to be looked at again very soon.
     hurries: bool,
+    /// Why something couldn't be fired for now.
+    failed: Option<StoreError>,
 }
 
 impl Pass {
@@ -295,7 +299,12 @@ impl Clockwork {
             () = self.stopped() => return Ok(pass),
         };
         for record in due {
-            self.fire_all(record, &mut pass).await?;
+            let schedule = record.schedule.key.clone();
+            // It may be the database of this one alone that fails; the others aren't to wait for it.
+            if let Err(error) = self.fire_all(record, &mut pass).await {
+                tracing::warn!(%schedule, %error, "cannot fire a schedule; trying again");
+                pass.failed = pass.failed.or(Some(error));
+            }
         }
         if pass.firings.started > 0 {
             self.shared.look_for_work();

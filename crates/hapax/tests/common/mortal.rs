@@ -5,15 +5,21 @@ use hapax::{
     core::{
         checkpoint::Checkpoint,
         commit::{Append, Epoch, Write, Written},
+        flow::{Rate, Reservation, Terms},
         frontier::WorkItem,
-        id::{Namespace, RunKey},
+        id::{Namespace, RunId, RunKey},
         journal::JournalRow,
         mailbox::{Letter, NewLetter, Posted},
     },
     store::{
         Answer, BoxFuture, Census, CensusFilter, Claimant, Clock, Created, Fleet, GcPolicy, GcReport, Lease,
         ListFilter, Loaded, NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreError,
-        StoreStats, Ticket, db::Statement, flow::Flow, house::House, outbox::Outbox, schedules::Schedules,
+        StoreStats, Ticket,
+        db::Statement,
+        flow::{Flow, KeyRecord, KeyView, NameKind, NameRecord, Replaced, Seen, Spread, Stands},
+        house::House,
+        outbox::Outbox,
+        schedules::Schedules,
     },
 };
 use std::{sync::Arc, time::Duration};
@@ -33,6 +39,8 @@ pub(crate) struct Mortal {
     late: Option<mpsc::UnboundedSender<(Arc<Write>, Reply)>>,
     meanwhile: Meanwhile,
     before_post: Meanwhile,
+    takes_up: bool,
+    gives_back: bool,
 }
 
 type Reply = oneshot::Sender<Result<Written, StoreError>>;
@@ -50,7 +58,8 @@ impl Mortal {
         let (dead, fatal) = (CancellationToken::new(), Box::new(fatal));
         let nothing = || -> Meanwhile { Box::new(|| Box::pin(async {})) };
         let (meanwhile, before_post) = (nothing(), nothing());
-        Self { inner, dead, fatal, slow: None, late: None, meanwhile, before_post }
+        let (takes_up, gives_back) = (false, true);
+        Self { inner, dead, fatal, slow: None, late: None, meanwhile, before_post, takes_up, gives_back }
     }
 
     /// The writes that satisfy the predicate are made at once, but nobody hears of it before the signal.
@@ -96,6 +105,16 @@ impl Mortal {
         Self { before_post: Box::new(before_post), ..Self::new(inner) }
     }
 
+    /// It takes up work all the same.
+    pub(crate) fn that_takes_up_work(self) -> Self {
+        Self { takes_up: true, ..self }
+    }
+
+    /// Nothing that is given back ever gets an answer.
+    pub(crate) fn that_takes_nothing_back(self) -> Self {
+        Self { gives_back: false, ..self }
+    }
+
     async fn slowly(&self, write: Arc<Write>, pace: Pace) -> Result<Ticket, StoreError> {
         if let Some(late) = &self.late {
             let (reply, ticket) = Ticket::new();
@@ -136,6 +155,38 @@ fn briefly(by: Claimant) -> Claimant {
     Claimant { ttl: Duration::ZERO, ..by }
 }
 
+macro_rules! pass_on_flow {
+    ($($name:ident($($arg:ident: $type:ty),*) -> $answer:ty;)*) => {
+        $(fn $name(&self, $($arg: $type),*) -> Answer<'_, $answer> {
+            self.inner.flow().$name($($arg),*)
+        })*
+    };
+}
+
+impl Flow for Mortal {
+    pass_on_flow! {
+        enrol(run: RunKey, terms: Terms) -> Vec<RunKey>;
+        reserve(namespace: Namespace, rate: Rate) -> Reservation;
+        replace(run: NewRun) -> Replaced;
+        sweep(namespace: Namespace) -> u64;
+        keys(namespace: Namespace) -> Vec<KeyRecord>;
+        key(namespace: Namespace, name: String) -> KeyView;
+        names(namespace: Namespace) -> Vec<NameRecord>;
+        holder(namespace: Namespace, kind: NameKind, name: String) -> Option<RunId>;
+        let_go(run: RunKey, token: String) -> bool;
+        spread(namespace: Namespace, seen: Seen, after: Option<Spread>) -> Vec<Spread>;
+        standing(namespace: Namespace, runs: Vec<RunId>) -> Vec<(Spread, Stands)>;
+    }
+
+    fn clock(&self, bucket: &str) -> Clock {
+        self.inner.flow().clock(bucket)
+    }
+
+    fn release(&self, run: RunKey, token: String) -> Answer<'_, Vec<RunKey>> {
+        if self.gives_back { self.inner.flow().release(run, token) } else { Box::pin(std::future::pending()) }
+    }
+}
+
 macro_rules! look_at {
     ($($name:ident($($arg:ident: $type:ty),*) -> $answer:ty;)*) => {
         $(fn $name(&self, $($arg: $type),*) -> Answer<'_, $answer> {
@@ -171,8 +222,8 @@ impl Store for Mortal {
         self.alive(self.inner.claim(run, briefly(by)))
     }
 
-    fn claim_ready(&self, _: ReadyFilter, _: Claimant) -> Answer<'_, Vec<(RunKey, Lease)>> {
-        Box::pin(async { Ok(vec![]) })
+    fn claim_ready(&self, filter: ReadyFilter, by: Claimant) -> Answer<'_, Vec<(RunKey, Lease)>> {
+        if self.takes_up { self.inner.claim_ready(filter, by) } else { Box::pin(async { Ok(vec![]) }) }
     }
 
     fn renew(&self, leases: Vec<(RunKey, Epoch)>, by: Claimant) -> Answer<'_, Vec<(RunKey, Renewal)>> {
@@ -236,7 +287,7 @@ impl Store for Mortal {
     }
 
     fn flow(&self) -> &dyn Flow {
-        self.inner.flow()
+        self
     }
 
     fn clock(&self) -> Clock {

@@ -5,9 +5,17 @@ use hapax::{
     Coded, Error, StartOptions, Status, WaitsOn,
     control::{Debounce, Rate},
     prelude::*,
-    store::{Claimant, Clock, MemoryStore, ReadyFilter, SqliteOptions, SqliteStore, Store},
+    store::{
+        BoxFuture, Claimant, Clock, MemoryStore, ReadyFilter, ShardedStore, SqliteOptions, SqliteStore, Store,
+    },
 };
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 const WORK: Node = Node::new("work");
 const WAITS: Status = Status::Waiting { on: WaitsOn::Key };
@@ -65,6 +73,85 @@ async fn a_cancelled_run_leaves_its_queue_and_its_slot() {
     assert!(engine.store().flow().keys(Default::default()).await.unwrap().is_empty());
 }
 
+/// It ends, is deleted, and another one is started under its name, before whoever has ended it reads on.
+#[tokio::test]
+async fn a_cancel_gives_back_what_its_run_had_and_never_what_the_next_of_that_name_has() {
+    let (diary, signal, store) = (Diary::default(), Signal::default(), memory());
+    let tool = Engine::builder().options(Options::default().finds_work(false)).with_store(store.clone());
+    let flow = tool.register(waiting(&diary, &signal), ()).await.unwrap();
+    let start = {
+        let flow = flow.clone();
+        move |run: &'static str| {
+            let flow = flow.clone();
+            async move { flow.start_with(run, Board::default(), one_at_a_time().unheld()).await.unwrap() }
+        }
+    };
+    start("a").await;
+    let again = {
+        let (store, start) = (store.clone(), start.clone());
+        move || -> BoxFuture<'static, ()> {
+            let (store, start) = (store.clone(), start.clone());
+            Box::pin(async move {
+                let a = store.run(key("a")).await.unwrap().expect("it is there");
+                if a.status == Status::Cancelled {
+                    store.delete(key("a")).await.unwrap();
+                    store.flow().sweep(Default::default()).await.unwrap();
+                    start("a").await;
+                }
+            })
+        }
+    };
+    let reading = Mortal::reading_while(store.clone(), again.clone());
+    let engine = Engine::builder().with_store(Arc::new(reading));
+    engine.cancel("a").await.unwrap();
+    again().await;
+    start("b").await;
+    let mut going = vec![];
+    for run in ["a", "b"] {
+        let record = store.run(key(run)).await.unwrap().expect("it is there");
+        going.extend((record.status == Status::Pending).then_some(run));
+    }
+    assert_eq!(going.len(), 1, "one at a time: {going:?}");
+}
+
+/// The database of its key may be another one, and hang.
+#[tokio::test]
+async fn a_run_is_over_though_nobody_takes_back_what_it_held() {
+    let (diary, signal) = (Diary::default(), Signal::default());
+    let store = Arc::new(Mortal::new(memory()).that_takes_up_work().that_takes_nothing_back());
+    let options = Options::default().max_active_runs(1);
+    let engine = Engine::builder().options(options).with_store(store);
+    let flow = engine.register(waiting(&diary, &signal), ()).await.unwrap();
+    let first = flow.start_with("a", Board::default(), one_at_a_time()).await.unwrap();
+    signal.give();
+    first.wait().await.unwrap();
+    let second = flow.submit("b", Board::default()).await.unwrap();
+    signal.give();
+    second.wait().await.expect("there is room for it");
+}
+
+/// Of two runs that are claimed together the store says of one only what it is.
+#[tokio::test]
+async fn a_run_of_which_nothing_is_said_keeps_no_other_from_being_taken_up() {
+    let (diary, signal, store) = (Diary::default(), Signal::default(), memory());
+    let tool = Engine::builder().options(Options::default().finds_work(false)).with_store(store.clone());
+    let flow = tool.register(waiting(&diary, &signal), ()).await.unwrap();
+    let a = flow.submit("a", Board::default()).await.unwrap();
+    let b = flow.submit("b", Board::default()).await.unwrap();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let first_hangs = move || -> BoxFuture<'static, ()> {
+        if asked.fetch_add(1, Ordering::SeqCst) == 0 { Box::pin(forever()) } else { Box::pin(async {}) }
+    };
+    let reading = Mortal::reading_while(store, first_hangs).that_takes_up_work();
+    let engine = Engine::builder().with_store(Arc::new(reading));
+    engine.register(waiting(&diary, &signal), ()).await.unwrap();
+    signal.give();
+    tokio::select! {
+        over = a.wait() => over.unwrap(),
+        over = b.wait() => over.unwrap(),
+    };
+}
+
 #[tokio::test]
 async fn a_failed_run_gives_its_slot_back_and_a_retry_takes_one_again() {
     let (diary, signal) = (Diary::default(), Signal::default());
@@ -119,6 +206,18 @@ async fn a_second_start_of_a_singleton_joins_the_first_or_is_refused() {
     assert_eq!(next.id().as_str(), "e", "the name is free again");
     signal.give();
     next.wait().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_singletons_name_is_given_back_at_the_end_of_its_run() {
+    let (diary, signal) = (Diary::default(), Signal::default());
+    let engine = engine(Options::default());
+    let flow = engine.register(waiting(&diary, &signal), ()).await.unwrap();
+    signal.give();
+    let named = StartOptions::default().singleton("nightly");
+    flow.start_with("a", Board::default(), named).await.unwrap().wait().await.unwrap();
+    let left = engine.store().flow().names(Default::default()).await.unwrap();
+    assert!(left.is_empty(), "no sweep is waited for: {left:?}");
 }
 
 #[tokio::test]
@@ -190,6 +289,28 @@ async fn a_limited_call_takes_its_turn_each_time_that_it_is_made_and_never_in_a_
         2,
         "each time that it was made, and not when the run woke"
     );
+}
+
+/// By the clock of the one which the engine goes by it would wait for an hour.
+#[tokio::test]
+async fn a_limited_call_waits_by_the_clock_of_the_database_that_keeps_its_bucket() {
+    let (one, other) = (Clock::manual(), Clock::manual());
+    other.advance(3600 * SECOND);
+    let databases = [one, other].map(|clock| MemoryStore::with_clock(clock) as Arc<dyn Store>);
+    let store = ShardedStore::open(databases.to_vec()).await.unwrap();
+    let bucket = (0..).map(|n| format!("mail-{n}")).find(|name| store.shard_of(name) == 1);
+    let bucket = bucket.expect("names are spread");
+    let calls = node!(
+        [bucket] | ctx | {
+            let rate = Rate::new(bucket, 1000, SECOND);
+            let made = async |_: hapax::Call| Ok::<_, NodeError>(7_u64);
+            let sent: u64 = ctx.limited_effect(&rate, "send", Write, "dear sirs", made).await?;
+            Ok::<_, NodeError>(Board::delta().total(sent))
+        }
+    );
+    let engine = Engine::builder().with_store(store);
+    let flow = engine.register(Graph::new("letters", 1, WORK).node(WORK, calls), ()).await.unwrap();
+    assert_eq!(flow.start("letter", Board::default()).await.unwrap().wait().await.unwrap().total, 7);
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ use hapax::{
     Event,
     core::json::Json,
     schedule::{SchedulerOptions, Timetable},
+    store::faulty::{Fault, Faulty},
 };
 
 /// Named by its time, tagged with it, from the state that was given.
@@ -169,6 +170,31 @@ async fn a_run_that_no_store_keeps_stays_due_and_is_in_no_others_way() {
     let firings = engine.fire_due().await.unwrap();
     assert_eq!((firings.started, firings.stuck), (1, 1));
     assert!(runs(&engine).await[0].starts_with("b@"));
+}
+
+/// It is the first whose turn it is, and dies of it; it fires when it is back.
+#[tokio::test]
+async fn a_database_that_is_away_keeps_no_schedule_of_the_others_from_firing() {
+    let clock = Clock::manual();
+    let databases: [Arc<dyn Store>; 3] =
+        std::array::from_fn(|_| MemoryStore::with_clock(clock.clone()) as Arc<dyn Store>);
+    let whole = ShardedStore::open(databases.to_vec()).await.unwrap();
+    let [first, second, third] = databases;
+    let mortal = Faulty::new(second, 0, Fault::Before);
+    let mortal = ShardedStore::open(vec![first, mortal, third]).await.unwrap();
+    let (engine, flow) = on(&(mortal as Arc<dyn Store>), quick()).await;
+    for (shard, prefix) in ["b", "a", "c"].into_iter().enumerate() {
+        let mut names = (0..).map(|n| format!("{prefix}{n}"));
+        let name = names.find(|name| whole.shard_of(name) == shard).expect("names are spread");
+        flow.schedule(&name, hourly(), Board::default()).await.unwrap();
+    }
+    clock.advance(HOUR);
+    assert!(engine.fire_due().await.is_err(), "what failed is told");
+    let (again, _) = on(&(whole as Arc<dyn Store>), quick()).await;
+    let mut started = runs(&again).await;
+    started.sort();
+    assert!(started.len() == 2 && started[0].starts_with('b') && started[1].starts_with('c'), "{started:?}");
+    assert_eq!(again.fire_due().await.unwrap().started, 1);
 }
 
 /// In another process's hands, so to speak: added by one engine, fired by another at work.
