@@ -40,8 +40,7 @@ pub(crate) fn codec(keyed: &Keyed) -> Result<Option<Arc<dyn PayloadCodec>>, Fail
         };
     };
     let keys = match keyed {
-        Keyed::AsGiven => keys,
-        Keyed::To(None) => keys,
+        Keyed::AsGiven | Keyed::To(None) => keys,
         Keyed::To(Some(id)) => keys.encrypts_with(id).map_err(refused)?,
         Keyed::Plain => keys.writes_plain(),
     };
