@@ -5,7 +5,7 @@ use crate::server::{PATIENCE, Reply, Server, send};
 use futures::future::join_all;
 use hapax_core::{
     id::Namespace,
-    request::{Completion, RequestId},
+    request::{Completion, Lease, RequestId},
 };
 use hapax_requests::OnConflict;
 use hapax_store::requests::{Begun, Claim, Finished, RequestStore, open};
@@ -35,6 +35,16 @@ impl Database {
 
     async fn mysql() -> Self {
         Self::at(hapax_servers::mysql().expect("a server"), None).await
+    }
+
+    /// The lease of another who takes over the request of this key: all leases are over.
+    async fn taken_over(&self, key: &str) -> Lease {
+        self.set("lease_until = 0");
+        let id = RequestId::new(Namespace::default(), "ada", "POST /slow", key).expect("a name");
+        let record = self.store.get(&id).await.expect("the store is there").expect("it is claimed");
+        let taken = self.store.reacquire(&Claim::new(id, record.hash)).await.expect("the store is there");
+        let Begun::Execute(lease) = taken else { panic!("{taken:?}") };
+        lease
     }
 
     /// Changes records behind everybody's back.
@@ -71,6 +81,7 @@ macro_rules! in_each {
 in_each! {
     row_01_two_hundred_at_once_for_each_of_many_keys_are_one_execution_each,
     row_07_who_was_overtaken_answers_what_the_record_says,
+    row_07_who_was_overtaken_waits_for_the_others_answer,
     row_08_a_heartbeat_keeps_the_lease_of_a_slow_handler,
     row_10_an_expired_answer_is_executed_afresh_though_nobody_swept,
 }
@@ -99,17 +110,28 @@ async fn row_01_two_hundred_at_once_for_each_of_many_keys_are_one_execution_each
     println!("{} requests with {keys} keys: {keys} executions", keys * DUPLICATES);
 }
 
+/// As any other request with its key does where the service says so.
+async fn row_07_who_was_overtaken_waits_for_the_others_answer(database: Database) {
+    let server =
+        Server::with(database.store.clone(), |layer| layer.on_conflict(OnConflict::Wait(PATIENCE))).await;
+    let asked = server.asked("/slow", "k");
+    server.world.started().await;
+    let lease = database.taken_over("k").await;
+    server.world.open(1);
+    server.world.store.saw(|calls| calls.gets > 1).await;
+    let finished = database.store.finish(&lease, &Completion::succeeded(202, "the other's")).await;
+    assert_eq!(finished.expect("the store is there"), Finished::Done);
+    let late = asked.await.expect("it was sent");
+    assert_eq!((late.status, &late.body[..], late.is_replayed()), (202, &b"the other's"[..], true));
+}
+
 /// While another executes it, and when that has finished.
 async fn row_07_who_was_overtaken_answers_what_the_record_says(database: Database) {
     let server = Server::over(database.store.clone()).await;
     for (key, finished) in [("a", false), ("b", true)] {
         let asked = server.asked("/slow", key);
         server.world.started().await;
-        database.set("lease_until = 0");
-        let id = RequestId::new(Namespace::default(), "ada", "POST /slow", key).expect("a name");
-        let record = database.store.get(&id).await.expect("the store is there").expect("it is claimed");
-        let taken = database.store.reacquire(&Claim::new(id, record.hash)).await.expect("the store is there");
-        let Begun::Execute(lease) = taken else { panic!("{taken:?}") };
+        let lease = database.taken_over(key).await;
         let other = Completion::succeeded(202, "the other's");
         let finish = async || database.store.finish(&lease, &other).await.expect("the store is there");
         if finished {

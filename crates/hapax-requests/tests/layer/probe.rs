@@ -26,6 +26,7 @@ pub(crate) struct Calls {
     pub(crate) claims: usize,
     pub(crate) granted: usize,
     pub(crate) heartbeats: usize,
+    pub(crate) gets: usize,
 }
 
 pub(crate) struct Probe {
@@ -118,6 +119,7 @@ impl RequestStore for Probe {
     }
 
     fn get<'a>(&'a self, id: &'a RequestId) -> Answer<'a, Option<Record>> {
+        self.calls.send_modify(|calls| calls.gets += 1);
         self.inner.get(id)
     }
 
