@@ -56,7 +56,7 @@ pub trait Flow: Send + Sync {
     /// lost.
     fn reserve(&self, namespace: Namespace, rate: Rate) -> Answer<'_, Reservation>;
 
-    /// The clock by which a bucket lets its runs and calls go: that of the database which keeps it. Nobody may have used it yet.
+    /// The clock by which a bucket lets calls go: that of the database which keeps it. Nobody may have used it yet.
     fn clock(&self, bucket: &str) -> Clock;
 
     /// Gives a debounced run another input, and another time to begin, as long as nobody has ever claimed it.

@@ -1,7 +1,8 @@
 //! Flow control: slots, queues and names, and the transaction that hands them on.
 //!
 //! Invariant: a slot's primary key is its concurrency key and its number. Whoever changes a key's slots or its queue holds the
-//! key's own row, so that a run that comes and a slot that goes never miss each other; a key's row is locked before any run's.
+//! key's own row, so that a run that comes and a slot that goes never miss each other; a key's row is locked before that of
+//! any run that waits for it.
 
 use super::{
     ServerStore, ask, blobs, call,
@@ -383,19 +384,20 @@ async fn next_of(tx: &mut Tx<'_>, namespace: &Namespace, key: &str) -> Result<Op
     Ok(Some(first))
 }
 
-/// A run that has all of its slots goes on.
+/// A run that has all of its slots goes on. Its row is locked wherever the run stands: one that stays after all may have
+/// looked for its slots already, and waits again as soon as that is committed.
 async fn wake(tx: &mut Tx<'_>, run: &RunKey) -> Result<(), Fault> {
-    let waits = waits_for_key().to_json();
-    let row = tx
-        .one(
-            "SELECT terms, {now} FROM hapax_runs WHERE namespace = ? AND run_id = ? AND status = 'waiting' \
-             AND status_json = ? FOR UPDATE",
-            values![run.namespace.as_str(), run.run.as_str(), waits.as_str()],
-        )
-        .await?;
-    let Some(row) = row else { return Ok(()) };
-    let terms = read_terms(row.maybe_text(0)?).map_err(Fault::damage)?;
-    let (status, wake_at) = let_go(&terms, row.int(1)?);
+    let sql =
+        "SELECT status_json, terms, {now} FROM hapax_runs WHERE namespace = ? AND run_id = ? FOR UPDATE";
+    let Some(row) = tx.one(sql, values![run.namespace.as_str(), run.run.as_str()]).await? else {
+        return Ok(());
+    };
+    let waits = row.text(0).is_ok_and(|status| status == waits_for_key().to_json().as_str());
+    if !waits {
+        return Ok(());
+    }
+    let terms = read_terms(row.maybe_text(1)?).map_err(Fault::damage)?;
+    let (status, wake_at) = let_go(&terms, row.int(2)?);
     stands(tx, run, &status, wake_at).await
 }
 

@@ -235,7 +235,8 @@ pub(super) async fn claim_ready(
     Ok(ready.into_iter().map(|found| (found.key.clone(), found.lease(nonce))).collect())
 }
 
-/// Up to `limit` runs that may be claimed, locked. Those that may not, though they come first, are in nobody's way.
+/// Up to `limit` runs that may be claimed, locked. Damaged ones, though they come first, are in nobody's way. Those whose
+/// leases last aren't gone past: when the server's clock was set back, that would lock all runs that anybody holds.
 async fn claimable(
     tx: &mut Tx<'_>,
     overlong: &Overlong,
@@ -245,22 +246,23 @@ async fn claimable(
     let mut limit = filter.limit;
     loop {
         let rows = candidates(tx, filter, which, limit).await?;
-        let mut ready = vec![];
+        let (mut ready, mut damaged) = (vec![], 0);
         for row in &rows {
             // One damaged row must not keep all other runs from going on; `list` and `doctor` report it.
             let Ok(found) = Candidate::read(row, &filter.namespace) else {
                 tracing::warn!(namespace = %filter.namespace, "a damaged row is not claimed");
+                damaged += 1;
                 continue;
             };
             if found.stands_ready() && overlong.left(&found.key, &found.held, found.now).is_none() {
                 ready.push(found);
             }
         }
-        if ready.len() >= filter.limit || rows.len() < limit {
+        if rows.len() - damaged >= filter.limit || rows.len() < limit {
             ready.truncate(filter.limit);
             return Ok(ready);
         }
-        limit += 2 * (rows.len() - ready.len());
+        limit += 2 * damaged;
     }
 }
 

@@ -113,8 +113,10 @@ impl Flow for ShardedStore {
                 swept.unwrap_or_else(slow)
             });
             let swept = swept.enumerate().collect();
-            let alone: u64 = Self::those_that_answer(swept)?.into_iter().sum();
-            Ok(alone + self.sweep_spread(&namespace).await)
+            let alone = Self::those_that_answer(swept);
+            // Also when each of them has more to do than fits: what is spread is nobody else's to free.
+            let spread = self.sweep_spread(&namespace).await;
+            Ok(alone?.into_iter().sum::<u64>() + spread)
         })
     }
 

@@ -14,7 +14,8 @@ use hapax_store::{
     Pace, Store, StoreError, Ticket,
     conformance::{
         Holder, Sample,
-        sample::{LONG, claimant, message, step, submit},
+        flow::{keys, on},
+        sample::{LONG, claimant, key, message, step, submit},
     },
 };
 use std::{sync::Arc, time::Duration};
@@ -25,6 +26,7 @@ on_both! {
     a_fence_that_meets_no_row_takes_no_other_of_its_group_with_it,
     a_deadlock_amid_a_group_commit_loses_nothing,
     a_run_whose_messages_are_claimed_just_now_does_not_leave,
+    a_run_that_stays_just_now_is_let_go_by_who_gives_it_its_slot,
 }
 
 /// How many sessions of this database wait for a lock.
@@ -138,6 +140,36 @@ async fn a_run_whose_messages_are_claimed_just_now_does_not_leave(kind: Kind) {
     let refused = leave.await.expect("no panic");
     assert!(matches!(&refused, Err(StoreError::Held { owner, .. }) if owner == "relay"), "{refused:?}");
     assert_eq!(sql(&url, "SELECT status FROM hapax_runs"), "pending", "it is as it was");
+}
+
+/// It has looked for its slot, and that it waits again isn't committed yet, when the slot is given to it: whoever gives it waits
+/// for that, and sees it.
+async fn a_run_that_stays_just_now_is_let_go_by_who_gives_it_its_slot(kind: Kind) {
+    let url = kind.database();
+    let store = kind.store(&url).await;
+    for run in ["holds", "stays"] {
+        store.create(on(run, &keys(&[("k", 1)]))).await.expect("it is created");
+    }
+    let read = async |run| store.run(key(run)).await.expect("a read").expect("it is there");
+    let (token, waits) = (read("holds").await.terms.token, read("stays").await.status);
+    assert_eq!(waits.word(), "waiting");
+    store.house().leave(key("stays"), "there".into()).await.expect("nobody holds it");
+    let mut mover = Raw::connect(kind, &url).await;
+    mover.run("BEGIN").await;
+    mover
+        .run(&format!(
+            "UPDATE hapax_runs SET status = 'waiting', status_json = '{}' WHERE namespace = 'default' AND run_id = 'stays'",
+            waits.to_json().as_str()
+        ))
+        .await;
+    let release = tokio::spawn({
+        let store = store.clone();
+        async move { store.flow().release(key("holds"), token).await }
+    });
+    until_waiting(kind, &url).await;
+    mover.run("COMMIT").await;
+    assert_eq!(release.await.expect("no panic").expect("an answer"), [key("stays")]);
+    assert_eq!(read("stays").await.status, Status::Pending);
 }
 
 async fn queue(store: &Arc<dyn Store>, write: Write) -> Ticket {

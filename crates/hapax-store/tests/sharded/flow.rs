@@ -320,6 +320,30 @@ async fn what_a_deleted_run_held_is_swept() {
     assert_eq!(sweep(&*store).await, 0);
 }
 
+/// Each of them has something damaged.
+#[tokio::test]
+async fn what_is_spread_is_swept_though_no_database_can_sweep_by_itself() {
+    let (folder, files) = folder().await;
+    let sharded = ShardedStore::open(files).await.unwrap();
+    let (here, there) = (of(&sharded, "here", 0), of(&sharded, "there", 1));
+    let [first, second] = ["first", "second"].map(|run| of(&sharded, run, 2));
+    let store: Arc<dyn Store> = sharded;
+    for run in [&first, &second] {
+        store.create(on(run, &keys(&[(&here, 1), (&there, 1)]))).await.unwrap();
+    }
+    end(&store, &first).await;
+    for shard in 0..3 {
+        let outside = rusqlite::Connection::open(folder.path().join(format!("shard-{shard}.db"))).unwrap();
+        let columns = "namespace, flow_key, run_id, position, most, token, rest";
+        let damaged = "'default', 'k', 'r' || char(10), 1, 1, 't', '[]'";
+        let sql = format!("INSERT INTO hapax_flow_queue ({columns}) VALUES ({damaged})");
+        assert_eq!(outside.execute(&sql, ()).unwrap(), 1);
+    }
+    let swept = store.flow().sweep(Namespace::default()).await;
+    assert!(swept.is_err(), "it is told: {swept:?}");
+    assert!(goes(&*store, &second).await);
+}
+
 /// There its keys may fall together, or apart.
 #[tokio::test]
 async fn a_run_that_moves_house_takes_its_slots_there_again() {
