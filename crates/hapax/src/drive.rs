@@ -104,9 +104,9 @@ impl<S: State, A: Send + Sync + 'static> Claimed<S, A> {
         Ok(run)
     }
 
-    /// What the journal says of the step. All ends are read before anything begins: where one can't be, this program must
-    /// add nothing that another couldn't read. Nor is it anybody's failure: the node did its work, so neither an attempt
-    /// nor a handler may follow.
+    /// What the journal says of the step. All ends are read before anything begins: where one can't be, this program
+    /// must add nothing that another couldn't read. Nor is it anybody's failure: the node did its work, so neither an
+    /// attempt nor a handler may follow.
     fn recall(&mut self, journal: Vec<JournalRow>) -> Result<(), Halt> {
         self.record = by_item(self.digest, journal);
         for (item, record) in &mut self.record {
