@@ -115,7 +115,7 @@ impl<'a> Account<'a> {
             telling.step.take(changes(&before, &secrets.state_of(&checkpoint)), &mut room);
             tellings.push(telling);
         };
-        let lost_rows = read_journal(session, record, &secrets, &mut tellings).await?;
+        let lost_rows = read_journal(session, record, &secrets, &mut tellings, &mut room).await?;
         let mut steps: Vec<_> = tellings.into_iter().map(|telling| telling.step).collect();
         if is_live(&record.status) {
             steps.last_mut().into_iter().for_each(Step::go_on);
@@ -136,9 +136,10 @@ async fn read_journal(
     record: &RunRecord,
     secrets: &Secrets,
     tellings: &mut [Telling],
+    room: &mut Room,
 ) -> Result<u64, Failure> {
     let store = session.engine.store();
-    let (mut from, mut lost, mut room) = (0, 0, Room::default());
+    let (mut from, mut lost) = (0, 0);
     let first = tellings.first().map_or(0, |telling| telling.step.step);
     loop {
         let page = store.journal(record.key.clone(), from, PAGE).await?;
@@ -152,7 +153,7 @@ async fn read_journal(
                 continue;
             }
             let entry = secrets.entry(row.entry);
-            entry.each().iter().for_each(|entry| telling.tell(row.path_hash, entry, &mut room));
+            entry.each().iter().for_each(|entry| telling.tell(row.path_hash, entry, room));
         }
     }
 }

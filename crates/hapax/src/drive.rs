@@ -5,7 +5,7 @@ use crate::{
     gate::{Gate, Halt, Parking, budget_exceeded, micros, run_failure},
     graph::Program,
     items::Frontier,
-    run_items::panicked,
+    run_items::{Journaled, panicked},
     step::{Progress, step},
     wait::Mailbox,
     worker::{End, Shared},
@@ -16,8 +16,8 @@ use hapax_core::{
     commit::{Epoch, RunFailure, Status, Wake},
     error::code,
     frontier::{Barriers, WorkItem},
-    id::RunKey,
-    journal::{ItemRecord, by_item},
+    id::{NodeId, RunKey},
+    journal::{ItemRecord, JournalRow, by_item},
     key::Digest,
     order::PathHash,
     state::{self, State},
@@ -47,6 +47,8 @@ pub(crate) struct Claimed<S: State, A> {
     pub(crate) frontier: Frontier,
     pub(crate) barriers: Barriers,
     pub(crate) record: HashMap<PathHash, ItemRecord>,
+    /// The items that needn't run any more. Their ends are here, not in their records.
+    pub(crate) journaled: HashMap<PathHash, Journaled<S>>,
     pub(crate) mailbox: Arc<Mailbox>,
     state_json: Arc<[u8]>,
     /// The step that its history begins with.
@@ -96,10 +98,24 @@ impl<S: State, A: Send + Sync + 'static> Claimed<S, A> {
         }
         gate.resume_at(loaded.record.next_seq).await;
         let mut run = Self::at(program, app, shared, gate, (key, lease), loaded.checkpoint)?;
-        run.record = by_item(run.digest, loaded.journal);
+        run.recall(loaded.journal)?;
         run.used_before = Duration::from_micros(loaded.record.used_us);
         run.began = run.first_step().await?;
         Ok(run)
+    }
+
+    /// What the journal says of the step. All ends are read before anything begins: where one can't be, this program
+    /// must add nothing that another couldn't read. Nor is it anybody's failure: the node did its work, so neither an
+    /// attempt nor a handler may follow.
+    fn recall(&mut self, journal: Vec<JournalRow>) -> Result<(), Halt> {
+        self.record = by_item(self.digest, journal);
+        for (item, record) in &mut self.record {
+            let Some(done) = record.done.take() else { continue };
+            let end = Journaled::read(done)
+                .map_err(|error| unreadable(self.frontier.node(*item), self.step, &error))?;
+            self.journaled.insert(*item, end);
+        }
+        Ok(())
     }
 
     /// The step that the history of a loaded run begins with, as far as somebody wants to know.
@@ -143,6 +159,7 @@ impl<S: State, A: Send + Sync + 'static> Claimed<S, A> {
             shared,
             barriers: checkpoint.barriers,
             record: HashMap::new(),
+            journaled: HashMap::new(),
             mailbox,
             state_json: checkpoint.state,
             began: checkpoint.step,
@@ -170,6 +187,7 @@ impl<S: State, A> Claimed<S, A> {
         let depth = self.shared.options.queue_depth;
         self.frontier = Frontier::new(checkpoint.step, checkpoint.frontier_len, depth, first_page);
         self.record.clear();
+        self.journaled.clear();
         Ok(())
     }
 
@@ -227,6 +245,17 @@ fn joins_differ(step: u64) -> Halt {
         code: code::GRAPH_MISMATCH.into(),
         message: "the run waits at a join that this graph does not have; the shapes are not compatible"
             .into(),
+        step,
+        node: None,
+    }))
+}
+
+/// An end that is journaled can't be read.
+fn unreadable(node: Option<&NodeId>, step: u64, error: &serde_json::Error) -> Halt {
+    let who = node.map_or_else(|| "an item".to_owned(), |node| format!("`{node}`"));
+    Halt::Failed(Box::new(RunFailure {
+        code: code::STATE_SHAPE.into(),
+        message: format!("what {who} wrote is journaled in a form that does not fit: {error}"),
         step,
         node: None,
     }))

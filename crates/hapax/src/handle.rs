@@ -107,7 +107,9 @@ impl<S: State> Run<S> {
         self.engine.cancel(self.key.run.as_str()).await
     }
 
-    /// Waits for the end: the final state, or why there is none. What it gives is durable.
+    /// Waits for the end: the final state, or why there is none. What it gives is durable. What the run held by its
+    /// terms may be given back a moment later: a process that ends now should call [`Engine::shutdown`], which waits
+    /// for that.
     pub async fn wait(&self) -> Result<S, Error> {
         let mut patience = Patience::of(&self.engine);
         loop {

@@ -1,7 +1,12 @@
 //! The frontier in memory: a window of it, the rest stays in the store until its turn comes.
 
 use crate::gate::{Gate, Halt};
-use hapax_core::{frontier::WorkItem, id::RunKey, limits::FRONTIER_PAGE};
+use hapax_core::{
+    frontier::WorkItem,
+    id::{NodeId, RunKey},
+    limits::FRONTIER_PAGE,
+    order::PathHash,
+};
 use hapax_store::Store;
 use std::{collections::VecDeque, sync::Arc};
 
@@ -29,6 +34,11 @@ impl Frontier {
     /// How many items the step has.
     pub(crate) fn len(&self) -> usize {
         self.len
+    }
+
+    /// The node of an item; `None`: it isn't at hand.
+    pub(crate) fn node(&self, path_hash: PathHash) -> Option<&NodeId> {
+        self.window.iter().find(|item| item.path_hash == path_hash).map(|item| &item.node)
     }
 
     /// The next item. A page is read once the window is used up, and not before it is durable; what is beyond the
@@ -61,9 +71,8 @@ mod tests {
     use hapax_core::{
         checkpoint::{Draft, IoDigest, outbox_digest},
         frontier::Barriers,
-        id::{Namespace, NodeId, RunId},
+        id::{Namespace, RunId},
         key::sha256,
-        order::PathHash,
     };
     use hapax_store::{Claimant, Created, MemoryStore, NewRun};
     use std::{collections::BTreeMap, time::Duration};

@@ -20,7 +20,6 @@ use crate::{
 use futures::FutureExt;
 use hapax_core::{
     canary,
-    commit::RunFailure,
     error::{Coded, code},
     failure::NodeFailure,
     frontier::WorkItem,
@@ -58,6 +57,23 @@ pub(crate) struct Finished<S: State> {
     pub(crate) tail: Vec<Entry>,
     /// What it sends.
     pub(crate) messages: Vec<Message>,
+}
+
+/// The end of an item that an earlier execution finished and journaled.
+pub(crate) struct Journaled<S: State> {
+    result: ItemResult<S>,
+    messages: Vec<Message>,
+}
+
+impl<S: State> Journaled<S> {
+    pub(crate) fn read(done: Done) -> Result<Self, serde_json::Error> {
+        Ok(match done {
+            Done::Failed { failure } => Self { result: ItemResult::Failed(failure), messages: vec![] },
+            Done::Ok { delta, route, messages } => {
+                Self { result: ItemResult::Done { delta: delta.read()?, route }, messages }
+            }
+        })
+    }
 }
 
 /// How far an item came.
@@ -210,6 +226,7 @@ impl<'r, S: State, A: Send + Sync + 'static> Items<'r, S, A> {
         self.queued.next();
         let run = &mut *self.run;
         let record = run.record.remove(&item.path_hash).unwrap_or_default();
+        let journaled = run.journaled.remove(&item.path_hash);
         let shared_item = Arc::new(Item {
             run: run.key.clone(),
             step: run.step,
@@ -241,6 +258,7 @@ impl<'r, S: State, A: Send + Sync + 'static> Items<'r, S, A> {
             item: shared_item,
             gate: run.gate.clone(),
             record,
+            journaled,
             first: None,
         }
     }
@@ -265,6 +283,8 @@ struct Work<S: State, A> {
     item: Arc<Item>,
     gate: Arc<Gate>,
     record: ItemRecord,
+    /// Its end, if it needn't run any more.
+    journaled: Option<Journaled<S>>,
     /// The number of its first attempt here.
     first: Option<u32>,
 }
@@ -273,8 +293,8 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
     /// Runs the item to its end: recorded, succeeded, or out of attempts. With `journaled`, its end is journaled,
     /// so that a crash doesn't run it again; nobody waits for the disk.
     async fn run(mut self, journaled: bool) -> Result<Ended<S>, Halt> {
-        if let Some(done) = self.record.done.take() {
-            return self.finished(done).map(Ended::Finished);
+        if let Some(Journaled { result, messages }) = self.journaled.take() {
+            return Ok(Ended::Finished(self.conclude(result, messages)));
         }
         let span = self.span.clone();
         let (result, done, messages) = match self.attempts().instrument(span).await? {
@@ -316,31 +336,6 @@ impl<S: State, A: Send + Sync + 'static> Work<S, A> {
         let recorded = std::mem::take(&mut *lock(&self.item.recorded));
         let tail = std::mem::take(&mut *lock(&self.item.tail));
         Finished { item: self.work_item, result, recorded, tail, messages }
-    }
-
-    /// An item that an earlier execution finished and journaled. One that can't be read is nobody's failure: the node did
-    /// its work, so neither an attempt nor a handler may follow.
-    fn finished(self, done: Done) -> Result<Finished<S>, Halt> {
-        let (result, messages) = match done {
-            Done::Failed { failure } => (ItemResult::Failed(failure), vec![]),
-            Done::Ok { delta, route, messages } => match delta.read() {
-                Ok(delta) => (ItemResult::Done { delta, route }, messages),
-                Err(error) => return Err(self.unreadable(&error)),
-            },
-        };
-        Ok(self.conclude(result, messages))
-    }
-
-    fn unreadable(&self, error: &serde_json::Error) -> Halt {
-        Halt::Failed(Box::new(RunFailure {
-            code: code::STATE_SHAPE.into(),
-            message: format!(
-                "what `{}` wrote is journaled in a form that does not fit: {error}",
-                self.item.node
-            ),
-            step: self.item.step,
-            node: None,
-        }))
     }
 
     fn failure(&self, error: &NodeError, attempt: u32) -> NodeFailure {

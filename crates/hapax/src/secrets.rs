@@ -80,7 +80,7 @@ impl Secrets {
     pub fn state(&self, json: &str, version: u32) -> String {
         let ours: Vec<_> = self.own.iter().filter(|shape| shape.version == version).collect();
         let judges = if ours.is_empty() { &self.named } else { &self.own };
-        let is_open = ours.iter().any(|shape| shape.fields.is_empty());
+        let is_open = !ours.is_empty() && ours.iter().all(|shape| shape.fields.is_empty());
         self.redacted(json, judges, is_open, |field| field.json)
     }
 
@@ -247,6 +247,20 @@ mod tests {
         assert_eq!(secrets(&described, "own").state(STATE, 1), STATE);
         assert_eq!(secrets(&described, "own").delta(r#"{"sku":["last","a"]}"#), r#"{"sku":["last","a"]}"#);
         assert_eq!(secrets(&described, "own").state(STATE, 2), NEITHER);
+    }
+
+    #[test]
+    fn where_both_forms_of_a_graph_are_registered_the_one_that_knows_its_fields_says_what_is_hidden() {
+        let (in_code, from_a_value) = (graph("own", 1, &CARD_IS_SECRET), graph("own", 1, &[]));
+        for graphs in [[in_code.clone(), from_a_value.clone()], [from_a_value, in_code]] {
+            let own = secrets(&graphs, "own");
+            let state = r#"{"creditCard":{"n":1},"pin":7,"sku":"a"}"#;
+            assert_eq!(own.state(state, 1), r#"{"creditCard":"[secret]","pin":"[secret]","sku":"a"}"#);
+            let delta = r#"{"card":{"n":1},"pin":7,"sku":"a"}"#;
+            assert_eq!(own.delta(delta), r#"{"card":"[secret]","pin":"[secret]","sku":"a"}"#);
+            assert!(own.hides(Some("pin")) && own.hides(None) && !own.hides(Some("sku")));
+            assert_eq!(own.state("[4111]", 1), HIDDEN, "what has no fields is hidden whole");
+        }
     }
 
     #[test]
