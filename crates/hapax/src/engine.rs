@@ -247,8 +247,9 @@ impl Engine {
             return Ok(());
         }
         // Nobody may be there to see it: then it is ours to end.
+        let asked = clock::since_boot();
         match self.shared.store.claim(key.clone(), self.shared.claimant()).await {
-            Ok(lease) => self.shared.cancel_unstarted(self.shared.take(key, lease)).await,
+            Ok(lease) => self.shared.cancel_unstarted(self.shared.take(key, lease, asked)).await,
             Err(StoreError::Held { .. } | StoreError::WrongStatus { .. }) => {}
             Err(error) => return Err(error.into()),
         }
@@ -282,8 +283,7 @@ impl Engine {
         }
         // In a task of its own: a caller that stops listening must not leave the run claimed and forgotten.
         let claimed = self.shared.tasks.spawn(async move {
-            let Some(lease) = shared.claim_back(key.clone()).await? else { return Ok(()) };
-            let mut taken = shared.take(key, lease);
+            let Some(mut taken) = shared.claim_back(key).await? else { return Ok(()) };
             if let Err(error) = shared.look_up(&mut taken).await {
                 shared.forget(&taken);
                 return Err(error.into());

@@ -1,7 +1,7 @@
 //! A registered graph: starts, finds and resumes its runs.
 
 use crate::{
-    Engine, Options,
+    Engine, Options, clock,
     drive::{Claim, drive},
     error::Error,
     graph::Program,
@@ -258,7 +258,7 @@ impl<S: State, A: Send + Sync + 'static> Flow<S, A> {
     }
 
     async fn begin(&self, key: RunKey, new: NewRun, options: StartOptions) -> Result<Run<S>, Error> {
-        let shared = &self.engine.shared;
+        let (shared, asked) = (&self.engine.shared, clock::since_boot());
         let created = match self.create_or_join(&new, &options).await? {
             Ok(created) => created,
             Err(joined) => return Ok(joined),
@@ -272,7 +272,7 @@ impl<S: State, A: Send + Sync + 'static> Flow<S, A> {
         }
         match created {
             Created::New(Some(lease)) => {
-                let mut taken = shared.take(key, lease);
+                let mut taken = shared.take(key, lease, asked);
                 taken.claim.fresh = Some(first);
                 if terms.holds() {
                     // Under which token, its row says alone.

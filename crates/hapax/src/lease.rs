@@ -80,3 +80,29 @@ pub(crate) async fn hear_cancels(shared: Arc<Shared>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{Engine, Options};
+    use hapax_store::{
+        MemoryStore, Store,
+        conformance::sample::{Sample, claim_when_free, key},
+        faulty::Faulty,
+    };
+    use std::{sync::Arc, time::Duration};
+
+    #[tokio::test]
+    async fn a_lease_lasts_from_when_it_was_asked_for() {
+        let store: Arc<dyn Store> = MemoryStore::shared();
+        Sample::run("r").create(&store).await;
+        let other = store.clone();
+        let slow = Faulty::slow(store, 0, async move {
+            claim_when_free(&other, &key("r"), "another").await;
+        });
+        let options = Options::default().finds_work(false).lease_ttl(Duration::from_millis(20));
+        let engine = Engine::builder().options(options).with_store(slow.clone());
+        let taken = engine.shared.claim_back(key("r")).await.unwrap().expect("it was free");
+        assert!(slow.fired());
+        assert!(!taken.claim.gate.is_leased(), "when it hears of its lease, another has the run");
+    }
+}

@@ -347,10 +347,11 @@ impl Shared {
 
     /// Claims a run, unless it is over, or waits, or came into our hands meanwhile. A lease of our own that nothing executes
     /// under any more, because the store failed when the run was given up, is waited for.
-    pub(crate) async fn claim_back(&self, key: RunKey) -> Result<Option<Lease>, StoreError> {
+    pub(crate) async fn claim_back(&self, key: RunKey) -> Result<Option<Taken>, StoreError> {
         loop {
+            let asked = clock::since_boot();
             match self.store.claim(key.clone(), self.claimant()).await {
-                Ok(lease) => return Ok(Some(lease)),
+                Ok(lease) => return Ok(Some(self.take(key, lease, asked))),
                 Err(StoreError::WrongStatus { status, .. })
                     if (status.is_final() || matches!(*status, Status::Waiting { .. }))
                         && !canary::on("resume_refused") =>
@@ -368,14 +369,16 @@ impl Shared {
         }
     }
 
-    /// Takes a freshly claimed run into this engine's hands.
-    pub(crate) fn take(&self, key: RunKey, lease: Lease) -> Taken {
+    /// Takes a freshly claimed run into this engine's hands. Its lease lasts from when it was asked for: the answer may have been
+    /// on its way for longer than that.
+    pub(crate) fn take(&self, key: RunKey, lease: Lease, asked: Duration) -> Taken {
         let Options { store_patience, .. } = self.options;
         let (store, mail, crew) = (self.store.clone(), self.mail.clone(), self.crew.clone());
         let (observer, counters, clock) = (self.observer.clone(), self.counters.clone(), self.clock.clone());
         let trail = Trail::new(observer, counters, clock, key.clone(), lease.epoch.counter);
         let gate = Gate::new(store, key.clone(), lease.epoch, store_patience, trail, mail, crew);
-        gate.leased(clock::since_boot(), self.options.lease_ttl);
+        let asked = if canary::on("leased_when_heard") { clock::since_boot() } else { asked };
+        gate.leased(asked, self.options.lease_ttl);
         let (end, ended) = watch::channel(None);
         lock(&self.given_up).remove(&key);
         let held = Held { lease, gate: gate.clone(), end: ended };
@@ -638,6 +641,7 @@ async fn take_what_fits(shared: &Arc<Shared>) -> bool {
         shared.crowded.store(true, Ordering::Release);
         return false;
     }
+    let asked = clock::since_boot();
     let claimed = match shared.store.claim_ready(shared.ready(limit), shared.claimant()).await {
         Ok(claimed) => claimed,
         Err(error) => {
@@ -648,7 +652,7 @@ async fn take_what_fits(shared: &Arc<Shared>) -> bool {
     shared.crowded.fetch_or(claimed.len() == limit, Ordering::AcqRel);
     let any = !claimed.is_empty();
     for (key, lease) in claimed {
-        let taken = shared.take(key, lease);
+        let taken = shared.take(key, lease, asked);
         let room = shared.slots.clone().try_acquire_owned().ok();
         // In a task of its own: of several databases one that doesn't answer keeps the others' runs waiting no longer.
         shared.tasks.spawn(take_up(shared.clone(), taken, room));
