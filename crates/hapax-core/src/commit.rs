@@ -300,6 +300,9 @@ pub enum Status {
     Arriving {
         /// How it will stand.
         was: Box<Standing>,
+        /// The word of where it went that it takes the place of: it holds again if the run doesn't come.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        word: Option<Box<Word>>,
     },
     /// It lives in another store now.
     Moved {
@@ -326,6 +329,24 @@ pub struct Standing {
     pub cancel_requested: bool,
     /// What it waits for.
     pub wake: Wake,
+}
+
+/// What a store says of a run that has left it, while that run is on its way home.
+///
+/// ```
+/// use hapax_core::commit::{Standing, Status, Wake, Word};
+/// let was = Standing { status: Status::Pending, cancel_requested: false, wake: Wake::default() };
+/// let word = Word { to: "sqlite:new.db".into(), epoch: 7 };
+/// let comes_home = Status::Arriving { was: Box::new(was), word: Some(Box::new(word)) };
+/// assert_eq!(serde_json::from_str::<Status>(comes_home.to_json().as_str())?, comes_home);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Word {
+    /// Where it went.
+    pub to: String,
+    /// Under which epoch, by its counter, it was closed here.
+    pub epoch: u64,
 }
 
 /// What a parked run waits for.

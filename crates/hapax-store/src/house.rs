@@ -26,7 +26,8 @@ use crate::{
     store::{Answer, RunRecord},
 };
 use hapax_core::{
-    commit::{Epoch, Standing, Status},
+    canary,
+    commit::{Epoch, Standing, Status, Word},
     id::RunKey,
 };
 use std::sync::Arc;
@@ -133,7 +134,8 @@ pub trait House: Send + Sync {
     /// Takes in pieces of a run that arrives, each of them once.
     fn unpack(&self, run: RunKey, epoch: Epoch, pieces: Vec<Piece>) -> Answer<'_, ()>;
 
-    /// Takes back what has arrived of a run. Nothing when it isn't arriving.
+    /// Takes back what has arrived of a run: what is left is the word of where it went, if there was one before it came. Nothing
+    /// when it isn't arriving.
     fn give_up(&self, run: RunKey, epoch: Epoch) -> Answer<'_, ()>;
 
     /// Lets runs that have arrived go on, all of them in one transaction that demands that they arrived under these
@@ -226,16 +228,35 @@ pub(crate) fn leaving(record: &RunRecord, to: &str) -> Status {
     Status::Leaving { to: to.to_owned(), was }
 }
 
-/// Refuses a run that arrives where another has its name. It may take the place of its own word of where it went, and of what
-/// broke off when it arrived before.
-pub(crate) fn may_arrive(new: &RunRecord, there: &RunRecord) -> Result<(), StoreError> {
-    match &there.status {
-        Status::Moved { .. } if is_same(new, there) && there.epoch.counter < new.epoch.counter => Ok(()),
-        // Who shut it in its old store before the one that is here would take the arrival from whoever will close that store.
-        Status::Arriving { .. } if is_same(new, there) && there.epoch.counter > new.epoch.counter => {
-            Err(StoreError::Fenced { run: there.key.clone(), owner: Some(there.epoch) })
+/// The record of a run that arrives where one of its name is: it may take the place of its own word of where it went, which it
+/// keeps, and of what broke off when it arrived before. Another run is left alone.
+pub(crate) fn arrives_over(mut new: RunRecord, there: &RunRecord) -> Result<RunRecord, StoreError> {
+    let replaced = match &there.status {
+        _ if !is_same(&new, there) => None,
+        Status::Moved { to } if there.epoch.counter < new.epoch.counter => {
+            Some(Some(Box::new(Word { to: to.clone(), epoch: there.epoch.counter })))
         }
-        Status::Arriving { .. } if is_same(new, there) => Ok(()),
-        _ => Err(StoreError::ArrivalTaken { run: new.key.clone() }),
+        // Who shut it in its old store before the one that is here would take the arrival from whoever will close that store.
+        Status::Arriving { .. } if there.epoch.counter > new.epoch.counter => {
+            return Err(StoreError::Fenced { run: there.key.clone(), owner: Some(there.epoch) });
+        }
+        Status::Arriving { word, .. } => Some(word.clone()),
+        _ => None,
+    };
+    match (&mut new.status, replaced) {
+        (Status::Arriving { word, .. }, Some(replaced)) => *word = replaced,
+        _ => return Err(StoreError::ArrivalTaken { run: new.key }),
     }
+    Ok(new)
+}
+
+/// What takes the place of a run that arrives and is given up: the word of where it is, unless there was none.
+pub(crate) fn given_up(arriving: RunRecord) -> Option<RunRecord> {
+    let Status::Arriving { word: Some(word), .. } = &arriving.status else { return None };
+    if canary::on("word_given_up") {
+        return None;
+    }
+    let Word { to, epoch } = (**word).clone();
+    let epoch = Epoch { counter: epoch, nonce: arriving.epoch.nonce };
+    Some(RunRecord { status: Status::Moved { to }, epoch, ..arriving })
 }

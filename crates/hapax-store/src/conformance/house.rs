@@ -76,7 +76,8 @@ async fn deliver(store: &Arc<dyn Store>) {
     }
 }
 
-async fn text(store: &dyn Store, runs: &[RunKey]) -> Vec<u8> {
+/// An export of these runs.
+pub(super) async fn text(store: &dyn Store, runs: &[RunKey]) -> Vec<u8> {
     let mut file = vec![];
     house::export(store, runs.to_vec(), &mut file, |_| {}).await.unwrap();
     file

@@ -36,6 +36,7 @@ pub mod sample;
 pub mod schedules;
 pub mod settle;
 pub mod snapshot;
+pub mod whereabouts;
 
 pub use sample::{Holder, Picture, Sample};
 
@@ -379,6 +380,10 @@ macro_rules! store_conformance {
                 a_run_that_comes_home_never_waits_for_itself,
                 a_run_that_stays_has_the_slot_that_it_was_given_meanwhile,
                 a_failure_at_any_statement_of_a_move_leaves_nothing,
+            }
+            whereabouts {
+                an_arrival_that_is_given_up_leaves_the_word_of_where_the_run_is,
+                an_import_that_fails_leaves_the_word_of_where_a_run_is,
             }
             retention {
                 a_finished_run_is_deleted_whole,

@@ -88,7 +88,7 @@ impl Head {
     /// The head of a record: of a run on its way, as it stood. `None`: it isn't here any more.
     pub fn of(record: RunRecord) -> Result<Self, StoreError> {
         let (status, cancel_requested, wake) = match record.status {
-            Status::Leaving { was, .. } | Status::Arriving { was } => {
+            Status::Leaving { was, .. } | Status::Arriving { was, .. } => {
                 (was.status, was.cancel_requested, was.wake)
             }
             Status::Moved { to } => return Err(StoreError::Moved { run: record.key, to }),
@@ -129,7 +129,7 @@ impl Head {
             graph: self.graph,
             fingerprint: self.fingerprint,
             input: self.input,
-            status: Status::Arriving { was },
+            status: Status::Arriving { was, word: None },
             step: self.step,
             digest: self.digest,
             epoch,

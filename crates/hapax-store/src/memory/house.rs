@@ -9,8 +9,8 @@ use super::{
 use crate::{
     error::StoreError,
     house::{
-        Head, House, Image, Left, Parcel, Piece, Sender, Sign, demand_closed, gone, leaving, may_arrive,
-        may_leave, still_here,
+        Head, House, Image, Left, Parcel, Piece, Sender, Sign, arrives_over, demand_closed, given_up, gone,
+        leaving, may_leave, still_here,
     },
     store::{Answer, RunRecord},
 };
@@ -116,9 +116,9 @@ impl Tables {
     }
 
     fn arrive(&mut self, head: Head, epoch: Epoch) -> Result<(), StoreError> {
-        let new = head.arriving(epoch);
+        let mut new = head.arriving(epoch);
         if let Some(there) = self.runs.get(&new.key) {
-            may_arrive(&new, &there.record)?;
+            new = arrives_over(new, &there.record)?;
         }
         self.created += 1;
         self.runs.insert(new.key.clone(), Run::bare(new, self.created));
@@ -212,7 +212,7 @@ impl Run {
 
     /// Goes on here, as it stood.
     fn settle_down(&mut self, now_us: i64) {
-        if let Status::Leaving { was, .. } | Status::Arriving { was } = self.record.status.clone() {
+        if let Status::Leaving { was, .. } | Status::Arriving { was, .. } = self.record.status.clone() {
             let Standing { status, cancel_requested, wake } = *was;
             (self.record.status, self.record.cancel_requested, self.record.wake) =
                 (status, cancel_requested, wake);
@@ -351,7 +351,10 @@ impl House for MemoryStore {
         Box::pin(async move {
             let mut tables = self.tables();
             match tables.arriving(&run, epoch) {
-                Ok(_) => drop(tables.runs.remove(&run)),
+                Ok(arriving) => match given_up(arriving.record.clone()) {
+                    Some(word) => *arriving = Run::bare(word, arriving.number),
+                    None => drop(tables.runs.remove(&run)),
+                },
                 Err(StoreError::NotFound { .. } | StoreError::Fenced { .. }) => {}
                 Err(error) => return Err(error),
             }

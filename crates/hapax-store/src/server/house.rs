@@ -20,8 +20,8 @@ use crate::{
     error::StoreError,
     flow::stored_terms,
     house::{
-        Fragment, Head, House, Image, Left, Piece, Sender, Sign, Step, Stop, demand_closed, gone, leaving,
-        may_arrive, may_leave,
+        Fragment, Head, House, Image, Left, Piece, Sender, Sign, Step, Stop, arrives_over, demand_closed,
+        given_up, gone, leaving, may_leave,
         packed::{Load, Packed, pack_all},
         still_here,
     },
@@ -205,7 +205,7 @@ async fn stay(tx: &mut Tx<'_>, key: &RunKey) -> Outcome<Vec<Left>> {
 /// The run goes on here, as it stood.
 async fn settle_down(tx: &mut Tx<'_>, record: RunRecord) -> Result<(), Fault> {
     let key = record.key;
-    let (Status::Leaving { was, .. } | Status::Arriving { was }) = record.status else { return Ok(()) };
+    let (Status::Leaving { was, .. } | Status::Arriving { was, .. }) = record.status else { return Ok(()) };
     let Standing { status, cancel_requested, wake } = *was;
     let ready = !status.is_final() && (status.is_runnable() || cancel_requested);
     let letters = mailbox::subjects_json(&wake.letters);
@@ -277,9 +277,9 @@ async fn clear(tx: &mut Tx<'_>, key: &RunKey, epoch: Epoch, forget: bool) -> Out
 }
 
 async fn arrive(tx: &mut Tx<'_>, head: &Head, epoch: Epoch) -> Outcome<()> {
-    let new = head.clone().arriving(epoch);
+    let mut new = head.clone().arriving(epoch);
     if let Some(there) = record(tx.session, &new.key, " FOR UPDATE").await? {
-        may_arrive(&new, &there)?;
+        new = arrives_over(new, &there)?;
         delete_rows(tx, &new.key).await?;
     }
     // Another may make room for it just now.
@@ -419,7 +419,12 @@ fn rows<'p>(key: &'p RunKey, pieces: &'p [Packed], sums: &'p [[u8; 8]]) -> Vec<I
 
 async fn give_up(tx: &mut Tx<'_>, key: &RunKey, epoch: Epoch) -> Outcome<()> {
     if is_arriving(tx, key, epoch).await? {
+        let arriving = read::run(tx.session, key).await?;
+        let word = arriving.and_then(given_up);
         delete_rows(tx, key).await?;
+        if let Some(word) = word {
+            insert_row(tx, &word).await?;
+        }
     }
     Ok(())
 }

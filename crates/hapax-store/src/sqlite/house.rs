@@ -18,8 +18,8 @@ use crate::{
     error::StoreError,
     flow::stored_terms,
     house::{
-        Fragment, Head, House, Image, Left, Piece, Sender, Sign, Step, Stop, demand_closed, gone, leaving,
-        may_arrive, may_leave,
+        Fragment, Head, House, Image, Left, Piece, Sender, Sign, Step, Stop, arrives_over, demand_closed,
+        given_up, gone, leaving, may_leave,
         packed::{Load, Packed, pack_all},
         still_here,
     },
@@ -173,7 +173,7 @@ fn stay(tx: &Tx<'_>, key: &RunKey) -> Outcome<Vec<Left>> {
 
 /// The run goes on here, as it stood.
 fn settle_down(tx: &Tx<'_>, record: RunRecord) -> rusqlite::Result<()> {
-    let (Status::Leaving { was, .. } | Status::Arriving { was }) = record.status else { return Ok(()) };
+    let (Status::Leaving { was, .. } | Status::Arriving { was, .. }) = record.status else { return Ok(()) };
     let Standing { status, cancel_requested, wake } = *was;
     tx.execute(
         "UPDATE hapax_runs SET status = ?3, status_json = ?4, cancel_requested = ?5, wake_at = ?6, wake_letters = ?7 \
@@ -234,9 +234,9 @@ fn clear(tx: &Tx<'_>, key: &RunKey, epoch: Epoch, forget: bool) -> Outcome<()> {
 }
 
 fn arrive(tx: &Tx<'_>, head: Head, epoch: Epoch) -> Outcome<()> {
-    let new = head.arriving(epoch);
+    let mut new = head.arriving(epoch);
     if let Some(there) = read::run(tx.connection, &new.key)? {
-        may_arrive(&new, &there)?;
+        new = arrives_over(new, &there)?;
         delete_rows(tx, &new.key)?;
     }
     Ok(insert_row(tx, &new)?)
@@ -350,6 +350,15 @@ fn put_message(tx: &Tx<'_>, record: &OutboxRecord, payload: &[u8]) -> rusqlite::
             written_at_us,
         ],
     )?;
+    Ok(())
+}
+
+fn give_up(tx: &Tx<'_>, key: &RunKey, epoch: Epoch) -> Outcome<()> {
+    if is_arriving(tx, key, epoch)? {
+        let word = given_up(found(tx, key)?);
+        delete_rows(tx, key)?;
+        word.map_or(Ok(()), |word| insert_row(tx, &word))?;
+    }
     Ok(())
 }
 
@@ -471,15 +480,7 @@ impl House for SqliteStore {
     }
 
     fn give_up(&self, run: RunKey, epoch: Epoch) -> Answer<'_, ()> {
-        Box::pin(async move {
-            let give_up = move |tx: &Tx<'_>, run: &RunKey| {
-                if is_arriving(tx, run, epoch)? {
-                    delete_rows(tx, run)?;
-                }
-                Ok(())
-            };
-            self.queue.call(run.clone(), move |tx| give_up(tx, &run)).await
-        })
+        Box::pin(async move { self.queue.call(run.clone(), move |tx| give_up(tx, &run, epoch)).await })
     }
 
     fn open(&self, family: Vec<Left>) -> Answer<'_, ()> {
