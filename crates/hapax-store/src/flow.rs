@@ -6,6 +6,7 @@
 
 use crate::{
     clock::Clock,
+    error::StoreError,
     store::{Answer, NewRun, RunRecord},
 };
 use hapax_core::{
@@ -60,6 +61,7 @@ pub trait Flow: Send + Sync {
     fn clock(&self, bucket: &str) -> Clock;
 
     /// Gives a debounced run another input, and another time to begin, as long as nobody has ever claimed it.
+    /// [`Moving`](crate::StoreError::Moving) while it is on its way between two stores.
     fn replace(&self, run: NewRun) -> Answer<'_, Replaced>;
 
     /// Frees what runs that are over, or gone, or live again under another token, have left because someone died before
@@ -265,16 +267,37 @@ pub struct NameRecord {
     pub at_us: i64,
 }
 
-/// Whether nobody has ever claimed a debounced run.
-pub(crate) fn may_be_replaced(record: &RunRecord) -> bool {
-    let waits = record.status == Status::Waiting { on: WaitsOn::Timer };
-    waits && record.epoch.counter == 0 && !record.cancel_requested
+/// Whether nobody has ever claimed a debounced run: it waits for the time that its latest start has set, or did when it was
+/// shut. Its epoch doesn't tell, which whoever moves a run raises too.
+fn has_not_begun(record: &RunRecord) -> bool {
+    let (status, wake, to_be_cancelled) = match &record.status {
+        Status::Leaving { was, .. } | Status::Arriving { was, .. } => {
+            (&was.status, &was.wake, was.cancel_requested)
+        }
+        status => (status, &record.wake, record.cancel_requested),
+    };
+    let waits = *status == Status::Waiting { on: WaitsOn::Timer } && !to_be_cancelled;
+    if hapax_core::canary::on("debounced_by_epoch") {
+        return waits && record.epoch.counter == 0;
+    }
+    let for_its_start = wake.at_us.is_some() && wake.at_us == record.terms.not_before_us;
+    waits && for_its_start && record.step == 0 && record.next_seq == 0
+}
+
+/// Whether a debounced run takes the input of another start. One that is being moved has its name, and takes nothing in: whoever
+/// starts it tries again.
+pub(crate) fn may_be_replaced(record: &RunRecord, by: &NewRun) -> Result<bool, StoreError> {
+    let may = has_not_begun(record) && record.graph == by.graph;
+    match may && record.status.is_moving() {
+        true => Err(StoreError::of_status(record.key.clone(), record.status.clone())),
+        false => Ok(may),
+    }
 }
 
 /// Whether a run keeps the name that it has from another one.
 pub(crate) fn keeps_name(kind: NameKind, record: &RunRecord) -> bool {
     let keeps = match kind {
-        NameKind::Debounce => may_be_replaced(record),
+        NameKind::Debounce => has_not_begun(record),
         _ => !record.status.is_final(),
     };
     keeps && !looks_first(kind)

@@ -7,13 +7,15 @@ use super::{
     sample::{Holder, LONG, Sample, claimant, failed, key, ready},
 };
 use crate::{
+    MemoryStore,
     error::StoreError,
     flow::{NameKind, Replaced},
+    house::Mover,
     store::{Created, NewRun, RunRecord, Store},
 };
 use futures::future::join_all;
 use hapax_core::{
-    commit::{Status, WaitsOn, Write},
+    commit::{Status, StatusChange, WaitsOn, Wake, Write},
     flow::{Debounce, Key, Rate, Terms},
     id::{Namespace, RunKey},
 };
@@ -470,12 +472,49 @@ pub async fn a_run_that_was_claimed_is_not_replaced(fixture: Fixture) {
         Terms { debounce: Some(Debounce::new("f/index", Duration::from_micros(1))), ..Terms::default() };
     create(store, "f/first", &terms).await;
     let read = store.run(key("f/first")).await.unwrap().unwrap();
-    while ready(&fixture.store, "a", 1).await.is_empty() {
-        assert!(store.clock().now_us() >= read.created_at_us, "its time comes by the store's clock");
-    }
+    let (run, lease) = loop {
+        match ready(&fixture.store, "a", 1).await.pop() {
+            Some(claimed) => break claimed,
+            None => {
+                assert!(store.clock().now_us() >= read.created_at_us, "its time comes by the store's clock");
+            }
+        }
+    };
     let other = NewRun { terms: terms.clone(), ..Sample::run("f/first").items(3).build() };
+    assert_eq!(store.flow().replace(other.clone()).await.unwrap(), Replaced::TooLate);
+    // It has begun, and sleeps in its first step.
+    let mut holder = Holder::load(&fixture.store, &run, lease).await.unwrap();
+    let wake = Wake { at_us: Some(i64::MAX / 2), ..Wake::default() };
+    let sleeps = StatusChange { wake, ..holder.status(Status::Waiting { on: WaitsOn::Timer }, true) };
+    holder.write(Write::Status(sleeps)).await.unwrap();
     assert_eq!(store.flow().replace(other).await.unwrap(), Replaced::TooLate);
     create(store, "f/second", &terms).await;
+}
+
+/// Neither being shut nor another home is a beginning: its epoch says nothing about whether it was claimed.
+pub async fn a_debounced_run_is_one_run_wherever_it_moves(fixture: Fixture) {
+    let (home, away): (_, Arc<dyn Store>) = (fixture.store.clone(), MemoryStore::shared());
+    let terms = Terms { debounce: Some(Debounce::new("f/index", MINUTE)), ..Terms::default() };
+    let again = || NewRun { terms: terms.clone(), ..Sample::run("f/first").items(3).build() };
+    let is_the_one = async |store: &dyn Store| {
+        let Created::Exists(holder) = store.create(on("f/second", &terms)).await.unwrap() else {
+            panic!("two of one name wait");
+        };
+        assert_eq!(holder.key, key("f/first"));
+    };
+    create(&*home, "f/first", &terms).await;
+    home.house().leave(key("f/first"), "away".into()).await.unwrap();
+    is_the_one(&*home).await;
+    let shut = home.flow().replace(again()).await;
+    assert!(matches!(shut, Err(StoreError::Moving { .. })), "whoever starts it tries again: {shut:?}");
+    home.house().stay(key("f/first")).await.unwrap();
+    for (from, to) in [(&home, &away), (&away, &home)] {
+        is_the_one(&**from).await;
+        assert_eq!(from.flow().replace(again()).await.unwrap(), Replaced::Done);
+        Mover::new(from.clone(), to.clone(), "there").carry(key("f/first")).await.unwrap();
+    }
+    is_the_one(&*home).await;
+    assert_eq!(home.load(key("f/first")).await.unwrap().checkpoint.digest, again().checkpoint.digest);
 }
 
 /// With an error that says what is wrong, before anything is written.

@@ -313,6 +313,7 @@ macro_rules! store_conformance {
                 one_run_lives_under_a_singletons_name,
                 debounced_starts_become_one_run,
                 a_run_that_was_claimed_is_not_replaced,
+                a_debounced_run_is_one_run_wherever_it_moves,
                 terms_over_their_limits_are_refused,
                 a_failure_at_any_statement_of_a_release_leaves_nothing,
             }

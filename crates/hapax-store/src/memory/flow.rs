@@ -314,16 +314,16 @@ impl Tables {
         reserved
     }
 
-    fn replace(&mut self, new: NewRun, calm: &Debounce) -> Replaced {
+    fn replace(&mut self, new: NewRun, calm: &Debounce) -> Result<Replaced, StoreError> {
         let now = self.clock.now_us();
         let name = self.flow.names.get(&(new.key.namespace.clone(), NameKind::Debounce, calm.name.clone()));
         let Some(first) = name.filter(|name| name.run.as_ref() == Some(&new.key.run)).map(|name| name.at_us)
         else {
-            return Replaced::TooLate;
+            return Ok(Replaced::TooLate);
         };
-        let Some(run) = self.runs.get_mut(&new.key) else { return Replaced::TooLate };
-        if !may_be_replaced(&run.record) || run.record.graph != new.graph {
-            return Replaced::TooLate;
+        let Some(run) = self.runs.get_mut(&new.key) else { return Ok(Replaced::TooLate) };
+        if !may_be_replaced(&run.record, &new)? {
+            return Ok(Replaced::TooLate);
         }
         let mut record = run.record.clone();
         let due = calm.due_us(first, now);
@@ -335,7 +335,7 @@ impl Tables {
         replaced.record = record;
         *run = replaced;
         self.stats.transactions += 1;
-        Replaced::Done
+        Ok(Replaced::Done)
     }
 
     fn sweep(&mut self, namespace: &Namespace) -> u64 {
@@ -475,7 +475,7 @@ impl Flow for MemoryStore {
         Box::pin(async move {
             check_new_run(&run)?;
             let Some(calm) = run.terms.debounce.clone() else { return Ok(Replaced::TooLate) };
-            Ok(self.tables().replace(run, &calm))
+            self.tables().replace(run, &calm)
         })
     }
 

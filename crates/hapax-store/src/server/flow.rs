@@ -456,7 +456,7 @@ async fn replace(tx: &mut Tx<'_>, birth: &Birth) -> Outcome<Replaced> {
         return Err(Halt::Settle(Ok(Replaced::TooLate)));
     }
     let record = runs::found_locked(tx, key).await?;
-    if !may_be_replaced(&record) || record.graph != new.graph {
+    if !may_be_replaced(&record, new)? {
         return Err(Halt::Settle(Ok(Replaced::TooLate)));
     }
     let due = calm.due_us(named.at_us, named.now_us);

@@ -390,7 +390,7 @@ fn replace(tx: &Tx<'_>, birth: &Birth) -> Outcome<Replaced> {
     let (Some(first), Some(record)) = (first, read::run(tx.connection, key)?) else {
         return Ok(Replaced::TooLate);
     };
-    if !may_be_replaced(&record) || record.graph != new.graph {
+    if !may_be_replaced(&record, new)? {
         return Ok(Replaced::TooLate);
     }
     let due = calm.due_us(first, tx.now);
