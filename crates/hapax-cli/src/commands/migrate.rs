@@ -324,6 +324,8 @@ impl Move<'_> {
                     answer.bytes += bytes;
                 }
                 Err(StoreError::Held { .. }) => held.push(family),
+                // It was deleted since it was looked for.
+                Err(StoreError::NotFound { .. }) => {}
                 Err(error) if is_for_all(&error) => failed = failed.or(Some(error)),
                 Err(error) => {
                     let why = format!("{}: {error}", error.code());
@@ -390,18 +392,11 @@ impl Move<'_> {
     }
 }
 
-/// Whether what went wrong with one family would go wrong with each.
+/// Whether what went wrong with one family would go wrong with each: a store itself is in trouble.
 fn is_for_all(error: &StoreError) -> bool {
-    !matches!(
+    matches!(
         error,
-        StoreError::Held { .. }
-            | StoreError::Moving { .. }
-            | StoreError::Moved { .. }
-            | StoreError::ArrivalTaken { .. }
-            | StoreError::CopyDiffers { .. }
-            | StoreError::Fenced { .. }
-            | StoreError::Corrupt { .. }
-            | StoreError::WrongStatus { .. }
+        StoreError::Retry(_) | StoreError::Full(_) | StoreError::Unknown(_) | StoreError::Open { .. }
     )
 }
 

@@ -5,6 +5,7 @@ use hapax::{
     Engine, Error, Options,
     core::{commit::Epoch, error::Coded as _, json::Json, key::sha256},
 };
+use hapax_store::conformance::Sample;
 use serde_json::{Value, json};
 use std::{
     fs::File,
@@ -285,6 +286,28 @@ async fn what_was_swept_in_its_new_home_needs_a_word() {
     migrate(&shop, &new, &["--swept", "--run", "order-1"]).ok();
     assert!(store.checkpoints(key, 0, 9).await.unwrap().is_empty());
     assert!(shop.hapax(&["show", "order-1"]).fails(1).contains("HX0181"));
+}
+
+#[tokio::test]
+async fn a_family_that_no_map_keeps_together_holds_no_other_back() {
+    let (shop, folder) = (Shop::open().await, tempfile::tempdir().unwrap());
+    let store = shop.engine.store();
+    for n in 0..12 {
+        let order = Sample::run(&format!("order-{n}")).build();
+        let payment = Sample::run(&format!("payment-{n}")).child_of(&order.key).build();
+        store.create(order).await.unwrap();
+        store.create(payment).await.unwrap();
+    }
+    let files = ["one.db", "other.db"].map(|name| format!("sqlite:{}", folder.path().join(name).display()));
+    let all = format!("sharded:{},{}", files[0], files[1]);
+    let told = said(stock(&["migrate", "--from", &shop.url(), "--to", &all, "--create", "--json"]));
+    assert_eq!(told.code, 1, "{told:?}");
+    let answer: Value = serde_json::from_str(&told.out).unwrap();
+    let refused = answer["refused"].as_object().unwrap();
+    assert!(!refused.is_empty() && refused.len() < 12, "{answer}");
+    assert!(refused.values().all(|why| why.as_str().unwrap().starts_with("HX0186")), "{answer}");
+    assert_eq!(answer["runs"], 2 * (12 - refused.len()), "the others are there");
+    assert_eq!(shop.hapax(&["list", "--status", "pending"]).ok().lines().count(), 1 + 2 * refused.len());
 }
 
 #[tokio::test]
