@@ -454,7 +454,9 @@ fn cure_beside(code: Code) -> &'static str {
         code::INBOX_NOT_THERE => "begin the transaction in the database that the inbox was opened in",
         code::RUN_MOVING => "call `migrate` again, which goes on with it, or `migrate --undo`",
         code::RUN_MOVED => "ask the store that the message names",
-        code::COPY_DIFFERS => "call `migrate` again: what had arrived was taken back, and nothing is lost",
+        code::COPY_DIFFERS => {
+            "call `migrate` again; for a run that had arrived and is gone from its new store pass --swept, or --lost"
+        }
         code::ARRIVAL_TAKEN => {
             "see which run it is with `show`, on both stores; delete one, or leave it where it is"
         }

@@ -68,7 +68,7 @@ fn detail(status: &Status) -> Option<String> {
     let word = match status {
         Status::Waiting { on } => serde_json::to_value(on),
         Status::Paused { by } => serde_json::to_value(by),
-        Status::Leaving { to, .. } | Status::Moved { to } => return Some(format!("to {to}")),
+        Status::Leaving { to, .. } | Status::Moved { to, .. } => return Some(format!("to {to}")),
         _ => return None,
     };
     word.ok().and_then(|word| word.as_str().map(str::to_owned))

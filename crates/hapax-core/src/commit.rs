@@ -308,6 +308,9 @@ pub enum Status {
     Moved {
         /// Where.
         to: String,
+        /// How it stood, as long as this store keeps its rows.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        was: Option<Box<Standing>>,
     },
 }
 

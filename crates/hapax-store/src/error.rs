@@ -236,7 +236,7 @@ impl StoreError {
     /// Why a run's status doesn't allow something: because of where it stands, or because it stands elsewhere.
     pub(crate) fn of_status(run: RunKey, status: Status) -> Self {
         match status {
-            Status::Moved { to } => StoreError::Moved { run, to },
+            Status::Moved { to, .. } => StoreError::Moved { run, to },
             Status::Leaving { to, .. } => StoreError::Moving { run, to: Some(to) },
             Status::Arriving { .. } => StoreError::Moving { run, to: None },
             status => StoreError::WrongStatus { run, status: Box::new(status) },

@@ -123,6 +123,10 @@ pub trait House: Send + Sync {
     /// The old store's last word: the family has moved there. One transaction that demands the mover's epochs.
     fn close(&self, family: Vec<Left>, to: Arc<str>) -> Answer<'_, ()>;
 
+    /// Shuts runs again that were closed under these epochs, as they stood, under later ones: their new store has lost them. All
+    /// in one transaction, and only while their rows are here. [`Fenced`](crate::StoreError::Fenced): one of them isn't so.
+    fn take_back(&self, family: Vec<Left>) -> Answer<'_, ()>;
+
     /// Deletes what a run that was closed under this epoch left behind; with `forget` also the word of where it went.
     /// [`Fenced`](crate::StoreError::Fenced): it has come home since and left again, or another has its name.
     fn clear(&self, run: RunKey, epoch: Epoch, forget: bool) -> Answer<'_, ()>;
@@ -201,20 +205,41 @@ pub(crate) fn is_same(one: &RunRecord, other: &RunRecord) -> bool {
         && (one.input == other.input || waits_for_calm)
 }
 
-/// Refuses to delete what was not closed under this epoch: no two runs of a name have one, nor has a run that left twice.
-pub(crate) fn demand_closed(record: &RunRecord, epoch: Epoch) -> Result<(), StoreError> {
-    match record.status {
-        Status::Moved { .. } if record.epoch == epoch => Ok(()),
-        Status::Moved { .. } => {
-            Err(StoreError::Fenced { run: record.key.clone(), owner: Some(record.epoch) })
+/// The status of a run that was shut under this epoch and lives elsewhere from now on.
+pub(crate) fn closed(record: &RunRecord, epoch: Epoch, to: &str) -> Result<Status, StoreError> {
+    match &record.status {
+        Status::Leaving { was, .. } if record.epoch == epoch => {
+            Ok(Status::Moved { to: to.to_owned(), was: Some(was.clone()) })
         }
-        _ => Err(StoreError::of_status(record.key.clone(), record.status.clone())),
+        _ => Err(StoreError::Fenced { run: record.key.clone(), owner: Some(record.epoch) }),
+    }
+}
+
+/// The status of a run that was closed under this epoch, whose rows are here, and that is shut again.
+pub(crate) fn taken_back(record: &RunRecord, epoch: Epoch) -> Result<Status, StoreError> {
+    match &record.status {
+        Status::Moved { to, was: Some(was) } if record.epoch == epoch => {
+            Ok(Status::Leaving { to: to.clone(), was: was.clone() })
+        }
+        _ => Err(StoreError::Fenced { run: record.key.clone(), owner: Some(record.epoch) }),
+    }
+}
+
+/// What is left of a run whose rows are deleted: a word of where it is. Refuses what was not closed under this epoch: no two runs
+/// of a name have one, nor has a run that left twice.
+pub(crate) fn cleared(record: RunRecord, epoch: Epoch) -> Result<RunRecord, StoreError> {
+    match record.status {
+        Status::Moved { to, .. } if record.epoch == epoch => {
+            Ok(RunRecord { status: Status::Moved { to, was: None }, ..record })
+        }
+        Status::Moved { .. } => Err(StoreError::Fenced { run: record.key, owner: Some(record.epoch) }),
+        status => Err(StoreError::of_status(record.key, status)),
     }
 }
 
 /// A run that had arrived, and was lost, deleted or given up since.
 pub(crate) fn gone(run: &RunKey) -> StoreError {
-    let what = "it had arrived, and is not there any more".to_owned();
+    let what = "it had arrived, and is not there any more; the old store keeps its rows".to_owned();
     StoreError::CopyDiffers { run: run.clone(), what }
 }
 
@@ -233,7 +258,7 @@ pub(crate) fn leaving(record: &RunRecord, to: &str) -> Status {
 pub(crate) fn arrives_over(mut new: RunRecord, there: &RunRecord) -> Result<RunRecord, StoreError> {
     let replaced = match &there.status {
         _ if !is_same(&new, there) => None,
-        Status::Moved { to } if there.epoch.counter < new.epoch.counter => {
+        Status::Moved { to, .. } if there.epoch.counter < new.epoch.counter => {
             Some(Some(Box::new(Word { to: to.clone(), epoch: there.epoch.counter })))
         }
         // Who shut it in its old store before the one that is here would take the arrival from whoever will close that store.
@@ -258,5 +283,5 @@ pub(crate) fn given_up(arriving: RunRecord) -> Option<RunRecord> {
     }
     let Word { to, epoch } = (**word).clone();
     let epoch = Epoch { counter: epoch, nonce: arriving.epoch.nonce };
-    Some(RunRecord { status: Status::Moved { to }, epoch, ..arriving })
+    Some(RunRecord { status: Status::Moved { to, was: None }, epoch, ..arriving })
 }

@@ -266,7 +266,7 @@ impl<S: State, A: Send + Sync + 'static> Flow<S, A> {
         let (input, first, terms) = (new.input, new.checkpoint, new.terms);
         let handle = Run::new(self.engine.clone(), key.clone());
         if let Created::Exists(record) = &created
-            && let Status::Moved { to } = &record.status
+            && let Status::Moved { to, .. } = &record.status
         {
             return Err(StoreError::Moved { run: key, to: to.clone() }.into());
         }

@@ -147,7 +147,7 @@ impl<S: State> Run<S> {
         match status {
             Status::Failed { error } => Error::Failed { run: self.key.clone(), failure: Box::new(error) },
             Status::Cancelled => Error::Cancelled { run: self.key.clone() },
-            Status::Moved { to } => StoreError::Moved { run: self.key.clone(), to }.into(),
+            Status::Moved { to, .. } => StoreError::Moved { run: self.key.clone(), to }.into(),
             _ => StoreError::NotFound { run: self.key.clone() }.into(),
         }
     }

@@ -84,6 +84,10 @@ pub(crate) struct Migrate {
     /// let it do so
     #[arg(long, requires = "runs", conflicts_with_all = ["undo", "dry_run"])]
     swept: bool,
+    /// These runs have arrived, and the new store has lost them since, before the old one had deleted what it has of them: let
+    /// them arrive anew, as they left
+    #[arg(long, requires = "runs", conflicts_with_all = ["undo", "dry_run", "swept"])]
+    lost: bool,
     /// Only tell what would be moved
     #[arg(long, conflicts_with = "undo")]
     dry_run: bool,
@@ -159,7 +163,7 @@ impl Migrate {
             ));
         }
         let mover = Mover::new(from.clone(), to.clone(), &place(&self.to));
-        let mover = mover.forget(self.forget).swept(self.swept);
+        let mover = mover.forget(self.forget).swept(self.swept).lost(self.lost);
         let moving = Move { command: self, out, from: from.clone(), mover, namespace };
         let outcome = moving.run().await;
         from.close().await;

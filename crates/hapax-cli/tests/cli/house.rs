@@ -289,6 +289,27 @@ async fn what_was_swept_in_its_new_home_needs_a_word() {
 }
 
 #[tokio::test]
+async fn what_its_new_home_has_lost_arrives_anew_on_demand() {
+    let shop = Shop::with_history().await;
+    let folder = tempfile::tempdir().unwrap();
+    let new = folder.path().join("new.db");
+    migrate(&shop, &new, &["--create", "--run", "order-2"]).ok();
+    let there = format!("sqlite:{}", new.canonicalize().unwrap().display());
+    let (store, key) = (shop.engine.store(), shop.engine.record("order-1").await.unwrap().key);
+    let left = store.house().leave(key.clone(), there.clone().into()).await.unwrap();
+    store.house().close(left, there.into()).await.unwrap();
+    let refused = migrate(&shop, &new, &[]);
+    assert!(refused.code == 1 && refused.out.contains("HX0182"), "{refused:?}");
+    assert!(!refused.err.contains("nothing is lost"), "{refused:?}");
+    assert!(migrate(&shop, &new, &["--lost"]).fails(2).contains("--run"), "they must be named");
+    let told = migrate(&shop, &new, &["--lost", "--run", "order-1"]).ok();
+    assert!(told.starts_with("moved 1 run with 5 steps: "), "{told}");
+    assert!(at(&new, &["list"]).ok().contains("order-1  succeeded"));
+    assert!(store.checkpoints(key, 0, 9).await.unwrap().is_empty());
+    assert!(shop.hapax(&["show", "order-1"]).fails(1).contains("HX0181"));
+}
+
+#[tokio::test]
 async fn a_family_that_no_map_keeps_together_holds_no_other_back() {
     let (shop, folder) = (Shop::open().await, tempfile::tempdir().unwrap());
     let store = shop.engine.store();

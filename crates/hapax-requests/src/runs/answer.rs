@@ -37,7 +37,7 @@ impl<S: State> Standing<S> {
             }
             Status::Failed { error } => Ok(Standing::Failed(Box::new(error))),
             Status::Cancelled => Ok(Standing::Cancelled),
-            Status::Moved { to } => Err(StoreError::Moved { run: record.key, to }.into()),
+            Status::Moved { to, .. } => Err(StoreError::Moved { run: record.key, to }.into()),
             _ => Ok(Standing::UnderWay(record.key.run.to_string())),
         }
     }

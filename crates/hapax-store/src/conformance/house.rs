@@ -229,7 +229,7 @@ pub async fn a_run_that_moved_says_where_it_is(fixture: Fixture) {
     let Created::Exists(there) = store.create(Sample::run("r").build()).await.unwrap() else {
         panic!("its name is taken");
     };
-    assert_eq!(there.status, Status::Moved { to: "the new place".into() });
+    assert_eq!(there.status, Status::Moved { to: "the new place".into(), was: None });
     let namespace = Namespace::default();
     let all = GcPolicy { namespace, older_than: None, keep_newest: 0, limit: 10, dry_run: false };
     assert!(store.gc(all).await.unwrap().deleted.is_empty());
@@ -372,12 +372,13 @@ pub async fn what_was_swept_in_its_new_home_is_deleted_on_demand(fixture: Fixtur
 }
 
 /// A mover that dies when the old store has said its last word, and the new one has yet to let the run go on.
-async fn close_and_die(from: Arc<dyn Store>, to: Arc<dyn Store>, place: &str, run: RunKey) {
+pub(super) async fn close_and_die(from: Arc<dyn Store>, to: Arc<dyn Store>, place: &str, run: RunKey) {
     // It makes room, unpacks the one batch, and never opens.
     let dies = Faulty::new(to, 2, Fault::Before);
     let died = Mover::new(from.clone(), dies.clone(), place).carry(run.clone()).await;
     assert!(died.is_err() && dies.fired());
-    assert_eq!(from.run(run).await.unwrap().unwrap().status, Status::Moved { to: place.into() });
+    let closed = from.run(run).await.unwrap().unwrap().status;
+    assert!(matches!(closed, Status::Moved { to, was: Some(_) } if to == place));
 }
 
 /// Who calls a run back is slow: meanwhile another shuts it again and closes the old store. What has arrived for that one is

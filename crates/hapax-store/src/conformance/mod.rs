@@ -385,6 +385,8 @@ macro_rules! store_conformance {
             whereabouts {
                 an_arrival_that_is_given_up_leaves_the_word_of_where_the_run_is,
                 an_import_that_fails_leaves_the_word_of_where_a_run_is,
+                a_run_that_its_new_home_has_lost_arrives_anew_on_demand,
+                a_run_that_lives_is_not_taken_back,
             }
             retention {
                 a_finished_run_is_deleted_whole,

@@ -1,12 +1,20 @@
 //! Moving house, when it goes wrong: the word of where a run is outlives whatever broke off, and nobody is left waiting.
 
-use super::{Fixture, Holder, Sample, house::text, sample::key};
+use super::{
+    Fixture, Holder, Sample,
+    house::{close_and_die, text},
+    sample::{failed, key},
+};
 use crate::{
     MemoryStore, StoreError,
+    faulty::{Fault, Faulty},
     house::{self, Mover},
     store::{Created, Store},
 };
-use hapax_core::{commit::Status, id::RunKey};
+use hapax_core::{
+    commit::{Status, Write},
+    id::RunKey,
+};
 use std::{io::Cursor, sync::Arc};
 
 /// Whoever asks for the run is told where it is, and nobody starts it, or a child of it, here.
@@ -14,7 +22,7 @@ async fn is_known_to_be_elsewhere(store: &dyn Store, run: &RunKey) {
     let Created::Exists(there) = store.create(Sample::run(run.run.as_str()).build()).await.unwrap() else {
         panic!("{run} is started a second time");
     };
-    assert_eq!(there.status, Status::Moved { to: "the new place".into() });
+    assert_eq!(there.status, Status::Moved { to: "the new place".into(), was: None });
     let child = Sample::run(&format!("{}/child", run.run)).child_of(run).build();
     let refused = store.create(child).await;
     assert!(matches!(refused, Err(StoreError::Moved { .. })), "{refused:?}");
@@ -59,5 +67,66 @@ pub async fn an_import_that_fails_leaves_the_word_of_where_a_run_is(fixture: Fix
         };
         assert_eq!(which, taken, "the first one may come home");
         is_known_to_be_elsewhere(&**store, &run).await;
+    }
+}
+
+/// The old store has closed a run, and the new one loses what had arrived, or was restored to a time before. Only on the word of
+/// whoever knows does it arrive anew.
+pub async fn a_run_that_its_new_home_has_lost_arrives_anew_on_demand(fixture: Fixture) {
+    let memory: Arc<dyn Store> = MemoryStore::shared();
+    for (name, from, to) in [("arrives", &memory, &fixture.store), ("leaves", &fixture.store, &memory)] {
+        let (run, child) = (key(name), key(&format!("{name}/child")));
+        let mut holder = Sample::run(name).hold(from).await;
+        Sample::run(child.run.as_str()).child_of(&run).create(from).await;
+        holder.write(Write::Status(holder.status(failed(), true))).await.unwrap();
+        let there = Mover::new(from.clone(), to.clone(), "there");
+        let left = from.house().leave(run.clone(), "there".into()).await.unwrap();
+        from.house().close(left, "there".into()).await.unwrap();
+        let refused = there.carry(run.clone()).await;
+        assert!(matches!(refused, Err(StoreError::CopyDiffers { .. })), "{refused:?}");
+        assert_eq!(there.clone().lost(true).carry(child.clone()).await.unwrap().runs, 2);
+        assert_eq!(to.run(run.clone()).await.unwrap().unwrap().status, failed(), "as it left");
+        Holder::claim(to, &child, "b").await.unwrap();
+        assert!(from.checkpoints(run.clone(), 0, 9).await.unwrap().is_empty());
+        assert_eq!(
+            from.run(run).await.unwrap().unwrap().status,
+            Status::Moved { to: "there".into(), was: None }
+        );
+    }
+}
+
+/// Nobody's word makes a second run of one that lives: it is there, or will be.
+pub async fn a_run_that_lives_is_not_taken_back(fixture: Fixture) {
+    let memory: Arc<dyn Store> = MemoryStore::shared();
+    for (name, from, to) in [("arrives", &memory, &fixture.store), ("leaves", &fixture.store, &memory)] {
+        let run = key(name);
+        Sample::run(name).create(from).await;
+        // Its mover dies when it has let the run go on.
+        let dies = Faulty::new(to.clone(), 2, Fault::After);
+        let died = Mover::new(from.clone(), dies.clone(), "there").carry(run.clone()).await;
+        assert!(died.is_err() && dies.fired());
+        let closed = from.run(run.clone()).await.unwrap().unwrap().epoch;
+        let mut holder = Holder::claim(to, &run, "b").await.unwrap();
+        assert_eq!(
+            Mover::new(from.clone(), to.clone(), "there").lost(true).carry(run.clone()).await.unwrap().runs,
+            0
+        );
+        holder.commit(holder.next("goes on")).await.unwrap();
+        // Its rows are deleted by now, and with them the way back.
+        let late = from.house().take_back(vec![(run.clone(), closed)]).await;
+        assert!(matches!(late, Err(StoreError::Fenced { .. })), "{late:?}");
+
+        // What has arrived and waits for its mover is given up before the run is shut again: that mover finds it gone.
+        let other = key(&format!("{name}-other"));
+        Sample::run(other.run.as_str()).create(from).await;
+        close_and_die(from.clone(), to.clone(), "there", other.clone()).await;
+        let arrived = (other.clone(), to.run(other.clone()).await.unwrap().unwrap().epoch);
+        assert_eq!(
+            Mover::new(from.clone(), to.clone(), "there").lost(true).carry(other.clone()).await.unwrap().runs,
+            1
+        );
+        let opened = to.house().open(vec![arrived.clone()]).await;
+        assert!(opened.is_ok() && to.run(other.clone()).await.unwrap().unwrap().epoch > arrived.1);
+        assert_eq!(from.run(other).await.unwrap().unwrap().status.word(), "moved");
     }
 }

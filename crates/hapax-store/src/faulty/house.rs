@@ -35,6 +35,10 @@ impl House for Faulty {
         Box::pin(self.counted(async move { self.inner.house().close(family, to).await }))
     }
 
+    fn take_back(&self, family: Vec<Left>) -> Answer<'_, ()> {
+        Box::pin(self.counted(async move { self.inner.house().take_back(family).await }))
+    }
+
     fn clear(&self, run: RunKey, epoch: Epoch, forget: bool) -> Answer<'_, ()> {
         Box::pin(self.counted(async move { self.inner.house().clear(run, epoch, forget).await }))
     }

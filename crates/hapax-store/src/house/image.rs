@@ -91,7 +91,7 @@ impl Head {
             Status::Leaving { was, .. } | Status::Arriving { was, .. } => {
                 (was.status, was.cancel_requested, was.wake)
             }
-            Status::Moved { to } => return Err(StoreError::Moved { run: record.key, to }),
+            Status::Moved { to, .. } => return Err(StoreError::Moved { run: record.key, to }),
             status => (status, record.cancel_requested, record.wake),
         };
         Ok(Self {

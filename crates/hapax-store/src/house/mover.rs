@@ -139,6 +139,7 @@ pub struct Mover {
     place: Arc<str>,
     forget: bool,
     swept: bool,
+    lost: bool,
 }
 
 impl std::fmt::Debug for Mover {
@@ -151,7 +152,7 @@ impl Mover {
     /// From one store to another, which the old one will name `place` to whoever asks. A move that broke off goes on only
     /// to a place of the same name.
     pub fn new(from: Arc<dyn Store>, to: Arc<dyn Store>, place: &str) -> Self {
-        Self { from, to, place: place.into(), forget: false, swept: false }
+        Self { from, to, place: place.into(), forget: false, swept: false, lost: false }
     }
 
     /// Keeps no word of where runs went: their names are free in the old store, and a worker that was taken for dead may
@@ -167,6 +168,14 @@ impl Mover {
     #[must_use]
     pub fn swept(mut self, swept: bool) -> Self {
         self.swept = swept;
+        self
+    }
+
+    /// Takes the caller's word that runs which had arrived, and are not in the new store any more, were lost there: they arrive
+    /// anew as they left. What they have done there since is done again, and whoever still has them in hand there must be gone.
+    #[must_use]
+    pub fn lost(mut self, lost: bool) -> Self {
+        self.lost = lost;
         self
     }
 
@@ -187,13 +196,49 @@ impl Mover {
                 }
                 // It was closed before; what follows may be missing.
                 Err(StoreError::Moved { to, .. }) if *to == *self.place => {
-                    self.from.house().family(run).await?
+                    let family = self.from.house().family(run).await?;
+                    if let Some(lost) = self.take_back(&family).await? {
+                        load += self.carry(lost).await?;
+                    }
+                    family
                 }
                 Err(error) => return Err(error),
             };
             self.let_go_on(closed).await?;
             Ok(load)
         })
+    }
+
+    /// Shuts those of a family again that the new store has lost, and answers one of them.
+    async fn take_back(&self, family: &[RunKey]) -> Result<Option<RunKey>, StoreError> {
+        let mut lost = vec![];
+        for key in family.iter().filter(|_| self.lost) {
+            let Some(closed) = self.from.run(key.clone()).await? else { continue };
+            let went_there = matches!(&closed.status, Status::Moved { to, .. } if **to == *self.place);
+            if went_there && self.keeps_rows(key).await? && self.is_lost(&closed).await? {
+                lost.push((closed.key, closed.epoch));
+            }
+        }
+        let Some((first, _)) = lost.first().cloned() else { return Ok(None) };
+        self.from.house().take_back(lost).await?;
+        Ok(Some(first))
+    }
+
+    /// Whether a run that the old store has closed can be taken up nowhere in the new one. What arrives there still is given up
+    /// before that is looked at, so that nobody lets it go on afterwards.
+    async fn is_lost(&self, closed: &RunRecord) -> Result<bool, StoreError> {
+        let there = self.to.run(closed.key.clone()).await?.filter(|there| is_same(closed, there));
+        if let Some(RunRecord { key, epoch, status: Status::Arriving { .. }, .. }) = there
+            && epoch.counter <= closed.epoch.counter
+        {
+            self.to.house().give_up(key, epoch).await?;
+        }
+        let there = self.to.run(closed.key.clone()).await?.filter(|there| is_same(closed, there));
+        // A word of an earlier time, which a backup brought back.
+        let is_over = |there: RunRecord| {
+            matches!(there.status, Status::Moved { .. }) && there.epoch.counter < closed.epoch.counter
+        };
+        Ok(there.is_none_or(is_over))
     }
 
     /// What follows the old store's last word.
@@ -203,7 +248,7 @@ impl Mover {
             let unknown = || StoreError::NotFound { run: key.clone() };
             let record = self.from.run(key.clone()).await?.ok_or_else(unknown)?;
             // Of a family some may have come home since, or have gone elsewhere before.
-            if !matches!(&record.status, Status::Moved { to } if **to == *self.place) {
+            if !matches!(&record.status, Status::Moved { to, .. } if **to == *self.place) {
                 continue;
             }
             if self.keeps_rows(&key).await? && !(self.swept && self.is_gone(&record).await?) {

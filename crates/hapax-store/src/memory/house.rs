@@ -9,8 +9,8 @@ use super::{
 use crate::{
     error::StoreError,
     house::{
-        Head, House, Image, Left, Parcel, Piece, Sender, Sign, arrives_over, demand_closed, given_up, gone,
-        leaving, may_leave, still_here,
+        Head, House, Image, Left, Parcel, Piece, Sender, Sign, arrives_over, cleared, closed, given_up, gone,
+        leaving, may_leave, still_here, taken_back,
     },
     store::{Answer, RunRecord},
 };
@@ -90,25 +90,31 @@ impl Tables {
     }
 
     fn close(&mut self, family: &[Left], to: &str) -> Result<(), StoreError> {
-        for (key, epoch) in family {
-            let record = &self.run(key)?.record;
-            if !matches!(record.status, Status::Leaving { .. }) || record.epoch != *epoch {
-                return Err(StoreError::Fenced { run: key.clone(), owner: Some(record.epoch) });
-            }
-        }
-        for (key, _) in family {
+        let closed = |(key, epoch): &Left| closed(&self.run(key)?.record, *epoch, to);
+        let closed: Vec<Status> = family.iter().map(closed).collect::<Result<_, StoreError>>()?;
+        for ((key, _), status) in family.iter().zip(closed) {
             let run = self.run_mut(key)?;
-            run.record.status = Status::Moved { to: to.to_owned() };
+            run.record.status = status;
             let number = run.number;
             self.live.remove(&number);
         }
         Ok(())
     }
 
+    fn take_back(&mut self, family: &[Left]) -> Result<(), StoreError> {
+        let shut = |(key, epoch): &Left| taken_back(&self.run(key)?.record, *epoch);
+        let shut: Vec<Status> = family.iter().map(shut).collect::<Result<_, StoreError>>()?;
+        for ((key, epoch), status) in family.iter().zip(shut) {
+            let run = self.run_mut(key)?;
+            (run.record.status, run.record.epoch) = (status, raised(*epoch));
+            self.note_live(key);
+        }
+        Ok(())
+    }
+
     fn clear(&mut self, key: &RunKey, epoch: Epoch, forget: bool) -> Result<(), StoreError> {
         let run = self.run_mut(key)?;
-        demand_closed(&run.record, epoch)?;
-        *run = Run::bare(run.record.clone(), run.number);
+        *run = Run::bare(cleared(run.record.clone(), epoch)?, run.number);
         if forget {
             self.runs.remove(key);
         }
@@ -329,6 +335,10 @@ impl House for MemoryStore {
 
     fn close(&self, family: Vec<Left>, to: Arc<str>) -> Answer<'_, ()> {
         Box::pin(async move { self.tables().close(&family, &to) })
+    }
+
+    fn take_back(&self, family: Vec<Left>) -> Answer<'_, ()> {
+        Box::pin(async move { self.tables().take_back(&family) })
     }
 
     fn clear(&self, run: RunKey, epoch: Epoch, forget: bool) -> Answer<'_, ()> {

@@ -20,10 +20,10 @@ use crate::{
     error::StoreError,
     flow::stored_terms,
     house::{
-        Fragment, Head, House, Image, Left, Piece, Sender, Sign, Step, Stop, arrives_over, demand_closed,
+        Fragment, Head, House, Image, Left, Piece, Sender, Sign, Step, Stop, arrives_over, cleared, closed,
         given_up, gone, leaving, may_leave,
         packed::{Load, Packed, pack_all},
-        still_here,
+        still_here, taken_back,
     },
     prepare::row_sum,
     sharded::partition,
@@ -237,26 +237,51 @@ async fn settle_down(tx: &mut Tx<'_>, record: RunRecord) -> Result<(), Fault> {
 }
 
 async fn close(tx: &mut Tx<'_>, family: &[Left], to: &str) -> Outcome<()> {
-    let moved = Status::Moved { to: to.to_owned() }.to_json();
     for (key, epoch) in family {
-        let met = tx
-            .execute(
-                "UPDATE hapax_runs SET status = 'moved', status_json = ? WHERE namespace = ? AND run_id = ? \
-                 AND status = 'leaving' AND epoch = ? AND nonce = ?",
-                values![
-                    moved.as_str(),
-                    key.namespace.as_str(),
-                    key.run.as_str(),
-                    epoch.counter,
-                    &epoch.nonce.to_be_bytes(),
-                ],
-            )
-            .await?;
-        if met != 1 {
+        let Some(record) = record(tx.session, key, " FOR UPDATE").await? else {
             return Err(fenced(tx, key).await?.into());
-        }
+        };
+        change(tx, (key, *epoch), ("leaving", &closed(&record, *epoch, to)?), *epoch).await?;
     }
     Ok(())
+}
+
+async fn take_back(tx: &mut Tx<'_>, family: &[Left]) -> Outcome<()> {
+    for (key, epoch) in family {
+        let Some(record) = record(tx.session, key, " FOR UPDATE").await? else {
+            return Err(fenced(tx, key).await?.into());
+        };
+        let later = Epoch { counter: epoch.counter + 1, nonce: new_nonce() };
+        change(tx, (key, *epoch), ("moved", &taken_back(&record, *epoch)?), later).await?;
+    }
+    Ok(())
+}
+
+/// Gives a run another status, and maybe another epoch, in place of these.
+async fn change<T>(
+    tx: &mut Tx<'_>,
+    (key, epoch): (&RunKey, Epoch),
+    (before, after): (&str, &Status),
+    later: Epoch,
+) -> Result<(), Halt<T>> {
+    let met = tx
+        .execute(
+            "UPDATE hapax_runs SET status = ?, status_json = ?, epoch = ?, nonce = ? WHERE namespace = ? AND run_id = ? \
+             AND status = ? AND epoch = ? AND nonce = ?",
+            values![
+                after.word(),
+                after.to_json().as_str(),
+                later.counter,
+                &later.nonce.to_be_bytes(),
+                key.namespace.as_str(),
+                key.run.as_str(),
+                before,
+                epoch.counter,
+                &epoch.nonce.to_be_bytes(),
+            ],
+        )
+        .await?;
+    if met == 1 { Ok(()) } else { Err(fenced(tx, key).await?.into()) }
 }
 
 async fn fenced(tx: &mut Tx<'_>, key: &RunKey) -> Result<StoreError, Fault> {
@@ -268,10 +293,10 @@ async fn clear(tx: &mut Tx<'_>, key: &RunKey, epoch: Epoch, forget: bool) -> Out
     found_locked(tx, key).await?;
     let record =
         read::run(tx.session, key).await?.ok_or_else(|| StoreError::NotFound { run: key.clone() })?;
-    demand_closed(&record, epoch)?;
+    let word = cleared(record, epoch)?;
     delete_rows(tx, key).await?;
     if !forget {
-        insert_row(tx, &record).await?;
+        insert_row(tx, &word).await?;
     }
     Ok(())
 }
@@ -523,6 +548,13 @@ impl House for ServerStore {
         Box::pin(async move {
             let Some((first, _)) = family.first() else { return Ok(()) };
             call!(self, first, |tx| close(tx, &family, &to))
+        })
+    }
+
+    fn take_back(&self, family: Vec<Left>) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let Some((first, _)) = family.first() else { return Ok(()) };
+            call!(self, first, |tx| take_back(tx, &family))
         })
     }
 

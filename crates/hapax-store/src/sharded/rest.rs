@@ -190,6 +190,15 @@ impl House for ShardedStore {
         })
     }
 
+    fn take_back(&self, family: Vec<Left>) -> Answer<'_, ()> {
+        Box::pin(async move {
+            for (shard, part) in self.parted(family, |(run, _)| run) {
+                shard.house().take_back(part).await?;
+            }
+            Ok(())
+        })
+    }
+
     fn arrive(&self, head: Head, epoch: Epoch) -> Answer<'_, ()> {
         Box::pin(async move {
             let key = head.key();

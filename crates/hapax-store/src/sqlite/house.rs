@@ -18,10 +18,10 @@ use crate::{
     error::StoreError,
     flow::stored_terms,
     house::{
-        Fragment, Head, House, Image, Left, Piece, Sender, Sign, Step, Stop, arrives_over, demand_closed,
+        Fragment, Head, House, Image, Left, Piece, Sender, Sign, Step, Stop, arrives_over, cleared, closed,
         given_up, gone, leaving, may_leave,
         packed::{Load, Packed, pack_all},
-        still_here,
+        still_here, taken_back,
     },
     outbox::OutboxRecord,
     prepare::row_sum,
@@ -198,24 +198,45 @@ fn settle_down(tx: &Tx<'_>, record: RunRecord) -> rusqlite::Result<()> {
 }
 
 fn close(tx: &Tx<'_>, family: &[Left], to: &str) -> Outcome<()> {
-    let moved = Status::Moved { to: to.to_owned() }.to_json();
     for (key, epoch) in family {
-        let met = tx.execute(
-            "UPDATE hapax_runs SET status = 'moved', status_json = ?5 WHERE namespace = ?1 AND run_id = ?2 \
-             AND status = 'leaving' AND epoch = ?3 AND nonce = ?4",
-            params![
-                key.namespace.as_str(),
-                key.run.as_str(),
-                epoch.counter.cast_signed(),
-                epoch.nonce.to_be_bytes(),
-                moved.as_str(),
-            ],
-        )?;
-        if met != 1 {
-            return Err(fenced(tx, key)?.into());
-        }
+        let Some(record) = read::run(tx.connection, key)? else { return Err(fenced(tx, key)?.into()) };
+        change(tx, (key, *epoch), ("leaving", &closed(&record, *epoch, to)?), *epoch)?;
     }
     Ok(())
+}
+
+fn take_back(tx: &Tx<'_>, family: &[Left]) -> Outcome<()> {
+    for (key, epoch) in family {
+        let Some(record) = read::run(tx.connection, key)? else { return Err(fenced(tx, key)?.into()) };
+        let later = Epoch { counter: epoch.counter + 1, nonce: new_nonce() };
+        change(tx, (key, *epoch), ("moved", &taken_back(&record, *epoch)?), later)?;
+    }
+    Ok(())
+}
+
+/// Gives a run another status, and maybe another epoch, in place of these.
+fn change<T>(
+    tx: &Tx<'_>,
+    (key, epoch): (&RunKey, Epoch),
+    (before, after): (&str, &Status),
+    later: Epoch,
+) -> Result<(), Halt<T>> {
+    let met = tx.execute(
+        "UPDATE hapax_runs SET status = ?6, status_json = ?7, epoch = ?8, nonce = ?9 WHERE namespace = ?1 AND run_id = ?2 \
+         AND status = ?3 AND epoch = ?4 AND nonce = ?5",
+        params![
+            key.namespace.as_str(),
+            key.run.as_str(),
+            before,
+            epoch.counter.cast_signed(),
+            epoch.nonce.to_be_bytes(),
+            after.word(),
+            after.to_json().as_str(),
+            later.counter.cast_signed(),
+            later.nonce.to_be_bytes(),
+        ],
+    )?;
+    if met == 1 { Ok(()) } else { Err(fenced(tx, key)?.into()) }
 }
 
 fn fenced(tx: &Tx<'_>, key: &RunKey) -> rusqlite::Result<StoreError> {
@@ -224,11 +245,10 @@ fn fenced(tx: &Tx<'_>, key: &RunKey) -> rusqlite::Result<StoreError> {
 }
 
 fn clear(tx: &Tx<'_>, key: &RunKey, epoch: Epoch, forget: bool) -> Outcome<()> {
-    let record = found(tx, key)?;
-    demand_closed(&record, epoch)?;
+    let word = cleared(found(tx, key)?, epoch)?;
     delete_rows(tx, key)?;
     if !forget {
-        insert_row(tx, &record)?;
+        insert_row(tx, &word)?;
     }
     Ok(())
 }
@@ -458,6 +478,13 @@ impl House for SqliteStore {
         Box::pin(async move {
             let Some((first, _)) = family.first() else { return Ok(()) };
             self.queue.call(first.clone(), move |tx| close(tx, &family, &to)).await
+        })
+    }
+
+    fn take_back(&self, family: Vec<Left>) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let Some((first, _)) = family.first() else { return Ok(()) };
+            self.queue.call(first.clone(), move |tx| take_back(tx, &family)).await
         })
     }
 
