@@ -105,6 +105,8 @@ struct Answer {
     seconds: f64,
     /// Runs that somebody holds.
     held: Vec<String>,
+    /// Runs that moved to another place before.
+    elsewhere: u64,
     /// Runs that can't be moved, and why.
     refused: BTreeMap<String, String>,
     /// Schedules that stay.
@@ -314,12 +316,14 @@ impl Move<'_> {
                 if carried.as_ref().is_err_and(is_for_all) {
                     broken.store(true, Relaxed);
                 }
-                Some((family, carried))
+                let is_over =
+                    matches!(&carried, Err(StoreError::Moved { .. })) && self.has_left(&family).await;
+                Some((family, carried, is_over))
             }
         };
         let mut moving = pin!(stream::iter(families).map(carry).buffer_unordered(AT_ONCE).filter_map(ready));
         let (mut held, mut failed) = (vec![], None);
-        while let Some((family, carried)) = moving.next().await {
+        while let Some((family, carried, is_over)) = moving.next().await {
             progress.inc(1);
             match carried {
                 Ok(Load { runs, steps, bytes }) => {
@@ -328,11 +332,15 @@ impl Move<'_> {
                     answer.bytes += bytes;
                 }
                 Err(StoreError::Held { .. }) => held.push(family),
+                Err(StoreError::Moved { .. }) if is_over => answer.elsewhere += family.len() as u64,
                 // It was deleted since it was looked for.
                 Err(StoreError::NotFound { .. }) => {}
                 Err(error) if is_for_all(&error) => failed = failed.or(Some(error)),
                 Err(error) => {
-                    let why = format!("{}: {error}", error.code());
+                    let halfway = matches!(error, StoreError::Moved { .. });
+                    let cure =
+                        if halfway { ", once its move there is over: name that place in --to" } else { "" };
+                    let why = format!("{}: {error}{cure}", error.code());
                     answer.refused.insert(family[0].key.run.to_string(), why);
                 }
             }
@@ -361,6 +369,17 @@ impl Move<'_> {
             }
         }
         carried
+    }
+
+    /// Whether the old store has nothing of a family any more but words of where it went: those moves are over.
+    async fn has_left(&self, family: &[RunRecord]) -> bool {
+        for record in family {
+            let rows = self.from.checkpoints(record.key.clone(), 0, 1).await;
+            if !rows.is_ok_and(|rows| rows.is_empty()) {
+                return false;
+            }
+        }
+        true
     }
 
     async fn call_back(&self, families: &[Vec<RunRecord>], answer: &Answer) -> Result<(), Failure> {
@@ -437,6 +456,9 @@ fn human(answer: &Answer) -> String {
             counted(answer.held.len() as u64, "run"),
             clean(run)
         ));
+    }
+    if answer.elsewhere > 0 {
+        text.push_str(&format!("{} moved elsewhere before\n", counted(answer.elsewhere, "run")));
     }
     for (run, why) in &answer.refused {
         text.push_str(&format!("{} stays: {}\n", clean(run), clean(why)));

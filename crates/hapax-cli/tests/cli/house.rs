@@ -310,6 +310,26 @@ async fn what_its_new_home_has_lost_arrives_anew_on_demand() {
 }
 
 #[tokio::test]
+async fn runs_that_went_elsewhere_hold_no_later_move_back() {
+    let shop = Shop::with_history().await;
+    let folder = tempfile::tempdir().unwrap();
+    let [first, second] = ["first.db", "second.db"].map(|name| folder.path().join(name));
+    migrate(&shop, &first, &["--create", "--run", "order-1"]).ok();
+    let told = migrate(&shop, &second, &["--create", "--json"]).json();
+    assert_eq!((&told["runs"], &told["elsewhere"], &told["refused"]), (&json!(1), &json!(1), &json!({})));
+    assert!(migrate(&shop, &second, &[]).ok().contains("1 run moved elsewhere before"));
+
+    // One whose move isn't over is nowhere open: that must be told.
+    let halfway = Shop::with_history().await;
+    let (store, key) = (halfway.engine.store(), halfway.engine.record("order-1").await.unwrap().key);
+    let left = store.house().leave(key, "sqlite:/third.db".into()).await.unwrap();
+    store.house().close(left, "sqlite:/third.db".into()).await.unwrap();
+    let refused = migrate(&halfway, &folder.path().join("fourth.db"), &["--create"]);
+    assert!(refused.code == 1 && refused.out.contains("HX0181"), "{refused:?}");
+    assert!(refused.out.contains("sqlite:/third.db"), "{refused:?}");
+}
+
+#[tokio::test]
 async fn a_family_that_no_map_keeps_together_holds_no_other_back() {
     let (shop, folder) = (Shop::open().await, tempfile::tempdir().unwrap());
     let store = shop.engine.store();
