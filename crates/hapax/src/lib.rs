@@ -151,6 +151,11 @@ pub use transaction::{Db, Tx};
 #[doc(hidden)]
 pub use hapax_core::__private;
 
+/// The program of the guide compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/moving-house.md")]
+struct MovingHouse;
+
 /// What nearly every program needs.
 pub mod prelude {
     pub use crate::{
