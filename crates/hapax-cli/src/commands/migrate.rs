@@ -118,6 +118,7 @@ struct Move<'a> {
     command: &'a Migrate,
     out: &'a Output,
     from: Arc<dyn Store>,
+    to: Arc<dyn Store>,
     mover: Mover,
     namespace: Namespace,
 }
@@ -166,7 +167,7 @@ impl Migrate {
         }
         let mover = Mover::new(from.clone(), to.clone(), &place(&self.to));
         let mover = mover.forget(self.forget).swept(self.swept).lost(self.lost);
-        let moving = Move { command: self, out, from: from.clone(), mover, namespace };
+        let moving = Move { command: self, out, from: from.clone(), to: to.clone(), mover, namespace };
         let outcome = moving.run().await;
         from.close().await;
         to.close().await;
@@ -392,9 +393,35 @@ impl Move<'_> {
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
-        let told = serde_json::json!({ "called_back": runs });
-        self.out.answer(&told, || format!("called back {}\n", counted(runs, "run")))?;
+        let given_up = self.give_up_leftovers().await?;
+        let told = serde_json::json!({ "called_back": runs, "given_up": given_up });
+        self.out.answer(&told, || {
+            let back = format!("called back {}\n", counted(runs, "run"));
+            match given_up {
+                0 => back,
+                left => format!("{back}gave up what had arrived of {}\n", counted(left, "run")),
+            }
+        })?;
         failed.map_or_else(|| self.outcome(answer), |error| Err(error.into()))
+    }
+
+    /// Gives up what is arriving in the new store of runs that go on in the old one: whoever called them back was killed before
+    /// it came to that. Answers of how many.
+    async fn give_up_leftovers(&self) -> Result<u64, Failure> {
+        let filter = ListFilter {
+            namespace: self.namespace.clone(),
+            statuses: vec!["arriving".to_owned()],
+            limit: usize::MAX,
+            ..ListFilter::default()
+        };
+        let mut given_up = 0;
+        for RunRecord { key, .. } in self.to.list(filter).await? {
+            let named = self.command.runs.iter().any(|run| *run == key.run.as_str());
+            if named || self.command.runs.is_empty() {
+                given_up += u64::from(self.mover.give_up_leftover(key).await?);
+            }
+        }
+        Ok(given_up)
     }
 
     fn outcome(&self, answer: &Answer) -> Result<(), Failure> {

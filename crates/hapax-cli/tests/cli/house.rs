@@ -352,6 +352,48 @@ async fn a_family_that_no_map_keeps_together_holds_no_other_back() {
 }
 
 #[tokio::test]
+async fn nothing_is_called_back_from_another_place_than_it_goes_to() {
+    let shop = Shop::with_history().await;
+    let folder = tempfile::tempdir().unwrap();
+    let [new, other] = ["new.db", "other.db"].map(|name| folder.path().join(name));
+    for path in [&new, &other] {
+        migrate(&Shop::open().await, path, &["--create"]).ok();
+    }
+    let key = shop.engine.record("order-1").await.unwrap().key;
+    let there = format!("sqlite:{}", new.canonicalize().unwrap().display());
+    shop.engine.store().house().leave(key, there.clone().into()).await.unwrap();
+    let refused = migrate(&shop, &other, &["--undo"]);
+    assert!(
+        refused.code == 1 && refused.err.contains("HX0180") && refused.err.contains(&there),
+        "{refused:?}"
+    );
+    assert!(shop.hapax(&["show", "order-1"]).ok().contains("leaving"));
+}
+
+#[tokio::test]
+async fn what_a_call_back_left_in_the_new_store_is_given_up() {
+    let (shop, new) = (Shop::with_history().await, Shop::open().await);
+    let [from, to] = [&shop, &new].map(|shop| shop.engine.store());
+    let key = shop.engine.record("order-1").await.unwrap().key;
+    let there = format!("sqlite:{}", new.path().canonicalize().unwrap().display());
+    let left = from.house().leave(key.clone(), there.into()).await.unwrap();
+    let head = from.house().image(key.clone()).await.unwrap().head;
+    to.house().arrive(head, left[0].1).await.unwrap();
+    // Whoever calls it back is killed here.
+    from.house().stay(key.clone()).await.unwrap();
+    let undo = || migrate(&shop, &new.path(), &["--undo", "--json"]).json();
+    assert_eq!(undo()["given_up"], 1);
+    assert!(to.run(key.clone()).await.unwrap().is_none(), "its name is free");
+    // What arrives of a run that is shut may be all of it.
+    let left = from.house().leave(key.clone(), "sqlite:/elsewhere.db".into()).await.unwrap();
+    let head = from.house().image(key.clone()).await.unwrap().head;
+    to.house().arrive(head, left[0].1).await.unwrap();
+    from.house().close(left, "sqlite:/elsewhere.db".into()).await.unwrap();
+    assert_eq!(undo()["given_up"], 0);
+    assert_eq!(to.run(key).await.unwrap().unwrap().status.word(), "arriving");
+}
+
+#[tokio::test]
 async fn what_cannot_be_moved_goes_on_where_it_is() {
     let shop = Shop::with_history().await;
     let folder = tempfile::tempdir().unwrap();

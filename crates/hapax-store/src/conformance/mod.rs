@@ -387,6 +387,7 @@ macro_rules! store_conformance {
                 an_import_that_fails_leaves_the_word_of_where_a_run_is,
                 a_run_that_its_new_home_has_lost_arrives_anew_on_demand,
                 a_run_that_lives_is_not_taken_back,
+                nobody_calls_back_what_goes_elsewhere,
             }
             retention {
                 a_finished_run_is_deleted_whole,

@@ -130,3 +130,15 @@ pub async fn a_run_that_lives_is_not_taken_back(fixture: Fixture) {
         assert_eq!(from.run(other).await.unwrap().unwrap().status.word(), "moved");
     }
 }
+
+/// Who calls a run back names the place that it is on its way to.
+pub async fn nobody_calls_back_what_goes_elsewhere(fixture: Fixture) {
+    let (store, memory) = (&fixture.store, MemoryStore::shared() as Arc<dyn Store>);
+    Sample::run("r").create(store).await;
+    store.house().leave(key("r"), "there".into()).await.unwrap();
+    let refused = Mover::new(store.clone(), memory.clone(), "another place").call_back(key("r")).await;
+    let Err(StoreError::Moving { to: Some(to), .. }) = refused else { panic!("{refused:?}") };
+    assert_eq!(to, "there");
+    Mover::new(store.clone(), memory, "there").call_back(key("r")).await.unwrap();
+    Holder::claim(store, &key("r"), "b").await.unwrap();
+}

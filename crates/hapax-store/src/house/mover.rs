@@ -9,6 +9,7 @@
 
 use super::{Head, Piece, gone, is_same};
 use crate::{
+    check::is_elsewhere,
     error::StoreError,
     store::{BoxFuture, RunRecord, Store},
 };
@@ -289,8 +290,15 @@ impl Mover {
         there.filter(went_on).map(drop).ok_or_else(|| gone(&closed.key))
     }
 
-    /// Lets a run with its family stay where it was, if it hasn't left for good.
+    /// Lets a run with its family stay where it was, if it hasn't left for good. One that is on its way to another place than
+    /// this mover's is refused: what has arrived of it lies there.
     pub async fn call_back(&self, run: RunKey) -> Result<(), StoreError> {
+        if let Some(RunRecord { key, status: Status::Leaving { to, .. }, .. }) =
+            self.from.run(run.clone()).await?
+            && *to != *self.place
+        {
+            return Err(StoreError::Moving { run: key, to: Some(to) });
+        }
         for (key, stays) in self.from.house().stay(run).await? {
             let here = self.from.run(key.clone()).await?;
             let there = self.to.run(key.clone()).await?;
@@ -304,6 +312,39 @@ impl Mover {
             }
         }
         Ok(())
+    }
+
+    /// Gives up what is arriving of a run that goes on in the old store: whoever called it back died before it came to that.
+    /// Answers whether there was anything. What arrives of a run that is shut, or that has moved, is left alone: a mover may still
+    /// open it.
+    ///
+    /// ```
+    /// # use hapax_store::{MemoryStore, Store, house::Mover, conformance::{Sample, sample::key}};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), hapax_store::StoreError> {
+    /// # let (old, new) = (MemoryStore::shared(), MemoryStore::shared());
+    /// # old.create(Sample::run("order-42").build()).await?;
+    /// let left = old.house().leave(key("order-42"), "the new store".into()).await?;
+    /// let head = old.house().image(key("order-42")).await?.head;
+    /// new.house().arrive(head, left[0].1).await?;
+    /// let mover = Mover::new(old.clone(), new.clone(), "the new store");
+    /// assert!(!mover.give_up_leftover(key("order-42")).await?, "it may still move");
+    /// old.house().stay(key("order-42")).await?;
+    /// assert!(mover.give_up_leftover(key("order-42")).await?);
+    /// assert!(new.run(key("order-42")).await?.is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn give_up_leftover(&self, run: RunKey) -> Result<bool, StoreError> {
+        let here = self.from.run(run.clone()).await?.filter(|here| !is_elsewhere(&here.status));
+        let there = self.to.run(run.clone()).await?;
+        let is_left = |(here, there): &(RunRecord, RunRecord)| {
+            let arrives = matches!(there.status, Status::Arriving { .. });
+            arrives && is_same(here, there) && there.epoch.counter < here.epoch.counter
+        };
+        let Some((_, there)) = here.zip(there).filter(is_left) else { return Ok(false) };
+        self.to.house().give_up(run, there.epoch).await?;
+        Ok(true)
     }
 
     /// Copies a run that is shut, and reads the copy back.
