@@ -9,6 +9,9 @@ use std::sync::Arc;
 /// How the subjects of answers begin.
 const ANSWER: &str = "answer:";
 
+/// How the subjects of children's ends begin.
+const END: &str = "end:";
+
 /// A letter as its sender hands it in.
 ///
 /// ```
@@ -113,7 +116,18 @@ pub fn is_answer(subject: &str) -> bool {
 /// assert_eq!(&*hapax_core::mailbox::end_of("payment-7"), "end:payment-7");
 /// ```
 pub fn end_of(child: &str) -> Arc<str> {
-    format!("end:{child}").into()
+    format!("{END}{child}").into()
+}
+
+/// The child whose end a subject is about, when it is about one.
+///
+/// ```
+/// use hapax_core::mailbox::{child_of, end_of, signal};
+/// assert_eq!(child_of(&end_of("payment-7")), Some("payment-7"));
+/// assert_eq!(child_of(&signal("end")), None);
+/// ```
+pub fn child_of(subject: &str) -> Option<&str> {
+    subject.strip_prefix(END)
 }
 
 /// The key of the call that a subject is about, when it is a resolution.

@@ -22,13 +22,15 @@ pub(crate) use mover::Seal;
 pub use mover::{Load, Mover};
 
 use crate::{
+    check::is_over,
     error::StoreError,
     store::{Answer, RunRecord},
 };
 use hapax_core::{
     canary,
-    commit::{Epoch, Standing, Status, Word},
-    id::RunKey,
+    commit::{Epoch, Standing, Status, Wake, Word},
+    id::{RunId, RunKey},
+    mailbox::child_of,
 };
 use std::sync::Arc;
 
@@ -143,7 +145,7 @@ pub trait House: Send + Sync {
     fn give_up(&self, run: RunKey, epoch: Epoch) -> Answer<'_, ()>;
 
     /// Lets runs that have arrived go on, all of them in one transaction that demands that they arrived under these
-    /// epochs, and that each has its latest checkpoint. A run that is open already is left alone;
+    /// epochs, and that each has its latest checkpoint. One that waits for a child which is over, or isn't here, is pending. A run that is open already is left alone;
     /// [`CopyDiffers`](crate::StoreError::CopyDiffers): one of them isn't there.
     fn open(&self, family: Vec<Left>) -> Answer<'_, ()>;
 }
@@ -170,6 +172,34 @@ impl RunRecord {
             }
             _ => Ok(()),
         }
+    }
+}
+
+/// The children that a run waits for which has arrived.
+pub(crate) fn awaited(record: &RunRecord) -> Vec<RunKey> {
+    let Status::Arriving { was, .. } = &record.status else { return vec![] };
+    if !matches!(was.status, Status::Waiting { .. } | Status::InDoubt) {
+        return vec![];
+    }
+    let children = was.wake.letters.iter().filter_map(|subject| child_of(subject));
+    // A subject that names no run is nobody's end.
+    let children = children.filter_map(|child| RunId::new(child).ok());
+    children.map(|run| RunKey { namespace: record.key.namespace.clone(), run }).collect()
+}
+
+/// Whether nobody will tell of a child's end any more: it is over, or isn't here. So it is when the runs of an export were
+/// written down one after the other, and the child ended in between.
+pub(crate) fn tells_no_more(child: Option<&RunRecord>) -> bool {
+    child.is_none_or(|child| match &child.status {
+        Status::Arriving { was, .. } => is_over(&was.status),
+        status => is_over(status),
+    })
+}
+
+/// A run that arrives looks for itself what became of what it waits for.
+pub(crate) fn look_again(record: &mut RunRecord) {
+    if let Status::Arriving { was, .. } = &mut record.status {
+        (was.status, was.wake) = (Status::Pending, Wake::default());
     }
 }
 

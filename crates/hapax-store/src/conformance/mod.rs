@@ -388,6 +388,7 @@ macro_rules! store_conformance {
                 a_run_that_its_new_home_has_lost_arrives_anew_on_demand,
                 a_run_that_lives_is_not_taken_back,
                 nobody_calls_back_what_goes_elsewhere,
+                an_imported_parent_waits_for_no_child_that_is_over,
             }
             retention {
                 a_finished_run_is_deleted_whole,

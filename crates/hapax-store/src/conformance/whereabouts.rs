@@ -3,7 +3,7 @@
 use super::{
     Fixture, Holder, Sample,
     house::{close_and_die, text},
-    sample::{failed, key},
+    sample::{failed, key, ready},
 };
 use crate::{
     MemoryStore, StoreError,
@@ -12,8 +12,9 @@ use crate::{
     store::{Created, Store},
 };
 use hapax_core::{
-    commit::{Status, Write},
+    commit::{Status, StatusChange, WaitsOn, Wake, Write},
     id::RunKey,
+    mailbox::end_of,
 };
 use std::{io::Cursor, sync::Arc};
 
@@ -141,4 +142,34 @@ pub async fn nobody_calls_back_what_goes_elsewhere(fixture: Fixture) {
     assert_eq!(to, "there");
     Mover::new(store.clone(), memory, "there").call_back(key("r")).await.unwrap();
     Holder::claim(store, &key("r"), "b").await.unwrap();
+}
+
+/// A parent that was written down before its child ended, and a child that was written down when it had: nobody tells the
+/// parent any more, so it looks for itself.
+pub async fn an_imported_parent_waits_for_no_child_that_is_over(fixture: Fixture) {
+    let memory: Arc<dyn Store> = MemoryStore::shared();
+    let mut parent = Sample::run("p").hold(&memory).await;
+    let child = Sample::run("p/child").child_of(&parent.key).hold(&memory).await;
+    let wake = Wake { at_us: None, letters: [end_of("p/child")].into() };
+    let waits = StatusChange { wake, ..parent.status(Status::Waiting { on: WaitsOn::Child }, true) };
+    parent.write(Write::Status(waits)).await.unwrap();
+    let both = text(&*memory, &[key("p"), key("p/child")]).await;
+    let before = text(&*memory, &[key("p")]).await;
+    child.finish().await;
+    let after = text(&*memory, &[key("p/child")]).await;
+
+    let import = async |store: &dyn Store, file: &[u8]| {
+        house::import(store, &mut Cursor::new(file), |_| {}).await.unwrap();
+    };
+    let status = async |store: &dyn Store| store.run(key("p")).await.unwrap().unwrap().status;
+    import(&*fixture.store, &after).await;
+    import(&*fixture.store, &before).await;
+    assert_eq!(status(&*fixture.store).await, Status::Pending, "its child is over");
+    assert_eq!(ready(&fixture.store, "b", 10).await.len(), 1);
+    let alone = MemoryStore::shared();
+    import(&*alone, &before).await;
+    assert_eq!(status(&*alone).await, Status::Pending, "its child isn't there");
+    let whole = MemoryStore::shared();
+    import(&*whole, &both).await;
+    assert_eq!(status(&*whole).await, Status::Waiting { on: WaitsOn::Child }, "its child goes on");
 }

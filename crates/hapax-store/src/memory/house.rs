@@ -9,8 +9,8 @@ use super::{
 use crate::{
     error::StoreError,
     house::{
-        Head, House, Image, Left, Parcel, Piece, Sender, Sign, arrives_over, cleared, closed, given_up, gone,
-        leaving, may_leave, still_here, taken_back,
+        Head, House, Image, Left, Parcel, Piece, Sender, Sign, arrives_over, awaited, cleared, closed,
+        given_up, gone, leaving, look_again, may_leave, still_here, taken_back, tells_no_more,
     },
     store::{Answer, RunRecord},
 };
@@ -158,6 +158,10 @@ impl Tables {
         }
         let now = self.clock.now_us();
         for key in closed {
+            let mut children = awaited(&self.run(key)?.record).into_iter();
+            if children.any(|child| tells_no_more(self.runs.get(&child).map(|child| &child.record))) {
+                look_again(&mut self.run_mut(key)?.record);
+            }
             self.run_mut(key)?.settle_down(now);
             self.note_live(key);
             self.move_in(key, now);

@@ -20,10 +20,10 @@ use crate::{
     error::StoreError,
     flow::stored_terms,
     house::{
-        Fragment, Head, House, Image, Left, Piece, Sender, Sign, Step, Stop, arrives_over, cleared, closed,
-        given_up, gone, leaving, may_leave,
+        Fragment, Head, House, Image, Left, Piece, Sender, Sign, Step, Stop, arrives_over, awaited, cleared,
+        closed, given_up, gone, leaving, look_again, may_leave,
         packed::{Load, Packed, pack_all},
-        still_here, taken_back,
+        still_here, taken_back, tells_no_more,
     },
     prepare::row_sum,
     sharded::partition,
@@ -457,17 +457,17 @@ async fn give_up(tx: &mut Tx<'_>, key: &RunKey, epoch: Epoch) -> Outcome<()> {
 async fn open(tx: &mut Tx<'_>, family: &[Left]) -> Outcome<()> {
     for (key, epoch) in family {
         let there = record(tx.session, key, " FOR UPDATE").await?;
-        let record = there.ok_or_else(|| gone(key))?;
-        if !matches!(record.status, Status::Arriving { .. }) {
+        let mut there = there.ok_or_else(|| gone(key))?;
+        if !matches!(there.status, Status::Arriving { .. }) {
             continue;
         }
-        if record.epoch != *epoch {
-            return Err(StoreError::Fenced { run: key.clone(), owner: Some(record.epoch) }.into());
+        if there.epoch != *epoch {
+            return Err(StoreError::Fenced { run: key.clone(), owner: Some(there.epoch) }.into());
         }
         let latest = tx
             .one(
                 "SELECT 1 FROM hapax_checkpoints WHERE namespace = ? AND run_id = ? AND step_id = ? AND digest = ?",
-                values![key.namespace.as_str(), key.run.as_str(), record.step, &record.digest.0],
+                values![key.namespace.as_str(), key.run.as_str(), there.step, &there.digest.0],
             )
             .await?;
         if latest.is_none() {
@@ -477,7 +477,13 @@ async fn open(tx: &mut Tx<'_>, family: &[Left]) -> Outcome<()> {
             }
             .into());
         }
-        settle_down(tx, record).await?;
+        for child in awaited(&there) {
+            // Locked, so that it doesn't end unheard meanwhile.
+            if tells_no_more(record(tx.session, &child, " FOR UPDATE").await?.as_ref()) {
+                look_again(&mut there);
+            }
+        }
+        settle_down(tx, there).await?;
         flow::move_in(tx, key).await?;
     }
     Ok(())

@@ -18,10 +18,10 @@ use crate::{
     error::StoreError,
     flow::stored_terms,
     house::{
-        Fragment, Head, House, Image, Left, Piece, Sender, Sign, Step, Stop, arrives_over, cleared, closed,
-        given_up, gone, leaving, may_leave,
+        Fragment, Head, House, Image, Left, Piece, Sender, Sign, Step, Stop, arrives_over, awaited, cleared,
+        closed, given_up, gone, leaving, look_again, may_leave,
         packed::{Load, Packed, pack_all},
-        still_here, taken_back,
+        still_here, taken_back, tells_no_more,
     },
     outbox::OutboxRecord,
     prepare::row_sum,
@@ -385,7 +385,7 @@ fn give_up(tx: &Tx<'_>, key: &RunKey, epoch: Epoch) -> Outcome<()> {
 fn open(tx: &Tx<'_>, family: &[Left]) -> Outcome<()> {
     for (key, epoch) in family {
         let there = read::run(tx.connection, key)?;
-        let record = there.ok_or_else(|| gone(key))?;
+        let mut record = there.ok_or_else(|| gone(key))?;
         if !matches!(record.status, Status::Arriving { .. }) {
             continue;
         }
@@ -403,6 +403,11 @@ fn open(tx: &Tx<'_>, family: &[Left]) -> Outcome<()> {
                 what: "its latest step is missing".into(),
             }
             .into());
+        }
+        for child in awaited(&record) {
+            if tells_no_more(read::run(tx.connection, &child)?.as_ref()) {
+                look_again(&mut record);
+            }
         }
         settle_down(tx, record)?;
         flow::move_in(tx, key)?;
