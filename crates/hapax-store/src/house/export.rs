@@ -12,12 +12,16 @@
 mod vetting;
 
 use self::vetting::Vetting;
-use super::{Head, Load, Piece, Seal};
-use crate::{error::StoreError, store::Store};
+use super::{Head, Load, Piece, Seal, is_same};
+use crate::{
+    check::is_elsewhere,
+    error::StoreError,
+    store::{ListFilter, RunRecord, Store},
+};
 use hapax_core::{
     commit::Epoch,
     error::{Code, Coded, code},
-    id::RunKey,
+    id::{Namespace, RunKey},
     json::Json,
     key::Digest,
 };
@@ -203,6 +207,11 @@ pub struct Contents {
 /// assert!(matches!(foreign, Err(ExportError::Bad { line: 1, .. })));
 /// ```
 pub fn inspect(file: &mut dyn BufRead) -> Result<Contents, ExportError> {
+    Ok(read_whole(file)?.0)
+}
+
+/// What an export holds, and the sum that binds it.
+fn read_whole(file: &mut dyn BufRead) -> Result<(Contents, Digest), ExportError> {
     let mut contents = Contents::default();
     let mut reader = Reader::new(file);
     reader.first()?;
@@ -232,7 +241,7 @@ pub fn inspect(file: &mut dyn BufRead) -> Result<Contents, ExportError> {
             Part::End(end) if end.runs != contents.runs.len() as u64 => {
                 return Err(reader.bad("it counts other runs than there are"));
             }
-            Part::End(_) => return Ok(contents),
+            Part::End(end) => return Ok((contents, end.sha256)),
         }
     }
 }
@@ -355,53 +364,131 @@ pub async fn import<F: BufRead + Seek + Send>(
     mut told: impl FnMut(Load) + Send,
 ) -> Result<Load, ExportError> {
     file.rewind()?;
-    inspect(file)?;
+    let (contents, sum) = read_whole(file)?;
     file.rewind()?;
-    let mut arrived = vec![];
-    let taken_in = take_in(store, file, &mut arrived, &mut told).await;
-    if taken_in.is_err() {
-        for (run, epoch) in arrived {
-            // What can't be taken back is arriving still: the next import goes on with it.
-            let _ = store.house().give_up(run, epoch).await;
+    let mut intake = Intake::of(store, &contents, sum).await?;
+    let load = match intake.take_in(file, &mut told).await {
+        Ok(load) => load,
+        Err(error) => {
+            intake.give_up().await;
+            return Err(error);
         }
-    }
-    taken_in
-}
-
-async fn take_in<F: BufRead + Send>(
-    store: &dyn Store,
-    file: &mut F,
-    arrived: &mut Vec<(RunKey, Epoch)>,
-    told: &mut (dyn FnMut(Load) + Send),
-) -> Result<Load, ExportError> {
-    let mut load = Load::default();
-    let mut run: Option<Arrival> = None;
-    let mut place = Place::default();
-    while !place.at_end {
-        for part in place.read_some(file)? {
-            match part {
-                Part::Run(head) => {
-                    if let Some(before) = run.take() {
-                        load += before.finish(store).await?;
-                        told(load);
-                    }
-                    run = Some(Arrival::begin(store, *head, arrived).await?);
-                }
-                Part::Piece(piece) => {
-                    if let Some(run) = &mut run {
-                        run.add(store, *piece).await?;
-                    }
-                }
-                Part::End(_) => {}
-            }
+    };
+    if let Err(error) = store.house().open(intake.arrived.clone()).await {
+        if intake.is_shut().await {
+            intake.give_up().await;
         }
+        return Err(error.into());
     }
-    if let Some(last) = run {
-        load += last.finish(store).await?;
-    }
-    store.house().open(arrived.clone()).await?;
     told(load);
     Ok(load)
+}
+
+/// A file that is taken in.
+struct Intake<'s> {
+    store: &'s dyn Store,
+    /// What the nonces of its arrivals begin with: another import of the same file knows them by it.
+    mark: u64,
+    /// Another one broke off when it opened what had arrived, database by database.
+    goes_on: bool,
+    arrived: Vec<(RunKey, Epoch)>,
+}
+
+impl<'s> Intake<'s> {
+    async fn of(store: &'s dyn Store, contents: &Contents, sum: Digest) -> Result<Self, StoreError> {
+        let [a, b, c, d, e, f, g, h, ..] = sum.0;
+        let mark = u64::from_be_bytes([a, b, c, d, e, f, g, h]);
+        let mut intake = Self { store, mark, goes_on: false, arrived: vec![] };
+        let namespaces: BTreeSet<&Namespace> = contents.runs.iter().map(|run| &run.namespace).collect();
+        for namespace in namespaces {
+            let (namespace, statuses) = (namespace.clone(), vec!["arriving".to_owned()]);
+            let arriving = ListFilter { namespace, statuses, limit: usize::MAX, ..ListFilter::default() };
+            let arriving = store.list(arriving).await?;
+            intake.goes_on |= arriving.iter().any(|run| intake.is_marked(run.epoch));
+        }
+        Ok(intake)
+    }
+
+    fn is_marked(&self, epoch: Epoch) -> bool {
+        (epoch.nonce >> 64) as u64 == self.mark
+    }
+
+    /// Makes room for a run; `None`: an import that broke off has let it go on before.
+    async fn begin(&mut self, head: Head) -> Result<Option<Arrival>, StoreError> {
+        let (key, seal) = (head.key(), Seal::of(&head)?);
+        let drawn = uuid::Uuid::new_v4().as_u128() >> 64;
+        let epoch = Epoch { counter: head.epoch, nonce: u128::from(self.mark) << 64 | drawn };
+        let arrives = self.store.house().arrive(head.clone(), epoch).await;
+        let is_taken = matches!(arrives, Err(StoreError::ArrivalTaken { .. }));
+        if is_taken && self.goes_on && self.has_it(&head, epoch).await? {
+            return Ok(None);
+        }
+        arrives?;
+        self.arrived.push((key.clone(), epoch));
+        Ok(Some(Arrival { key, epoch, seal, waiting: vec![], weight: 0 }))
+    }
+
+    /// Whether the very run is open, and has not fallen behind what the file says of it.
+    async fn has_it(&self, head: &Head, epoch: Epoch) -> Result<bool, StoreError> {
+        let there = self.store.run(head.key()).await?;
+        let is_open = |there: &RunRecord| !is_elsewhere(&there.status) && there.epoch.counter >= head.epoch;
+        let new = head.clone().arriving(epoch);
+        Ok(there.is_some_and(|there| is_open(&there) && is_same(&new, &there)))
+    }
+
+    /// Whether nothing of it goes on yet. If something does, the rest is to follow: the next import of the file sees to that.
+    async fn is_shut(&self) -> bool {
+        for (run, _) in &self.arrived {
+            let there = self.store.run(run.clone()).await;
+            if !there.is_ok_and(|there| there.is_none_or(|there| is_elsewhere(&there.status))) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Takes back what has arrived; not the rest of what another import has let go on.
+    async fn give_up(self) {
+        let arrived = if self.goes_on { vec![] } else { self.arrived };
+        for (run, epoch) in arrived {
+            // What can't be taken back is arriving still: the next import goes on with it.
+            let _ = self.store.house().give_up(run, epoch).await;
+        }
+    }
+
+    /// Reads the file anew, and takes in what it holds.
+    async fn take_in<F: BufRead + Send>(
+        &mut self,
+        file: &mut F,
+        told: &mut (dyn FnMut(Load) + Send),
+    ) -> Result<Load, ExportError> {
+        let mut load = Load::default();
+        let mut run: Option<Arrival> = None;
+        let mut place = Place::default();
+        while !place.at_end {
+            for part in place.read_some(file)? {
+                match part {
+                    Part::Run(head) => {
+                        if let Some(before) = run.take() {
+                            load += before.finish(self.store).await?;
+                            told(load);
+                        }
+                        run = self.begin(*head).await?;
+                    }
+                    Part::Piece(piece) => {
+                        if let Some(run) = &mut run {
+                            run.add(self.store, *piece).await?;
+                        }
+                    }
+                    Part::End(_) => {}
+                }
+            }
+        }
+        if let Some(last) = run {
+            load += last.finish(self.store).await?;
+        }
+        Ok(load)
+    }
 }
 
 /// Lines that are read at once.
@@ -447,18 +534,6 @@ struct Arrival {
 const BATCH_BYTES: usize = 1 << 20;
 
 impl Arrival {
-    async fn begin(
-        store: &dyn Store,
-        head: Head,
-        arrived: &mut Vec<(RunKey, Epoch)>,
-    ) -> Result<Self, StoreError> {
-        let (key, seal) = (head.key(), Seal::of(&head)?);
-        let epoch = Epoch { counter: head.epoch, nonce: uuid::Uuid::new_v4().as_u128() };
-        store.house().arrive(head, epoch).await?;
-        arrived.push((key.clone(), epoch));
-        Ok(Self { key, epoch, seal, waiting: vec![], weight: 0 })
-    }
-
     async fn add(&mut self, store: &dyn Store, piece: Piece) -> Result<(), StoreError> {
         self.seal.add(&piece)?;
         self.weight += piece.weight();

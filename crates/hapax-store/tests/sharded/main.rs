@@ -5,11 +5,12 @@ mod left_behind;
 mod members;
 
 use hapax_core::{
+    commit::Status,
     id::{Namespace, RunKey},
     limits::LEASE_TTL,
 };
 use hapax_store::{
-    GcPolicy, Lease, ListFilter, ShardedStore, Store, StoreError,
+    GcPolicy, Lease, ListFilter, MemoryStore, ShardedStore, Store, StoreError,
     codec::{Encrypted, Keyring},
     conformance::{
         Fixture, Sample,
@@ -23,7 +24,7 @@ use hapax_store::{
     sqlite::{SqliteOptions, SqliteStore},
     store_conformance,
 };
-use std::{path::Path, sync::Arc};
+use std::{io::Cursor, path::Path, sync::Arc};
 use tempfile::TempDir;
 
 /// Waits for something from a test's own thread.
@@ -133,7 +134,7 @@ async fn what_is_named_after_another_lives_with_it_whatever_that_begins_with() {
 async fn what_is_kept_is_counted_as_in_one_database() {
     let (_folder, files) = folder().await;
     let store: Arc<dyn Store> = ShardedStore::open(files).await.unwrap();
-    let single: Arc<dyn Store> = hapax_store::MemoryStore::shared();
+    let single: Arc<dyn Store> = MemoryStore::shared();
     let names = ["y0", "x0", "y1", "x1"];
     for store in [&store, &single] {
         store.create(Sample::run("parent").build()).await.unwrap();
@@ -260,6 +261,52 @@ async fn runs_move_from_one_map_to_another() {
     assert_eq!((before.0.runs, before.0.steps), (after.0.runs, after.0.steps));
     assert_eq!(new.list(ListFilter::default()).await.unwrap().len(), 40);
     assert!(matches!(text(&old).await, Err(house::ExportError::Store(StoreError::Moved { .. }))));
+}
+
+/// The databases are opened one after the other: whatever broke off in between, the same file brings the rest.
+#[tokio::test]
+async fn an_import_that_broke_off_anywhere_is_repeated() {
+    let old: Arc<dyn Store> = MemoryStore::shared();
+    let names: Vec<_> = (0..12).map(|n| key(&format!("r{n}"))).collect();
+    for name in &names {
+        Sample::run(name.run.as_str()).create(&old).await;
+    }
+    let mut file = vec![];
+    house::export(&*old, names.clone(), &mut file, |_| {}).await.unwrap();
+    let is_open = async |store: &ShardedStore| {
+        let listed = store.list(ListFilter::default()).await.unwrap();
+        listed.iter().filter(|run| run.status == Status::Pending).count() == names.len()
+    };
+    for (fault, first) in
+        [(Fault::Before, false), (Fault::After, false), (Fault::Before, true), (Fault::After, true)]
+    {
+        let mut at = 0;
+        loop {
+            let databases: [Arc<dyn Store>; 2] = [MemoryStore::shared(), MemoryStore::shared()];
+            let whole = ShardedStore::open(databases.to_vec()).await.unwrap();
+            let [one, other] = databases.clone();
+            let faulty = Faulty::new(if first { one.clone() } else { other.clone() }, at, fault);
+            let dying: Vec<Arc<dyn Store>> =
+                if first { vec![faulty.clone(), other] } else { vec![one, faulty.clone()] };
+            let imported = match ShardedStore::open(dying).await {
+                Ok(store) => house::import(&*store, &mut Cursor::new(&file), |_| {}).await.map(drop),
+                Err(error) => Err(error.into()),
+            };
+            if !faulty.fired() {
+                imported.unwrap();
+                break;
+            }
+            let was_open = is_open(&whole).await;
+            match house::import(&*whole, &mut Cursor::new(&file), |_| {}).await {
+                Ok(_) => {}
+                Err(house::ExportError::Store(StoreError::ArrivalTaken { .. })) if was_open => {}
+                Err(error) => panic!("{fault:?} {at} {first}: {error}"),
+            }
+            assert!(is_open(&whole).await, "{fault:?} {at} {first}");
+            at += 1;
+        }
+        assert!(at >= 5, "it makes room, unpacks and opens: {at}");
+    }
 }
 
 #[tokio::test]
