@@ -12,7 +12,7 @@
 mod vetting;
 
 use self::vetting::Vetting;
-use super::{Head, Load, Piece, Seal, is_same};
+use super::{Head, Load, Piece, Seal, is_same, mover::no_text};
 use crate::{
     check::is_elsewhere,
     error::StoreError,
@@ -149,7 +149,7 @@ pub async fn export(
 }
 
 fn text<T: Serialize>(value: &T) -> Result<Json, ExportError> {
-    Json::of(value).map_err(|error| StoreError::Retry(error.into()).into())
+    Json::of(value).map_err(|error| no_text(error).into())
 }
 
 /// What is written, and what binds it.

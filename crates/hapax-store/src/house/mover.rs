@@ -15,8 +15,10 @@ use crate::{
 };
 use hapax_core::{
     canary,
+    canonical::{CanonicalError, MAX_DEPTH},
     commit::{Epoch, Status},
     id::RunKey,
+    json::Json,
     key::{Digest, DigestBuilder},
 };
 use std::sync::Arc;
@@ -47,6 +49,19 @@ impl std::ops::AddAssign for Load {
     }
 }
 
+/// Why something of a run has no text: a value that is nested as deep as any may be stands in others there. That is the run's
+/// fault and no store's, and trying again won't help.
+pub(super) fn no_text(error: CanonicalError) -> StoreError {
+    match error {
+        CanonicalError::TooDeep => StoreError::TooLarge {
+            what: "the nesting of a value, with what it stands in on its way".into(),
+            size: MAX_DEPTH + 1,
+            limit: MAX_DEPTH,
+        },
+        error => StoreError::Retry(error.into()),
+    }
+}
+
 /// What binds the text of a run, to tell a copy from what it is a copy of.
 #[derive(Debug)]
 pub(crate) struct Seal {
@@ -58,16 +73,13 @@ impl Seal {
     pub(crate) fn of(head: &Head) -> Result<Self, StoreError> {
         let mut seal =
             Self { digest: DigestBuilder::new("hapax.run.v1"), load: Load { runs: 1, ..Load::default() } };
-        seal.line(
-            hapax_core::json::Json::of(head).map_err(|error| StoreError::Retry(error.into()))?.as_str(),
-        );
+        seal.line(Json::of(head).map_err(no_text)?.as_str());
         Ok(seal)
     }
 
     pub(crate) fn add(&mut self, piece: &Piece) -> Result<(), StoreError> {
         self.load.steps += u64::from(matches!(piece, Piece::Checkpoint(_)));
-        let text = piece.text().map_err(|error| StoreError::Retry(error.into()))?;
-        self.line(text.as_str());
+        self.line(piece.text().map_err(no_text)?.as_str());
         Ok(())
     }
 
@@ -366,5 +378,24 @@ impl Mover {
         let (left, load) = seal.finish();
         Seal::demand(&*self.to, (key, epoch), left).await?;
         Ok(load)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::house::Parcel;
+
+    #[test]
+    fn what_is_nested_too_deep_to_move_is_the_fault_of_its_run() {
+        let nested = |depth: usize| Json::from_text(&("[".repeat(depth) + &"]".repeat(depth))).unwrap();
+        let letter = |depth| {
+            let (id, subject, payload) = ("l-1".to_owned(), "signal:go".into(), Some(nested(depth)));
+            Piece::Letter(Parcel { number: 1, id, subject, payload, sent_at_us: 7, taken: false })
+        };
+        let mut seal = Seal { digest: DigestBuilder::new("hapax.run.v1"), load: Load::default() };
+        seal.add(&letter(MAX_DEPTH - 2)).unwrap();
+        let refused = seal.add(&letter(MAX_DEPTH));
+        assert!(matches!(refused, Err(StoreError::TooLarge { .. })), "{refused:?}");
     }
 }
