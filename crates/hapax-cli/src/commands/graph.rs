@@ -54,7 +54,10 @@ enum Format {
 impl Graph {
     pub(super) async fn run(self, session: &Session<'_>) -> Result<(), Failure> {
         let drawing = match &self.run {
-            Some(run) => path(session, &session.whole(run).await?, self.steps).await?,
+            Some(run) => {
+                let read = async |record: &RunRecord| path(session, record, self.steps).await;
+                session.in_one_history(run, read).await?.1
+            }
             None => Drawing::of(&self.registered(session)?),
         };
         session.out.answer(&drawing, || match self.format {
