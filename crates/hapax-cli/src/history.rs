@@ -112,8 +112,7 @@ impl Past {
     /// Of the latest steps.
     pub(crate) async fn read(session: &Session<'_>, record: &RunRecord, most: u64) -> Result<Self, Failure> {
         let secrets = session.engine.secrets(record);
-        let oldest = *session.steps(record).await?.start();
-        let first = (record.step + 1).saturating_sub(most).max(oldest);
+        let first = *session.latest_steps(record, most).await?.start();
         let (mut tellings, mut room) = (vec![], Room::default());
         let mut checkpoint = session.checkpoint(record, first).await?;
         let state = loop {

@@ -168,7 +168,20 @@ impl Session<'_> {
         Ok(self.first_step(&record.key).await?.unwrap_or(record.step)..=record.step)
     }
 
-    /// The checkpoint of a step that must be there.
+    /// The latest steps of a run, so many at the most. The checkpoint that a finished run ends with holds nothing to execute: it
+    /// comes in addition.
+    pub(crate) async fn latest_steps(
+        &self,
+        record: &RunRecord,
+        most: u64,
+    ) -> Result<RangeInclusive<u64>, Failure> {
+        let oldest = *self.steps(record).await?.start();
+        let last = self.checkpoint(record, record.step).await?;
+        let end = u64::from(last.frontier_len == 0);
+        Ok((record.step + 1).saturating_sub(most.saturating_add(end)).max(oldest)..=record.step)
+    }
+
+    /// The checkpoint of a step that must be there: [`in_one_history`](Self::in_one_history) knows whether it was forgotten.
     pub(crate) async fn checkpoint(&self, record: &RunRecord, step: u64) -> Result<Checkpoint, Failure> {
         let found = self.engine.store().checkpoint(record.key.clone(), step).await?;
         let corrupt =

@@ -111,13 +111,13 @@ async fn follow(
     session: &Session<'_>,
 ) -> Result<(), Failure> {
     let store = session.engine.store();
-    let oldest = *session.steps(record).await?.start();
-    let first = (record.step + 1).saturating_sub(steps).max(oldest);
-    if first > oldest {
+    let latest = session.latest_steps(record, steps).await?;
+    let first = *latest.start();
+    if first > *session.steps(record).await?.start() {
         session.out.remark(&format!("--steps {steps} is reached: older ones are not drawn"));
     }
     let progress = session.out.progress(Some(record.step + 1 - first), "steps");
-    for step in first..=record.step {
+    for step in latest {
         progress.inc(1);
         let checkpoint = session.checkpoint(record, step).await?;
         trace.begin_step();
