@@ -18,7 +18,7 @@ pub use hapax_store::schedules::{LastFiring, ScheduleRecord};
 pub use scheduler::{Firings, Scheduler, SchedulerOptions};
 
 use crate::{Engine, Error, Flow};
-use hapax_core::{json::Json, state::State};
+use hapax_core::{json::Json, limits::MAX_COUNTED_PAUSE, state::State};
 use hapax_store::schedules::{Added, Turn};
 
 /// When a schedule fires, and what becomes of a time that can't be kept.
@@ -202,15 +202,37 @@ impl Engine {
         self.turn_schedule(name, Turn::Off).await
     }
 
-    /// Lets a paused schedule go on with the next time that comes: what was due meanwhile isn't made up for.
+    /// Lets a paused schedule go on with the next time that comes. What is due until then isn't made up for, and counted as
+    /// missed: what came during the pause, and what was overdue before it; up to [`MAX_COUNTED_PAUSE`] in all.
+    ///
+    /// ```
+    /// # use hapax::{Engine, core::json::Json, schedule::When, store::{Clock, MemoryStore}};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> hapax::Result<()> {
+    /// let clock = Clock::manual();
+    /// let engine = Engine::builder().with_store(MemoryStore::with_clock(clock.clone()));
+    /// engine.add_schedule("hourly", When::cron("@hourly"), "reports", Json::from_text("{}")?).await?;
+    /// engine.pause_schedule("hourly").await?;
+    /// clock.advance(Duration::from_secs(3 * 3600));
+    /// assert_eq!(engine.resume_schedule("hourly").await?.missed, 3);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn resume_schedule(&self, name: &str) -> Result<ScheduleRecord, Error> {
-        let schedule = self.schedule(name).await?.schedule;
-        let timetable = Timetable::new(&schedule.cron, &schedule.zone)?;
-        let clock = self.shared.store.schedules().clock(&schedule.key);
-        let next_us = timetable.next_after(clock.now_us());
-        let resumed = self.turn_schedule(name, Turn::On { next_us }).await?;
-        self.shared.scheduled.send_replace(());
-        Ok(resumed)
+        loop {
+            let ScheduleRecord { schedule, token, next_us: due_us, .. } = self.schedule(name).await?;
+            let timetable = Timetable::new(&schedule.cron, &schedule.zone)?;
+            let now_us = self.shared.store.schedules().clock(&schedule.key).now_us();
+            let missed = due_us.map_or(0, |due_us| timetable.count(due_us, now_us, MAX_COUNTED_PAUSE));
+            let on = Turn::On { token, next_us: timetable.next_after(now_us), missed };
+            let turned = self.turn_schedule(name, on).await?;
+            // It was paused again since it was read: another time is due in it, perhaps, and another count.
+            if !turned.paused {
+                self.shared.scheduled.send_replace(());
+                return Ok(turned);
+            }
+        }
     }
 
     async fn turn_schedule(&self, name: &str, to: Turn) -> Result<ScheduleRecord, Error> {

@@ -228,4 +228,14 @@ impl Timetable {
         let zoned: Zoned = at.to_zoned(self.zone.clone());
         zoned.strftime("%Y-%m-%dT%H:%M:%S%:z").to_string()
     }
+
+    /// How many times there are from `due_us`, which is one, to `now_us`; counted up to `most`.
+    pub fn count(&self, due_us: i64, now_us: i64, most: u64) -> u64 {
+        self.from(Some(due_us)).take_while(|at| *at <= now_us).zip(0..most).count() as u64
+    }
+
+    /// A time, and those behind it.
+    fn from(&self, first: Option<i64>) -> impl Iterator<Item = i64> {
+        std::iter::successors(first, |at| self.next_after(*at))
+    }
 }

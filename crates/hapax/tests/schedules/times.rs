@@ -128,6 +128,28 @@ async fn a_paused_schedule_starts_nothing_and_makes_up_for_nothing() {
     assert_eq!(runs(&engine).await.len(), 1, "its run stays");
 }
 
+/// Each in one count or the other: what was overdue before the pause isn't dropped in silence.
+#[tokio::test]
+async fn what_a_pause_passes_over_is_counted() {
+    let (clock, store) = store();
+    let (engine, flow) = on(&store, quick()).await;
+    flow.schedule("report", hourly().catch_up(100), Board::default()).await.unwrap();
+    clock.advance(3 * HOUR);
+    engine.pause_schedule("report").await.unwrap();
+    clock.advance(4 * HOUR);
+    let resumed = engine.resume_schedule("report").await.unwrap();
+    assert_eq!((resumed.missed, resumed.paused), (7, false));
+    assert!(resumed.next_us.unwrap() > clock.now_us());
+    assert_eq!(engine.resume_schedule("report").await.unwrap(), resumed, "it isn't paused");
+    engine.pause_schedule("report").await.unwrap();
+    let resumed = engine.resume_schedule("report").await.unwrap();
+    assert_eq!(resumed.missed, 7, "nothing was due");
+    clock.advance(HOUR);
+    assert_eq!(engine.fire_due().await.unwrap().started, 1);
+    let record = engine.schedule("report").await.unwrap();
+    assert_eq!((record.started, record.skipped, record.missed), (1, 0, 7));
+}
+
 /// Whoever doesn't have the graph, or has another shape of its state, leaves the schedule to others: it stays due.
 #[tokio::test]
 async fn a_schedule_waits_for_an_engine_that_can_fire_it() {
