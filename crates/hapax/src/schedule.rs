@@ -262,8 +262,8 @@ impl Engine {
         }
     }
 
-    /// The next times of a schedule, in microseconds since 1970: what is overdue first, if it is. Of a paused one those
-    /// that come if it is resumed now.
+    /// The next times of a schedule that start a run, in microseconds since 1970. What is overdue comes first, as far as the
+    /// catch-up limit doesn't pass it over; of a paused one what comes if it is resumed now.
     ///
     /// ```
     /// # use hapax::{Engine, core::json::Json, schedule::When};
@@ -280,7 +280,11 @@ impl Engine {
         let record = self.schedule(name).await?;
         let timetable = Timetable::new(&record.schedule.cron, &record.schedule.zone)?;
         let now_us = self.shared.store.schedules().clock(&record.schedule.key).now_us();
-        let first = if record.paused { timetable.next_after(now_us) } else { record.next_us };
+        let kept = |due_us| timetable.made_up(due_us, now_us, record.schedule.catch_up).first().copied();
+        let first = match record.next_us {
+            _ if record.paused => timetable.next_after(now_us),
+            due_us => due_us.and_then(kept).or(due_us),
+        };
         Ok(std::iter::successors(first, |at| timetable.next_after(*at)).take(count).collect())
     }
 

@@ -240,3 +240,27 @@ async fn a_scheduler_finds_what_others_have_added_and_stops_when_it_is_told() {
     worker.shutdown(Duration::from_secs(10)).await;
     assert!(started >= 1 && runs(&tool).await.len() as u64 == started);
 }
+
+/// What is overdue and will be passed over isn't told as something that comes.
+#[tokio::test]
+async fn the_next_times_are_those_that_start_a_run() {
+    for overdue in [1, 3] {
+        let (clock, store) = store();
+        let (engine, flow) = on(&store, quick()).await;
+        let when = hourly().overlap(hapax::schedule::Overlap::Queue).catch_up(overdue as u32);
+        flow.schedule("report", when, Board::default()).await.unwrap();
+        clock.advance(10 * HOUR);
+        let times = engine.upcoming("report", overdue + 2).await.unwrap();
+        assert_eq!(times.iter().filter(|at| **at <= clock.now_us()).count(), overdue, "{times:?}");
+        let mut fired = vec![];
+        while fired.len() < overdue {
+            assert_eq!(engine.fire_due().await.unwrap().started, 1);
+            let last = engine.schedule("report").await.unwrap().last.unwrap();
+            fired.push(last.at_us);
+            flow.attach(last.run.as_str()).await.unwrap().wait().await.unwrap();
+        }
+        assert_eq!(times[..overdue], fired);
+        let next_us = engine.schedule("report").await.unwrap().next_us;
+        assert_eq!((times.len(), next_us), (overdue + 2, Some(times[overdue])));
+    }
+}
