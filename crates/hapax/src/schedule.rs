@@ -150,9 +150,22 @@ impl Engine {
                 self.shared.scheduled.send_replace(());
                 Ok(*record)
             }
-            Added::Exists(record) if record.schedule == schedule => Ok(*record),
+            Added::Exists(record) if self.is_same(&record.schedule, &schedule) => Ok(*record),
             Added::Exists(_) => Err(ScheduleError::Exists { name: name.into() }.into()),
         }
+    }
+
+    /// Whether the schedule that is kept is the one that is asked for. Its input may have been written for an older version of the
+    /// graph's state, or by hand: then it is the same if runs begin with the same. It stays as it is, so that a program of that
+    /// version may ask for it as well.
+    fn is_same(&self, kept: &Schedule, asked: &Schedule) -> bool {
+        let begun = |with: &Schedule| {
+            self.shared.latest(&with.graph)?.begin(with.input.as_bytes(), with.input_version).ok()
+        };
+        let (input, input_version) = (kept.input.clone(), kept.input_version);
+        let but_for_the_input = Schedule { input, input_version, ..asked.clone() };
+        kept == asked
+            || *kept == but_for_the_input && begun(kept).is_some_and(|kept| begun(asked) == Some(kept))
     }
 
     /// All schedules, by name.
