@@ -93,16 +93,26 @@ pub(crate) struct Call {
     pub(crate) answer: Option<String>,
 }
 
+/// What is read of a run beside its row.
+pub(crate) struct Past {
+    state: Option<Box<RawValue>>,
+    untold: u64,
+    lost_rows: u64,
+    steps: Vec<Step>,
+}
+
 impl<'a> Account<'a> {
+    pub(crate) fn of(record: &'a RunRecord, past: Past) -> Self {
+        let Past { state, untold, lost_rows, steps } = past;
+        Self { run: RunView::of(record), record, state, untold, lost_rows, steps }
+    }
+}
+
+impl Past {
     /// Of the latest steps.
-    pub(crate) async fn read(
-        session: &Session<'_>,
-        record: &'a RunRecord,
-        most: u64,
-    ) -> Result<Self, Failure> {
+    pub(crate) async fn read(session: &Session<'_>, record: &RunRecord, most: u64) -> Result<Self, Failure> {
         let secrets = session.engine.secrets(record);
-        let oldest = *session.steps(record).await?.start();
-        let first = (record.step + 1).saturating_sub(most).max(oldest);
+        let first = *session.latest_steps(record, most).await?.start();
         let (mut tellings, mut room) = (vec![], Room::default());
         let mut checkpoint = session.checkpoint(record, first).await?;
         let state = loop {
@@ -121,7 +131,7 @@ impl<'a> Account<'a> {
             steps.last_mut().into_iter().for_each(Step::go_on);
         }
         steps.pop_if(|last| last.items == 0);
-        Ok(Self { run: RunView::of(record), record, state: raw(&state), untold: first, lost_rows, steps })
+        Ok(Self { state: raw(&state), untold: first, lost_rows, steps })
     }
 }
 

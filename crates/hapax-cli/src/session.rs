@@ -6,7 +6,7 @@ use hapax::{
     core::{
         checkpoint::Checkpoint,
         error::code,
-        id::{Namespace, RunId},
+        id::{Namespace, RunId, RunKey},
     },
 };
 #[cfg(feature = "mysql")]
@@ -32,6 +32,8 @@ use std::{
     time::Duration,
 };
 
+/// How often a run that begins anew each time is read.
+const READINGS: usize = 20;
 /// How often a run that is waited for is looked at.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -134,13 +136,52 @@ impl Session<'_> {
         Ok(record)
     }
 
-    /// The steps of a run that must be there. The first ones may be gone: `continue_as` begins anew.
-    pub(crate) async fn steps(&self, record: &RunRecord) -> Result<RangeInclusive<u64>, Failure> {
-        let first = self.engine.store().checkpoints(record.key.clone(), 0, 1).await?;
-        Ok(first.first().map_or(record.step, |first| first.step)..=record.step)
+    /// Reads a run's steps and journal. One that begins anew meanwhile forgets what was to be read of it: what is missing then
+    /// is no damage, and the run is read again.
+    pub(crate) async fn in_one_history<T>(
+        &self,
+        run: &str,
+        read: impl AsyncFn(&RunRecord) -> Result<T, Failure>,
+    ) -> Result<(RunRecord, T), Failure> {
+        let key = self.whole(run).await?.key;
+        for _ in 0..READINGS {
+            let began = self.first_step(&key).await?;
+            let record = self.whole(run).await?;
+            let outcome = read(&record).await;
+            if self.first_step(&key).await? == began {
+                return Ok((record, outcome?));
+            }
+        }
+        let message = format!("run `{key}` began anew each of the {READINGS} times that it was read");
+        Err(Failure::coded(code::STORE_RETRY, message)
+            .cured_by("look again: it forgets its steps too soon to be read"))
     }
 
-    /// The checkpoint of a step that must be there.
+    /// The step that a run's history begins with.
+    async fn first_step(&self, run: &RunKey) -> Result<Option<u64>, Failure> {
+        let first = self.engine.store().checkpoints(run.clone(), 0, 1).await?;
+        Ok(first.first().map(|first| first.step))
+    }
+
+    /// The steps of a run that must be there. The first ones may be gone: `continue_as` begins anew.
+    pub(crate) async fn steps(&self, record: &RunRecord) -> Result<RangeInclusive<u64>, Failure> {
+        Ok(self.first_step(&record.key).await?.unwrap_or(record.step)..=record.step)
+    }
+
+    /// The latest steps of a run, so many at the most. The checkpoint that a finished run ends with holds nothing to execute: it
+    /// comes in addition.
+    pub(crate) async fn latest_steps(
+        &self,
+        record: &RunRecord,
+        most: u64,
+    ) -> Result<RangeInclusive<u64>, Failure> {
+        let oldest = *self.steps(record).await?.start();
+        let last = self.checkpoint(record, record.step).await?;
+        let end = u64::from(last.frontier_len == 0);
+        Ok((record.step + 1).saturating_sub(most.saturating_add(end)).max(oldest)..=record.step)
+    }
+
+    /// The checkpoint of a step that must be there: [`in_one_history`](Self::in_one_history) knows whether it was forgotten.
     pub(crate) async fn checkpoint(&self, record: &RunRecord, step: u64) -> Result<Checkpoint, Failure> {
         let found = self.engine.store().checkpoint(record.key.clone(), step).await?;
         let corrupt =

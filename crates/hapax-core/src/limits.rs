@@ -274,6 +274,15 @@ pub const MAX_CATCH_UP: u32 = 1000;
 /// ```
 pub const MAX_PASSED_OVER: u64 = 10_000;
 
+/// Times of a schedule that are counted when it is resumed after a pause. Each is worked out by itself, so this bounds the time
+/// that takes; more count as so many.
+///
+/// ```
+/// use hapax_core::limits::MAX_COUNTED_PAUSE;
+/// assert!(MAX_COUNTED_PAUSE > 24 * 3600, "a day of seconds");
+/// ```
+pub const MAX_COUNTED_PAUSE: u64 = 100_000;
+
 /// A schedule's name is the beginning of the names of its runs, behind which comes the time.
 ///
 /// ```

@@ -243,6 +243,19 @@ fn a_long_outage_is_passed_over_in_portions() {
     assert_eq!((last.at_us, missed), (99_998 * SECOND_US, 99_998));
 }
 
+/// Nobody waits for a year of seconds to be walked through.
+#[test]
+fn what_comes_is_told_at_once_however_long_the_outage_was() {
+    let secondly = timetable("* * * * * *", "Europe/Berlin");
+    let now_us = SPRING_US + 7;
+    assert_eq!(secondly.made_up(0, now_us, 2), [SPRING_US - SECOND_US, SPRING_US]);
+    assert_eq!(secondly.count(0, now_us, 1000), 1000);
+    let once = timetable("0 0 1 1 *", "UTC");
+    let first_us = once.next_after(0).unwrap();
+    assert_eq!(once.made_up(first_us, now_us, 1000).len() as u64, once.count(first_us, now_us, 1000));
+    assert!(once.made_up(now_us + 1, now_us, 1).is_empty() && once.count(now_us + 1, now_us, 1) == 0);
+}
+
 fn expressions() -> impl Strategy<Value = (&'static str, &'static str)> {
     let cron = prop::sample::select(vec![
         "30 2 * * *",
@@ -286,5 +299,27 @@ proptest! {
         let between_us = from_us + ((next_us - from_us) as f64 * share) as i64;
         let between_us = between_us.clamp(from_us, next_us - 1);
         prop_assert_eq!(timetable.next_after(between_us), Some(next_us), "{} {} from {}", cron, zone, Timetable::shown(between_us));
+    }
+
+    /// What is told to come is what comes, firing by firing.
+    #[test]
+    fn what_will_be_made_up_for_is_what_is_fired(
+        (cron, zone) in expressions(),
+        from_s in prop::sample::select(vec![1_774_699_200i64, 1_792_843_200]),
+        late_s in 0..200_000i64,
+        catch_up in 1..40u32,
+    ) {
+        let timetable = timetable(cron, zone);
+        let first_us = timetable.next_after(from_s * SECOND_US).unwrap();
+        let now_us = first_us + late_s * SECOND_US;
+        let (mut due_us, mut fired, mut passed) = (first_us, vec![], 0);
+        while due_us <= now_us {
+            let firing = timetable.firing(due_us, now_us, catch_up);
+            passed += firing.missed;
+            fired.extend(firing.starts.then_some(firing.at_us));
+            due_us = firing.next_us.unwrap();
+        }
+        prop_assert_eq!(timetable.count(first_us, now_us, u64::MAX), passed + fired.len() as u64);
+        prop_assert_eq!(timetable.made_up(first_us, now_us, catch_up), fired, "{} {}", cron, zone);
     }
 }

@@ -58,8 +58,8 @@ pub trait Schedules: Send + Sync {
     /// paused, and none whose row can't be read: it keeps no other from firing.
     fn due(&self, filter: DueFilter) -> Answer<'_, Vec<ScheduleRecord>>;
 
-    /// Pauses a schedule, or lets it go on: then it is due at `next_us`, and what was due meanwhile is forgotten. Durable
-    /// when it answers; `None`: there is none of that name. What was worked out before is refused from now on.
+    /// Pauses a schedule, or lets it go on: see [`Turn`]. Durable when it answers; `None`: there is none of that name. What was
+    /// worked out before is refused from now on.
     fn turn(&self, key: ScheduleKey, to: Turn) -> Answer<'_, Option<ScheduleRecord>>;
 
     /// Deletes a schedule, and none of its runs. Durable when it answers; false: there was none of that name.
@@ -124,7 +124,7 @@ pub struct ScheduleRecord {
     pub started: u64,
     /// Firings that were passed over because the run before them wasn't over, or because a run of their name was there.
     pub skipped: u64,
-    /// Firings that nobody came for in time, beyond the catch-up limit.
+    /// Firings that nobody came for in time, beyond the catch-up limit or because it was paused.
     pub missed: u64,
     /// When it was added.
     pub created_at_us: i64,
@@ -193,8 +193,9 @@ impl DueFilter {
 /// store.schedules().add(nightly("reports"), Some(7)).await?;
 /// let paused = store.schedules().turn(nightly("reports").key, Turn::Off).await?.unwrap();
 /// assert!(paused.paused && paused.next_us == Some(7));
-/// let resumed = store.schedules().turn(nightly("reports").key, Turn::On { next_us: Some(9) }).await?.unwrap();
-/// assert!(!resumed.paused && resumed.next_us == Some(9));
+/// let on = Turn::On { token: paused.token, next_us: Some(9), missed: 1 };
+/// let resumed = store.schedules().turn(nightly("reports").key, on).await?.unwrap();
+/// assert!(!resumed.paused && resumed.next_us == Some(9) && resumed.missed == 1);
 /// # Ok(())
 /// # }
 /// ```
@@ -202,10 +203,14 @@ impl DueFilter {
 pub enum Turn {
     /// It is paused.
     Off,
-    /// It goes on; one that isn't paused goes on as it did.
+    /// It goes on; one that isn't paused goes on as it did, and one that changed since it was read stays as it is.
     On {
+        /// The token of the row that was read.
+        token: u128,
         /// When it is due.
         next_us: Option<i64>,
+        /// How many times were due meanwhile: they are passed over for good.
+        missed: u64,
     },
 }
 

@@ -8,6 +8,7 @@ use crate::{
     handle::Run,
     outline::GraphOutline,
     replay::{self, Replay, Source},
+    secrets::Secrets,
     worker::{Drive, End, Shared},
 };
 use futures::future::BoxFuture;
@@ -114,9 +115,10 @@ impl<S: State, A: Send + Sync + 'static> Drive for Code<S, A> {
         &'r self,
         source: Source,
         options: &'r Options,
+        secrets: &'r Secrets,
         into: &'r mut Replay,
     ) -> BoxFuture<'r, Result<(), Error>> {
-        Box::pin(replay::replay(&self.program, self.app.clone(), source, options, into))
+        Box::pin(replay::replay(&self.program, self.app.clone(), source, options, secrets, into))
     }
 
     fn check_state(&self, json: &[u8], version: u32) -> Result<(), StateShape> {

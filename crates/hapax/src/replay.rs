@@ -11,9 +11,10 @@ use crate::{
     graph::{NodeCode, Program},
     item::{Attempt, Difference, Item},
     run_items::{Returned, failure_of, panicked, returned},
+    secrets::Secrets,
     wait::Wait,
 };
-use compare::{differ, differs_in, frontier, routes_differ};
+use compare::{delta_differs, differ, frontier, routes_differ, states_differ};
 use futures::FutureExt;
 use hapax_core::{
     canonical,
@@ -176,7 +177,10 @@ impl Engine {
             Some(code) => code.outline().fingerprint.to_string(),
         };
         match code.filter(|code| code.fingerprints().contains(&shape)) {
-            Some(code) => code.replay(source, &self.shared.options, &mut replay).await?,
+            Some(code) => {
+                let secrets = Secrets::of(&self.graphs(), &replay.graph, shape);
+                code.replay(source, &self.shared.options, &secrets, &mut replay).await?;
+            }
             None => {
                 let (field, expected) = ("graph".into(), format!("{} {shape}", replay.graph));
                 replay.divergence =
@@ -256,6 +260,7 @@ pub(crate) async fn replay<S: State, A: Send + Sync + 'static>(
     app: Arc<A>,
     source: Source,
     options: &Options,
+    secrets: &Secrets,
     replay: &mut Replay,
 ) -> Result<(), Error> {
     let (source, run) = (Arc::new(source), replay.run.clone());
@@ -266,7 +271,8 @@ pub(crate) async fn replay<S: State, A: Send + Sync + 'static>(
         let next = history.next().await?;
         let rows = history.rows_of(checkpoint.step).await?;
         let records = by_item(checkpoint.digest, rows);
-        let step = Step { program, app: &app, source: &source, options, run: &run, checkpoint, replay };
+        let step =
+            Step { program, app: &app, source: &source, options, secrets, run: &run, checkpoint, replay };
         if let Err(stop) = step.replay(records, next.as_ref()).await {
             return match stop {
                 Stop::Differs(divergence) => {
@@ -356,6 +362,8 @@ struct Step<'r, S: State, A> {
     app: &'r Arc<A>,
     source: &'r Source,
     options: &'r Options,
+    /// What its values are compared without, whichever form of its graph makes it again.
+    secrets: &'r Secrets,
     run: &'r RunKey,
     checkpoint: Checkpoint,
     replay: &'r mut Replay,
@@ -491,11 +499,11 @@ impl<S: State, A: Send + Sync + 'static> Step<'_, S, A> {
                     return Err(differs(differ("draws", words(&recorded), words(&drawn))));
                 }
                 if let Some(Done::Ok { delta, route, messages: sent }) = done {
-                    differs_in::<S>("delta", delta.as_str(), now.json.as_str())
+                    delta_differs(self.secrets, delta.as_str(), now.json.as_str())
                         .map_or(Ok(()), Err)
                         .map_err(differs)?;
                     if route != now.route {
-                        return Err(differs(routes_differ::<S>(route, now.route)));
+                        return Err(differs(routes_differ(self.secrets, route, now.route)));
                     }
                     if sent != messages {
                         return Err(differs(differ("messages", json(&sent), json(&messages))));
@@ -607,10 +615,9 @@ impl<S: State, A: Send + Sync + 'static> Step<'_, S, A> {
         if stored.digest == now.digest && stored.step == now.step {
             return Ok(());
         }
-        let text = |checkpoint: &Checkpoint| String::from_utf8_lossy(&checkpoint.state).into_owned();
         let difference = if stored.step != now.step {
             differ("step", stored.step, now.step)
-        } else if let Some(difference) = differs_in::<S>("state", &text(stored), &text(now)) {
+        } else if let Some(difference) = states_differ(self.secrets, stored, now) {
             difference
         } else if stored.pages != now.pages {
             frontier(stored, now)

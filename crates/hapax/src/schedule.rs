@@ -18,7 +18,7 @@ pub use hapax_store::schedules::{LastFiring, ScheduleRecord};
 pub use scheduler::{Firings, Scheduler, SchedulerOptions};
 
 use crate::{Engine, Error, Flow};
-use hapax_core::{json::Json, state::State};
+use hapax_core::{json::Json, limits::MAX_COUNTED_PAUSE, state::State};
 use hapax_store::schedules::{Added, Turn};
 
 /// When a schedule fires, and what becomes of a time that can't be kept.
@@ -150,9 +150,22 @@ impl Engine {
                 self.shared.scheduled.send_replace(());
                 Ok(*record)
             }
-            Added::Exists(record) if record.schedule == schedule => Ok(*record),
+            Added::Exists(record) if self.is_same(&record.schedule, &schedule) => Ok(*record),
             Added::Exists(_) => Err(ScheduleError::Exists { name: name.into() }.into()),
         }
+    }
+
+    /// Whether the schedule that is kept is the one that is asked for. Its input may have been written for an older version of the
+    /// graph's state, or by hand: then it is the same if runs begin with the same. It stays as it is, so that a program of that
+    /// version may ask for it as well.
+    fn is_same(&self, kept: &Schedule, asked: &Schedule) -> bool {
+        let begun = |with: &Schedule| {
+            self.shared.latest(&with.graph)?.begin(with.input.as_bytes(), with.input_version).ok()
+        };
+        let (input, input_version) = (kept.input.clone(), kept.input_version);
+        let but_for_the_input = Schedule { input, input_version, ..asked.clone() };
+        kept == asked
+            || *kept == but_for_the_input && begun(kept).is_some_and(|kept| begun(asked) == Some(kept))
     }
 
     /// All schedules, by name.
@@ -202,15 +215,37 @@ impl Engine {
         self.turn_schedule(name, Turn::Off).await
     }
 
-    /// Lets a paused schedule go on with the next time that comes: what was due meanwhile isn't made up for.
+    /// Lets a paused schedule go on with the next time that comes. What is due until then isn't made up for, and counted as
+    /// missed: what came during the pause, and what was overdue before it; up to [`MAX_COUNTED_PAUSE`] in all.
+    ///
+    /// ```
+    /// # use hapax::{Engine, core::json::Json, schedule::When, store::{Clock, MemoryStore}};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> hapax::Result<()> {
+    /// let clock = Clock::manual();
+    /// let engine = Engine::builder().with_store(MemoryStore::with_clock(clock.clone()));
+    /// engine.add_schedule("hourly", When::cron("@hourly"), "reports", Json::from_text("{}")?).await?;
+    /// engine.pause_schedule("hourly").await?;
+    /// clock.advance(Duration::from_secs(3 * 3600));
+    /// assert_eq!(engine.resume_schedule("hourly").await?.missed, 3);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn resume_schedule(&self, name: &str) -> Result<ScheduleRecord, Error> {
-        let schedule = self.schedule(name).await?.schedule;
-        let timetable = Timetable::new(&schedule.cron, &schedule.zone)?;
-        let clock = self.shared.store.schedules().clock(&schedule.key);
-        let next_us = timetable.next_after(clock.now_us());
-        let resumed = self.turn_schedule(name, Turn::On { next_us }).await?;
-        self.shared.scheduled.send_replace(());
-        Ok(resumed)
+        loop {
+            let ScheduleRecord { schedule, token, next_us: due_us, .. } = self.schedule(name).await?;
+            let timetable = Timetable::new(&schedule.cron, &schedule.zone)?;
+            let now_us = self.shared.store.schedules().clock(&schedule.key).now_us();
+            let missed = due_us.map_or(0, |due_us| timetable.count(due_us, now_us, MAX_COUNTED_PAUSE));
+            let on = Turn::On { token, next_us: timetable.next_after(now_us), missed };
+            let turned = self.turn_schedule(name, on).await?;
+            // It was paused again since it was read: another time is due in it, perhaps, and another count.
+            if !turned.paused {
+                self.shared.scheduled.send_replace(());
+                return Ok(turned);
+            }
+        }
     }
 
     async fn turn_schedule(&self, name: &str, to: Turn) -> Result<ScheduleRecord, Error> {
@@ -240,8 +275,8 @@ impl Engine {
         }
     }
 
-    /// The next times of a schedule, in microseconds since 1970: what is overdue first, if it is. Of a paused one those
-    /// that come if it is resumed now.
+    /// The next times of a schedule that start a run, in microseconds since 1970. What is overdue comes first, as far as the
+    /// catch-up limit doesn't pass it over; of a paused one what comes if it is resumed now.
     ///
     /// ```
     /// # use hapax::{Engine, core::json::Json, schedule::When};
@@ -258,7 +293,11 @@ impl Engine {
         let record = self.schedule(name).await?;
         let timetable = Timetable::new(&record.schedule.cron, &record.schedule.zone)?;
         let now_us = self.shared.store.schedules().clock(&record.schedule.key).now_us();
-        let first = if record.paused { timetable.next_after(now_us) } else { record.next_us };
+        let kept = |due_us| timetable.made_up(due_us, now_us, record.schedule.catch_up).first().copied();
+        let first = match record.next_us {
+            _ if record.paused => timetable.next_after(now_us),
+            due_us => due_us.and_then(kept).or(due_us),
+        };
         Ok(std::iter::successors(first, |at| timetable.next_after(*at)).take(count).collect())
     }
 

@@ -12,6 +12,7 @@ use crate::{
     observe::{Event, Observer},
     outline::GraphOutline,
     replay::{Replay, Source},
+    secrets::Secrets,
     testing::Script,
     trail::Trail,
     transaction::{Databases, Markers},
@@ -70,6 +71,7 @@ pub(crate) trait Drive: Send + Sync {
         &'r self,
         source: Source,
         options: &'r Options,
+        secrets: &'r Secrets,
         into: &'r mut Replay,
     ) -> BoxFuture<'r, Result<(), Error>>;
     /// Whether a state is one of this graph's.

@@ -54,7 +54,10 @@ enum Format {
 impl Graph {
     pub(super) async fn run(self, session: &Session<'_>) -> Result<(), Failure> {
         let drawing = match &self.run {
-            Some(run) => path(session, &session.whole(run).await?, self.steps).await?,
+            Some(run) => {
+                let read = async |record: &RunRecord| path(session, record, self.steps).await;
+                session.in_one_history(run, read).await?.1
+            }
             None => Drawing::of(&self.registered(session)?),
         };
         session.out.answer(&drawing, || match self.format {
@@ -108,13 +111,13 @@ async fn follow(
     session: &Session<'_>,
 ) -> Result<(), Failure> {
     let store = session.engine.store();
-    let oldest = *session.steps(record).await?.start();
-    let first = (record.step + 1).saturating_sub(steps).max(oldest);
-    if first > oldest {
+    let latest = session.latest_steps(record, steps).await?;
+    let first = *latest.start();
+    if first > *session.steps(record).await?.start() {
         session.out.remark(&format!("--steps {steps} is reached: older ones are not drawn"));
     }
     let progress = session.out.progress(Some(record.step + 1 - first), "steps");
-    for step in first..=record.step {
+    for step in latest {
         progress.inc(1);
         let checkpoint = session.checkpoint(record, step).await?;
         trace.begin_step();

@@ -4,7 +4,7 @@ use super::graph;
 use crate::{
     drawing::{Drawing, svg},
     failure::Failure,
-    history::{Account, html, text},
+    history::{Account, Past, html, text},
     output::clean,
     session::Session,
     view::counted,
@@ -60,23 +60,30 @@ struct Written<'a> {
 
 impl History {
     pub(super) async fn run(self, session: &Session<'_>) -> Result<(), Failure> {
-        let record = session.whole(&self.run).await?;
-        let account = Account::read(session, &record, self.steps).await?;
+        let read = async |record: &RunRecord| {
+            let past = Past::read(session, record, self.steps).await?;
+            let drawing = match self.html {
+                Some(_) => graph::path(session, record, self.steps).await?,
+                None => Drawing::empty(&record.graph),
+            };
+            Ok((past, drawing))
+        };
+        let (record, (past, drawing)) = session.in_one_history(&self.run, read).await?;
+        let account = Account::of(&record, past);
         match &self.html {
             None => session.out.answer(&account, || text::render(session.out, &account)),
-            Some(file) => self.write(session, &record, &account, file).await,
+            Some(file) => self.write(session, &account, &drawing, file),
         }
     }
 
-    async fn write(
+    fn write(
         &self,
         session: &Session<'_>,
-        record: &RunRecord,
         account: &Account<'_>,
+        drawing: &Drawing,
         file: &Path,
     ) -> Result<(), Failure> {
-        let drawing = graph::path(session, record, self.steps).await?;
-        let page = html::render(account, &drawn(&drawing));
+        let page = html::render(account, &drawn(drawing));
         if file.as_os_str() == "-" {
             return session.out.text(&page);
         }

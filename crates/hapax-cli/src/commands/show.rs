@@ -101,19 +101,21 @@ struct RowView {
     entry: Entry,
 }
 
+/// What is read of a run beside its row.
+struct Read {
+    checkpoint: Checkpoint,
+    /// Without its secrets.
+    state: String,
+    changed: Vec<Change>,
+    journal: Vec<JournalRow>,
+}
+
 impl Show {
     pub(super) async fn run(self, session: &Session<'_>) -> Result<(), Failure> {
-        let record = session.whole(&self.run).await?;
-        let step = self.step.unwrap_or(record.step);
+        let read = async |record: &RunRecord| self.read(session, record).await;
+        let (record, read) = session.in_one_history(&self.run, read).await?;
+        let Read { checkpoint, state, changed, journal } = read;
         let secrets = session.engine.secrets(&record);
-        let checkpoint = load(session, &record, step).await?;
-        let state = secrets.state_of(&checkpoint);
-        let steps = session.steps(&record).await?;
-        let changed = match step.checked_sub(1).filter(|before| steps.contains(before)) {
-            Some(before) => changes(&secrets.state_of(&session.checkpoint(&record, before).await?), &state),
-            None => vec![],
-        };
-        let journal = self.journal(session, &record).await?;
         let waits_for = awaited(session, &record).await?;
         let answer = Answer {
             run: RunView::of(&record),
@@ -124,6 +126,20 @@ impl Show {
             waits_for,
         };
         session.out.answer(&answer, || Page { session, record: &record, answer: &answer }.text(&state))
+    }
+
+    async fn read(&self, session: &Session<'_>, record: &RunRecord) -> Result<Read, Failure> {
+        let step = self.step.unwrap_or(record.step);
+        let secrets = session.engine.secrets(record);
+        let checkpoint = load(session, record, step).await?;
+        let state = secrets.state_of(&checkpoint);
+        let steps = session.steps(record).await?;
+        let changed = match step.checked_sub(1).filter(|before| steps.contains(before)) {
+            Some(before) => changes(&secrets.state_of(&session.checkpoint(record, before).await?), &state),
+            None => vec![],
+        };
+        let journal = self.journal(session, record).await?;
+        Ok(Read { checkpoint, state, changed, journal })
     }
 
     /// The latest rows: of the run, or of the step that was asked for.

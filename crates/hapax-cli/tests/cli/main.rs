@@ -1,6 +1,7 @@
 //! The program as its users call it, one file a part of it.
 
 mod agents;
+mod anew;
 mod common;
 mod damage;
 mod demo;

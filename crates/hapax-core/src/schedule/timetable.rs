@@ -217,6 +217,25 @@ impl Timetable {
         }
     }
 
+    /// The times that [`firing`](Self::firing) starts runs for of all that was due since `due_us`, oldest first: the latest
+    /// `catch_up`.
+    pub fn made_up(&self, due_us: i64, now_us: i64, catch_up: u32) -> Vec<i64> {
+        let keep = catch_up.clamp(1, MAX_CATCH_UP) as usize;
+        // No two times are closer than a second. It looks from now back, twice as far each time: all of them since then may be
+        // too many to walk through.
+        let mut back_us = 1_000_000 * keep as i64;
+        loop {
+            let from_us = now_us.saturating_sub(back_us);
+            let is_all = from_us < due_us;
+            let first = if is_all { Some(due_us) } else { self.next_after(from_us) };
+            let mut latest: Vec<i64> = self.from(first).take_while(|at| *at <= now_us).collect();
+            if is_all || latest.len() >= keep {
+                return latest.split_off(latest.len().saturating_sub(keep));
+            }
+            back_us = back_us.saturating_mul(2);
+        }
+    }
+
     /// A time as it stands in the name of a run: UTC, to the second.
     pub fn shown(us: i64) -> String {
         Timestamp::from_second(us.div_euclid(1_000_000)).map_or_else(|_| us.to_string(), |at| at.to_string())
@@ -227,5 +246,15 @@ impl Timetable {
         let Ok(at) = Timestamp::from_second(us.div_euclid(1_000_000)) else { return us.to_string() };
         let zoned: Zoned = at.to_zoned(self.zone.clone());
         zoned.strftime("%Y-%m-%dT%H:%M:%S%:z").to_string()
+    }
+
+    /// How many times there are from `due_us`, which is one, to `now_us`; counted up to `most`.
+    pub fn count(&self, due_us: i64, now_us: i64, most: u64) -> u64 {
+        self.from(Some(due_us)).take_while(|at| *at <= now_us).zip(0..most).count() as u64
+    }
+
+    /// A time, and those behind it.
+    fn from(&self, first: Option<i64>) -> impl Iterator<Item = i64> {
+        std::iter::successors(first, |at| self.next_after(*at))
     }
 }

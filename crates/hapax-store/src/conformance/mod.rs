@@ -290,6 +290,7 @@ macro_rules! store_conformance {
                 a_queued_firing_waits_for_the_run_before_it,
                 a_cancelling_firing_asks_for_the_cancel_of_the_run_before_it,
                 what_is_passed_over_is_counted,
+                what_was_due_while_a_schedule_was_paused_is_counted,
                 a_run_that_is_there_already_is_not_started_again,
                 only_what_is_due_is_told,
                 a_failure_at_any_statement_of_a_firing_leaves_nothing,

@@ -159,7 +159,7 @@ pub async fn a_schedule_that_changed_since_it_was_read_fires_nothing(fixture: Fi
     void(firing(&first, "s@void"), "it was paused").await;
     void(firing(&paused, "s@void"), "it is paused").await;
     assert_eq!(other.schedules().turn(nightly("s").key, Turn::Off).await.unwrap().unwrap(), paused);
-    let on = Turn::On { next_us: first.next_us };
+    let on = Turn::On { token: paused.token, next_us: first.next_us, missed: 0 };
     let resumed = other.schedules().turn(nightly("s").key, on).await.unwrap().unwrap();
     void(firing(&first, "s@void"), "it was paused, and goes on").await;
     other.schedules().remove(nightly("s").key).await.unwrap();
@@ -169,8 +169,26 @@ pub async fn a_schedule_that_changed_since_it_was_read_fires_nothing(fixture: Fi
     assert_eq!(fire(&*other, firing(&anew, "s@1")).await, Fired::Started);
     void(firing(&anew, "s@void"), "another was faster").await;
     let again = read(store, "s").await;
-    let ignored = other.schedules().turn(nightly("s").key, Turn::On { next_us: None }).await.unwrap();
+    let on = Turn::On { token: again.token, next_us: None, missed: 1 };
+    let ignored = other.schedules().turn(nightly("s").key, on).await.unwrap();
     assert_eq!(ignored, Some(again), "who isn't paused goes on as it did");
+}
+
+/// Once: who has read a row that changed since has counted another time.
+pub async fn what_was_due_while_a_schedule_was_paused_is_counted(fixture: Fixture) {
+    let (store, other) = (&*fixture.store, fixture.other_handle());
+    let turn = async |to: Turn| other.schedules().turn(nightly("s").key, to).await.unwrap().unwrap();
+    let first = added(store, nightly("s")).await;
+    let on = |read: &ScheduleRecord, missed| Turn::On { token: read.token, next_us: first.next_us, missed };
+    let paused = turn(Turn::Off).await;
+    assert_eq!(turn(on(&first, 7)).await, paused, "that was before the pause");
+    let resumed = turn(on(&paused, 3)).await;
+    assert_eq!((resumed.paused, resumed.missed, resumed.next_us), (false, 3, first.next_us));
+    let again = turn(Turn::Off).await;
+    assert_eq!(turn(on(&paused, 7)).await, again, "another pause");
+    assert_eq!(turn(on(&again, 4)).await.missed, 7);
+    assert_eq!(fire(store, firing(&read(store, "s").await, "s@1")).await, Fired::Started);
+    assert_eq!(read(store, "s").await.missed, 7);
 }
 
 /// The store's clock says so, whatever whoever fires takes for the time.

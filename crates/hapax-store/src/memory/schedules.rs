@@ -50,7 +50,10 @@ impl Tables {
         let record = self.schedules.get_mut(key)?;
         match to {
             Turn::Off if !record.paused => record.paused = true,
-            Turn::On { next_us } if record.paused => (record.paused, record.next_us) = (false, next_us),
+            Turn::On { token, next_us, missed } if record.paused && record.token == token => {
+                (record.paused, record.next_us) = (false, next_us);
+                record.missed += missed;
+            }
             _ => return Some(record.clone()),
         }
         record.token = new_token();

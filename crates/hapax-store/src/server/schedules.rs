@@ -150,10 +150,10 @@ async fn turn(tx: &mut Tx<'_>, key: &ScheduleKey, to: Turn) -> Outcome<Option<Bo
             let sql = "UPDATE hapax_schedules SET paused = 1, token = ? WHERE namespace = ? AND name = ? AND paused = 0";
             tx.execute(sql, values![&token, namespace, name]).await?
         }
-        Turn::On { next_us } => {
-            let sql = "UPDATE hapax_schedules SET paused = 0, token = ?, next_at = ? \
-                       WHERE namespace = ? AND name = ? AND paused = 1";
-            tx.execute(sql, values![&token, next_us, namespace, name]).await?
+        Turn::On { token: read, next_us, missed } => {
+            let sql = "UPDATE hapax_schedules SET paused = 0, token = ?, next_at = ?, missed = missed + ? \
+                       WHERE namespace = ? AND name = ? AND paused = 1 AND token = ?";
+            tx.execute(sql, values![&token, next_us, missed, namespace, name, &read.to_be_bytes()]).await?
         }
     };
     Ok(get(tx.session, tx.codec, key).await?.map(Box::new))

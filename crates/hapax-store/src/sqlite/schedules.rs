@@ -148,10 +148,10 @@ fn turn(tx: &Tx<'_>, key: &ScheduleKey, to: Turn) -> Outcome<Option<Box<Schedule
             "UPDATE hapax_schedules SET paused = 1, token = ?3 WHERE namespace = ?1 AND name = ?2 AND paused = 0",
             params![namespace, name, token],
         )?,
-        Turn::On { next_us } => tx.execute(
-            "UPDATE hapax_schedules SET paused = 0, token = ?3, next_at = ?4 \
-             WHERE namespace = ?1 AND name = ?2 AND paused = 1",
-            params![namespace, name, token, next_us],
+        Turn::On { token: read, next_us, missed } => tx.execute(
+            "UPDATE hapax_schedules SET paused = 0, token = ?3, next_at = ?4, missed = missed + ?5 \
+             WHERE namespace = ?1 AND name = ?2 AND paused = 1 AND token = ?6",
+            params![namespace, name, token, next_us, missed.cast_signed(), read.to_be_bytes()],
         )?,
     };
     Ok(get(tx.connection, tx.codec, key)?.map(Box::new))

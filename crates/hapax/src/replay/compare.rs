@@ -1,7 +1,7 @@
 //! Finds the first place where two values part, and says it in words that hide what is secret.
 
 use crate::{item::Difference, secrets::Secrets};
-use hapax_core::{checkpoint::Checkpoint, route::SettledRoute, state::State};
+use hapax_core::{checkpoint::Checkpoint, route::SettledRoute};
 use serde_json::Value;
 use std::fmt::Display;
 
@@ -21,16 +21,36 @@ fn clip(value: &impl Display) -> String {
     text
 }
 
-/// The first place where two JSON texts of a state, or of a delta of it, part.
-pub(super) fn differs_in<S: State>(what: &str, expected: &str, got: &str) -> Option<Difference> {
+/// The first place where two deltas part.
+pub(super) fn delta_differs(secrets: &Secrets, expected: &str, got: &str) -> Option<Difference> {
+    differs_in("delta", expected, got, |field| secrets.hides_in_delta(field))
+}
+
+/// The first place where the states of two checkpoints part.
+pub(super) fn states_differ(
+    secrets: &Secrets,
+    expected: &Checkpoint,
+    got: &Checkpoint,
+) -> Option<Difference> {
+    let text = |checkpoint: &Checkpoint| String::from_utf8_lossy(&checkpoint.state).into_owned();
+    let versions = [expected.state_version, got.state_version];
+    differs_in("state", &text(expected), &text(got), |field| secrets.hides_in_states(field, versions))
+}
+
+/// The first place where two JSON texts part; `hides`: whether nobody may see a field of theirs, or what has no fields.
+fn differs_in(
+    what: &str,
+    expected: &str,
+    got: &str,
+    hides: impl Fn(Option<&str>) -> bool,
+) -> Option<Difference> {
     if expected == got {
         return None;
     }
     let parse = |text: &str| serde_json::from_str(text).unwrap_or(Value::Null);
     let (mut path, expected, got) = first(what.into(), Some(parse(expected)), Some(parse(got)));
     let field = path.split('/').nth(1).map(|field| field.replace("~1", "/").replace("~0", "~"));
-    // A delta calls it by its name, a state by what serde makes of that.
-    if Secrets::of_state::<S>().hides(field.as_deref()) {
+    if hides(field.as_deref()) {
         path = path.splitn(3, '/').take(2).collect::<Vec<_>>().join("/");
         return Some(differ(&path, "(secret)", "(another secret)"));
     }
@@ -39,14 +59,18 @@ pub(super) fn differs_in<S: State>(what: &str, expected: &str, got: &str) -> Opt
 }
 
 /// Two routes that differ, without the secrets of a state to begin anew with.
-pub(super) fn routes_differ<S: State>(expected: SettledRoute, got: SettledRoute) -> Difference {
-    if let (SettledRoute::ContinueAs { state: old, .. }, SettledRoute::ContinueAs { state: new, .. }) =
-        (&expected, &got)
-        && let Some(difference) = differs_in::<S>("route", old.as_str(), new.as_str())
+pub(super) fn routes_differ(secrets: &Secrets, expected: SettledRoute, got: SettledRoute) -> Difference {
+    if let (
+        SettledRoute::ContinueAs { state: old, version: from },
+        SettledRoute::ContinueAs { state: new, version: to },
+    ) = (&expected, &got)
+        && let Some(difference) = differs_in("route", old.as_str(), new.as_str(), |field| {
+            secrets.hides_in_states(field, [*from, *to])
+        })
     {
         return difference;
     }
-    let shown = |route| serde_json::to_string(&Secrets::of_state::<S>().route(route)).unwrap_or_default();
+    let shown = |route| serde_json::to_string(&secrets.route(route)).unwrap_or_default();
     differ("route", shown(expected), shown(got))
 }
 
@@ -117,10 +141,11 @@ mod tests {
     fn what_a_run_begins_anew_with_is_compared_without_its_secrets() {
         let anew =
             |json: &str| SettledRoute::ContinueAs { state: Json::from_text(json).unwrap(), version: 1 };
+        let secrets = Secrets::of_state::<Safe>();
         let pins = [r#"{"pin":"1234","room":1}"#, r#"{"pin":"9876","room":1}"#];
-        let found = routes_differ::<Safe>(anew(pins[0]), anew(pins[1]));
+        let found = routes_differ(&secrets, anew(pins[0]), anew(pins[1]));
         assert_eq!((found.field.as_str(), found.expected.as_str()), ("route/pin", "(secret)"));
-        let found = routes_differ::<Safe>(anew(pins[0]), SettledRoute::Stop);
+        let found = routes_differ(&secrets, anew(pins[0]), SettledRoute::Stop);
         assert!(
             found.expected.contains("[secret]") && !found.expected.contains("1234"),
             "{}",
@@ -131,9 +156,13 @@ mod tests {
 
     #[test]
     fn a_field_that_the_state_does_not_have_is_hidden() {
-        let found = differs_in::<Safe>("state", r#"{"iban":"DE","room":1}"#, r#"{"room":1}"#).unwrap();
+        let secrets = Secrets::of_state::<Safe>();
+        let part = |expected: &str, got: &str| {
+            differs_in("state", expected, got, |field| secrets.hides_in_states(field, [1, 1])).unwrap()
+        };
+        let found = part(r#"{"iban":"DE","room":1}"#, r#"{"room":1}"#);
         assert_eq!((found.field.as_str(), found.expected.as_str()), ("state/iban", "(secret)"));
-        let found = differs_in::<Safe>("state", r#"{"room":1}"#, r#"{"room":2}"#).unwrap();
+        let found = part(r#"{"room":1}"#, r#"{"room":2}"#);
         assert_eq!(
             (found.field.as_str(), found.expected.as_str(), found.got.as_str()),
             ("state/room", "1", "2")

@@ -19,6 +19,7 @@ use hapax_store::{
 };
 use std::{
     collections::{BTreeSet, HashSet},
+    ops::RangeInclusive,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -28,6 +29,8 @@ use tokio_util::sync::CancellationToken;
 /// How soon it looks again at what waits for a run, or came a moment too early by the store's clock; twice as long each
 /// time, up to the usual pause.
 const FIRST_LOOK: Duration = Duration::from_millis(10);
+/// An interval at which it looks that is shorter would keep a processor busy, and a longer one overflow somewhere.
+const POLLS: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_hours(24);
 /// The longest pause while the store can't be reached.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// How much later than planned it may look, so that many schedulers don't look all at once.
@@ -53,9 +56,9 @@ impl Default for SchedulerOptions {
 
 impl SchedulerOptions {
     /// How often it looks for schedules that nobody told it of: those that other processes have added. What it knows of it
-    /// fires on time. Default: 1 s.
+    /// fires on time. Default: 1 s; at least a millisecond, and at the most a day.
     pub fn poll_interval(mut self, interval: Duration) -> Self {
-        self.poll_interval = interval;
+        self.poll_interval = interval.clamp(*POLLS.start(), *POLLS.end());
         self
     }
 }
@@ -193,7 +196,7 @@ impl Engine {
     /// ```
     pub async fn fire_due(&self) -> Result<Firings, Error> {
         self.is_open()?;
-        let options = SchedulerOptions::default().poll_interval(Duration::ZERO);
+        let options = SchedulerOptions { poll_interval: Duration::ZERO };
         let pass = Clockwork::new(self, options, CancellationToken::new()).pass().await?;
         Ok(pass.failed.map_or(Ok(pass.firings), Err)?)
     }
@@ -391,5 +394,24 @@ impl Clockwork {
         let key = RunKey { namespace: schedule.key.namespace.clone(), run };
         let tags = [("schedule".to_owned(), name.to_string()), ("scheduled_at".to_owned(), at)];
         Ok(NewRun { tags: tags.into(), ..code.new_run(key, state, version, None) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_scheduler_bears_any_interval() {
+        for (interval, taken) in [(Duration::ZERO, POLLS.start()), (Duration::MAX, POLLS.end())] {
+            let options = SchedulerOptions::default().poll_interval(interval);
+            assert_eq!(options.poll_interval, *taken);
+            let engine = Engine::open("memory:").await.unwrap();
+            let scheduler = engine.scheduler(options).unwrap();
+            // It looks for the first time.
+            tokio::task::yield_now().await;
+            scheduler.stop.cancel();
+            scheduler.task.await.expect("it ends when it is told to, and not before");
+        }
     }
 }

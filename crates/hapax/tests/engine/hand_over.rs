@@ -256,3 +256,54 @@ fn a_delta_is_read_by_its_own_form_alone() {
     assert!(serde_json::from_value::<DynamicDelta>(typed).is_err());
     assert!(serde_json::from_value::<PileDelta>(described).is_err());
 }
+
+/// What only the form in code calls secret.
+#[derive(State, Clone, Debug, Default, Serialize, Deserialize)]
+struct Safe {
+    #[state(secret)]
+    pin: String,
+    #[state(sum)]
+    doors: u64,
+}
+
+const PINS: [&str; 3] = ["1234", "5678", "9876"];
+
+fn safe_in_code() -> Graph<Safe> {
+    let split = |_: hapax::Ctx<Safe>| async { Safe::delta().pin(PINS[0]).fork([PART.with(1), PART.with(2)]) };
+    let part = |_: hapax::Ctx<Safe>, n: u64| async move {
+        if n == 1 { Safe::delta().pin(PINS[1]) } else { Safe::delta().doors(n) }
+    };
+    Graph::new("safes", 1, SPLIT).node(SPLIT, split).node(PART, part)
+}
+
+fn safe_from_a_value(first: &'static str, then: &'static str) -> Graph<Dynamic> {
+    let registry = Registry::<()>::new()
+        .node("split", move |_, _| async move {
+            Ok(Returned::wrote(json!({"pin": first})).fork([("part", 1), ("part", 2)]))
+        })
+        .node("part", move |_, n: Value| async move {
+            Ok(if n == 1 { json!({"pin": then}) } else { json!({"doors": n}) })
+        });
+    let description = json!({
+        "name": "safes",
+        "start": "split",
+        "fields": {"pin": "last", "doors": "sum"},
+        "nodes": [{"name": "split", "routes": true}, {"name": "part", "input": true}]
+    });
+    registry.graph(&description).unwrap()
+}
+
+/// Of a state that differs, and of a delta, which each form writes in its own way.
+#[tokio::test]
+async fn a_replay_by_the_other_form_shows_nothing_that_is_secret() {
+    for (first, then, field) in [(PINS[2], PINS[1], "state/pin"), (PINS[0], PINS[2], "delta/$by")] {
+        let engine = engine(Options::default());
+        let flow = engine.register(safe_in_code(), ()).await.unwrap();
+        flow.start("run", Safe::default()).await.unwrap().wait().await.unwrap();
+        engine.register(safe_from_a_value(first, then), ()).await.unwrap();
+        let found = engine.replay("run").await.unwrap().divergence.unwrap();
+        assert_eq!(found.field, field);
+        let told = format!("{found:?}");
+        assert!(!PINS.iter().any(|pin| told.contains(pin)), "{told}");
+    }
+}

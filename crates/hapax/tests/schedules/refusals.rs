@@ -52,6 +52,76 @@ async fn a_name_is_taken_by_another_schedule_and_not_by_the_same() {
     assert_eq!(engine.schedules().await.unwrap(), [first]);
 }
 
+mod first {
+    #[derive(hapax::State, Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
+    pub(super) struct Report {
+        pub(super) pages: u64,
+    }
+}
+
+/// The same JSON means another thing, and there is a field more.
+mod second {
+    #[derive(hapax::State, Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
+    #[state(version = 2, upgrade = from_first)]
+    pub(super) struct Report {
+        pub(super) pages: u64,
+        pub(super) title: Option<String>,
+    }
+
+    fn from_first(old: hapax::core::state::OldState) -> Result<Report, String> {
+        let first: super::first::Report =
+            serde_json::from_value(old.value).map_err(|error| error.to_string())?;
+        Ok(Report { pages: first.pages, title: None })
+    }
+}
+
+async fn reports<S: hapax::State>(store: &Arc<dyn Store>) -> (Engine, Flow<S>) {
+    let graph = Graph::new("reports", 1, WORK).node(WORK, async |_: hapax::Ctx<S>| ());
+    let engine = Engine::builder().with_store(store.clone());
+    let flow = engine.register(graph, ()).await.expect("a sound graph");
+    (engine, flow)
+}
+
+/// Every process says so at its start, in the old version and in the new one, and again in the old one.
+#[tokio::test]
+async fn a_new_version_of_the_state_asks_for_the_same_schedule() {
+    let (clock, store) = store();
+    let (_old, old) = reports::<first::Report>(&store).await;
+    let (engine, new) = reports::<second::Report>(&store).await;
+    let added = old.schedule("s", hourly(), first::Report { pages: 7 }).await.unwrap();
+    let asked = second::Report { pages: 7, title: None };
+    assert_eq!(new.schedule("s", hourly(), asked.clone()).await.unwrap(), added, "it stays as it is");
+    assert_eq!(old.schedule("s", hourly(), first::Report { pages: 7 }).await.unwrap(), added);
+    clock.advance(HOUR);
+    assert_eq!(engine.fire_due().await.unwrap().started, 1);
+    let others = [
+        (hourly(), second::Report { pages: 8, title: None }),
+        (hourly(), second::Report { pages: 7, title: Some("all".into()) }),
+        (hourly().catch_up(2), asked.clone()),
+    ];
+    for (when, state) in others {
+        let error = new.schedule("s", when, state).await.expect_err("it is another one");
+        assert_eq!(error.code(), code::SCHEDULE_EXISTS);
+    }
+    engine.remove_schedule("s").await.unwrap();
+    new.schedule("s", hourly(), asked).await.unwrap();
+    let error = old.schedule("s", hourly(), first::Report { pages: 7 }).await.expect_err("it can't tell");
+    assert_eq!(error.code(), code::SCHEDULE_EXISTS);
+}
+
+/// By hand there is no version, and a field may be left out.
+#[tokio::test]
+async fn a_schedule_that_was_added_by_hand_is_the_same_if_its_runs_begin_with_the_same() {
+    let (_, store) = store();
+    let (engine, flow) = reports::<second::Report>(&store).await;
+    let by_hand = Json::from_text(r#"{"pages":7}"#).unwrap();
+    let added = engine.add_schedule("s", hourly(), "reports", by_hand).await.unwrap();
+    let asked = second::Report { pages: 7, title: None };
+    assert_eq!(flow.schedule("s", hourly(), asked).await.unwrap(), added);
+    let error = flow.schedule("s", hourly(), second::Report::default()).await.expect_err("another one");
+    assert_eq!(error.code(), code::SCHEDULE_EXISTS);
+}
+
 #[tokio::test]
 async fn a_schedule_that_is_not_there_is_not_found() {
     let (_, store) = store();

@@ -128,6 +128,28 @@ async fn a_paused_schedule_starts_nothing_and_makes_up_for_nothing() {
     assert_eq!(runs(&engine).await.len(), 1, "its run stays");
 }
 
+/// Each in one count or the other: what was overdue before the pause isn't dropped in silence.
+#[tokio::test]
+async fn what_a_pause_passes_over_is_counted() {
+    let (clock, store) = store();
+    let (engine, flow) = on(&store, quick()).await;
+    flow.schedule("report", hourly().catch_up(100), Board::default()).await.unwrap();
+    clock.advance(3 * HOUR);
+    engine.pause_schedule("report").await.unwrap();
+    clock.advance(4 * HOUR);
+    let resumed = engine.resume_schedule("report").await.unwrap();
+    assert_eq!((resumed.missed, resumed.paused), (7, false));
+    assert!(resumed.next_us.unwrap() > clock.now_us());
+    assert_eq!(engine.resume_schedule("report").await.unwrap(), resumed, "it isn't paused");
+    engine.pause_schedule("report").await.unwrap();
+    let resumed = engine.resume_schedule("report").await.unwrap();
+    assert_eq!(resumed.missed, 7, "nothing was due");
+    clock.advance(HOUR);
+    assert_eq!(engine.fire_due().await.unwrap().started, 1);
+    let record = engine.schedule("report").await.unwrap();
+    assert_eq!((record.started, record.skipped, record.missed), (1, 0, 7));
+}
+
 /// Whoever doesn't have the graph, or has another shape of its state, leaves the schedule to others: it stays due.
 #[tokio::test]
 async fn a_schedule_waits_for_an_engine_that_can_fire_it() {
@@ -217,4 +239,28 @@ async fn a_scheduler_finds_what_others_have_added_and_stops_when_it_is_told() {
     let started = tool.schedule("tick").await.unwrap().started;
     worker.shutdown(Duration::from_secs(10)).await;
     assert!(started >= 1 && runs(&tool).await.len() as u64 == started);
+}
+
+/// What is overdue and will be passed over isn't told as something that comes.
+#[tokio::test]
+async fn the_next_times_are_those_that_start_a_run() {
+    for overdue in [1, 3] {
+        let (clock, store) = store();
+        let (engine, flow) = on(&store, quick()).await;
+        let when = hourly().overlap(hapax::schedule::Overlap::Queue).catch_up(overdue as u32);
+        flow.schedule("report", when, Board::default()).await.unwrap();
+        clock.advance(10 * HOUR);
+        let times = engine.upcoming("report", overdue + 2).await.unwrap();
+        assert_eq!(times.iter().filter(|at| **at <= clock.now_us()).count(), overdue, "{times:?}");
+        let mut fired = vec![];
+        while fired.len() < overdue {
+            assert_eq!(engine.fire_due().await.unwrap().started, 1);
+            let last = engine.schedule("report").await.unwrap().last.unwrap();
+            fired.push(last.at_us);
+            flow.attach(last.run.as_str()).await.unwrap().wait().await.unwrap();
+        }
+        assert_eq!(times[..overdue], fired);
+        let next_us = engine.schedule("report").await.unwrap().next_us;
+        assert_eq!((times.len(), next_us), (overdue + 2, Some(times[overdue])));
+    }
 }
