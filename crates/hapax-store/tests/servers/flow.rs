@@ -2,15 +2,19 @@
 
 use crate::both::{Kind, on_both, sql};
 use hapax_core::{commit::Status, id::Namespace, limits::FLOW_PAGE};
-use hapax_store::conformance::{
-    Sample,
-    flow::{keys, on},
-    sample::key,
+use hapax_store::{
+    conformance::{
+        Sample,
+        flow::{keys, on},
+        sample::key,
+    },
+    flow::{Seen, Spread, SpreadPage},
 };
 
 on_both! {
     a_database_of_an_older_program_gets_flow_control,
     places_are_swept_page_by_page_and_from_the_beginning_again,
+    a_page_of_spread_runs_is_one_of_all_that_wait_however_few_of_them_are_spread,
 }
 
 /// Makes a database one of a program that knew no flow control.
@@ -61,4 +65,18 @@ async fn places_are_swept_page_by_page_and_from_the_beginning_again(kind: Kind) 
     assert_eq!([sweep().await, sweep().await], [0, 1]);
     places(&url, "t", ["early".into()]);
     assert_eq!([sweep().await, sweep().await], [1, 0]);
+}
+
+/// What is looked at is bounded, and not what is found: behind a queue of runs that aren't spread it isn't read to its end.
+async fn a_page_of_spread_runs_is_one_of_all_that_wait_however_few_of_them_are_spread(kind: Kind) {
+    let url = kind.database();
+    let store = kind.store(&url).await;
+    places(&url, "t", (0..FLOW_PAGE).map(|n| format!("here-{n:05}")));
+    places(&url, "spread:t", ["then".into()]);
+    let page = async |behind| store.flow().spread(Namespace::default(), Seen::Holding, behind).await;
+    let first = page(None).await.expect("an answer");
+    assert_eq!((first.runs, first.until.as_ref().map(|run| run.as_str())), (vec![], Some("here-00999")));
+    let then = Spread { run: key("then").run, token: "spread:t".into() };
+    let second = page(first.until).await.expect("an answer");
+    assert_eq!(second, SpreadPage { runs: vec![then], until: None });
 }

@@ -16,7 +16,7 @@ use hapax::{
         ListFilter, Loaded, NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreError,
         StoreStats, Ticket,
         db::Statement,
-        flow::{Flow, KeyRecord, KeyView, NameKind, NameRecord, Replaced, Seen, Spread, Stands},
+        flow::{Flow, KeyRecord, KeyView, NameKind, NameRecord, Replaced, Seen, Spread, SpreadPage, Stands},
         house::House,
         outbox::Outbox,
         schedules::Schedules,
@@ -174,7 +174,7 @@ impl Flow for Mortal {
         names(namespace: Namespace) -> Vec<NameRecord>;
         holder(namespace: Namespace, kind: NameKind, name: String) -> Option<RunId>;
         let_go(run: RunKey, token: String) -> bool;
-        spread(namespace: Namespace, seen: Seen, after: Option<Spread>) -> Vec<Spread>;
+        spread(namespace: Namespace, seen: Seen, behind: Option<RunId>) -> SpreadPage;
         standing(namespace: Namespace, runs: Vec<RunId>) -> Vec<(Spread, Stands)>;
     }
 
