@@ -28,6 +28,7 @@ use crate::{
     store::{Answer, Created, Hint, NewRun, RunRecord},
 };
 use hapax_core::{
+    canary,
     commit::Status,
     flow::{Key, Rate, Reservation, Terms},
     id::{Namespace, RunId, RunKey},
@@ -418,22 +419,42 @@ async fn arrived(tx: &mut Tx<'_>, run: &RunKey, token: &str) -> Outcome<bool> {
 
 /// Frees what a run has taken under a token, and hands it on.
 async fn release(tx: &mut Tx<'_>, run: &RunKey, token: &str) -> Result<Vec<RunKey>, Fault> {
+    let (of, id) = (run.namespace.as_str(), run.run.as_str());
+    let keys = lock_keys(tx, run, token).await?;
+    for key in &keys {
+        // Of the keys that are locked, and no other: nobody would look who waits for that one.
+        for table in ["hapax_flow_slots", "hapax_flow_queue"] {
+            let sql = format!(
+                "DELETE FROM {table} WHERE namespace = ? AND flow_key = ? AND run_id = ? AND token = ?"
+            );
+            tx.execute(&sql, values![of, key.as_str(), id, token]).await?;
+        }
+    }
+    let sql = "DELETE FROM hapax_flow_names WHERE namespace = ? AND run_id = ? AND token = ?";
+    tx.execute(sql, values![of, id, token]).await?;
+    hand_out(tx, &run.namespace, keys).await
+}
+
+/// Locks the keys of which a run has a slot or waits for one under a token. While a key was waited for, whoever had it may
+/// have given the run its slot and a place at the next one; so until there is none that isn't locked.
+async fn lock_keys(tx: &mut Tx<'_>, run: &RunKey, token: &str) -> Result<BTreeSet<String>, Fault> {
     let ours = values![run.namespace.as_str(), run.run.as_str(), token];
     let sql = "SELECT flow_key FROM hapax_flow_slots WHERE namespace = ? AND run_id = ? AND token = ? AND most > 0 \
                UNION SELECT flow_key FROM hapax_flow_queue WHERE namespace = ? AND run_id = ? AND token = ? AND most > 0";
-    let rows = tx.rows(sql, &[*ours, *ours].concat()).await?;
-    let keys = rows.iter().map(|row| Ok(row.text(0)?.to_owned())).collect::<Result<BTreeSet<_>, Fault>>()?;
-    for key in &keys {
-        lock_name(tx, &run.namespace, KEY, key).await?;
+    let mut locked = BTreeSet::new();
+    loop {
+        let rows = tx.rows(sql, &[*ours, *ours].concat()).await?;
+        let keys =
+            rows.iter().map(|row| Ok(row.text(0)?.to_owned())).collect::<Result<BTreeSet<_>, Fault>>()?;
+        let more: Vec<_> = keys.into_iter().filter(|key| !locked.contains(key)).collect();
+        if more.is_empty() || !locked.is_empty() && canary::on("keys_read_once") {
+            return Ok(locked);
+        }
+        for key in more {
+            lock_name(tx, &run.namespace, KEY, &key).await?;
+            locked.insert(key);
+        }
     }
-    for sql in [
-        "DELETE FROM hapax_flow_slots WHERE namespace = ? AND run_id = ? AND token = ? AND most > 0",
-        "DELETE FROM hapax_flow_queue WHERE namespace = ? AND run_id = ? AND token = ? AND most > 0",
-        "DELETE FROM hapax_flow_names WHERE namespace = ? AND run_id = ? AND token = ?",
-    ] {
-        tx.execute(sql, ours).await?;
-    }
-    hand_out(tx, &run.namespace, keys).await
 }
 
 async fn reserve(tx: &mut Tx<'_>, namespace: &Namespace, rate: &Rate) -> Result<Reservation, Fault> {
