@@ -1,8 +1,8 @@
 //! Flow control: slots, queues and names, and the transaction that hands them on.
 //!
 //! Invariant: a slot's primary key is its concurrency key and its number. Whoever changes a key's slots or its queue holds the
-//! key's own row, so that a run that comes and a slot that goes never miss each other; a key's row is locked before that of
-//! any run that waits for it.
+//! key's own row, so that a run that comes and a slot that goes never miss each other. Names are locked before keys, and a
+//! key's row before that of any run that waits for it.
 
 mod left;
 
@@ -171,12 +171,13 @@ pub(super) async fn readmit(tx: &mut Tx<'_>, record: &RunRecord) -> Outcome<()> 
     if !record.terms.holds() {
         return Ok(());
     }
-    free_all(tx, &record.key).await?;
     let terms = record.terms.clone().again(next_token(&record.terms.token));
+    // Before any key, as whoever starts a run.
     if let Some(holder) = take_names(tx, &record.key, &terms).await? {
         let name = terms.singleton.unwrap_or_default();
         return Err(StoreError::NameTaken { name, holder: holder.key.run }.into());
     }
+    free_all(tx, &record.key).await?;
     Ok(admit(tx, &record.key, &terms).await?)
 }
 
@@ -210,10 +211,10 @@ pub(super) async fn move_in(tx: &mut Tx<'_>, run: &RunKey) -> Result<(), Fault> 
     if record.status.is_final() || !record.terms.holds() {
         return Ok(());
     }
-    free_all(tx, run).await?;
     let terms = moved_in(record.terms);
     // Whoever has the name keeps it.
     take_names(tx, run, &terms).await?;
+    free_all(tx, run).await?;
     let json = stored_terms(&terms);
     tx.execute(
         "UPDATE hapax_runs SET terms = ? WHERE namespace = ? AND run_id = ?",
@@ -417,9 +418,12 @@ async fn arrived(tx: &mut Tx<'_>, run: &RunKey, token: &str) -> Outcome<bool> {
     Ok(record.status == waits_for_key())
 }
 
-/// Frees what a run has taken under a token, and hands it on.
+/// Frees what a run has taken under a token, and hands it on. Names first, since whoever starts a run takes them before its
+/// keys: a singleton that is started again just as it ends waits for this, and not this for it.
 async fn release(tx: &mut Tx<'_>, run: &RunKey, token: &str) -> Result<Vec<RunKey>, Fault> {
     let (of, id) = (run.namespace.as_str(), run.run.as_str());
+    let sql = "DELETE FROM hapax_flow_names WHERE namespace = ? AND run_id = ? AND token = ?";
+    tx.execute(sql, values![of, id, token]).await?;
     let keys = lock_keys(tx, run, token).await?;
     for key in &keys {
         // Of the keys that are locked, and no other: nobody would look who waits for that one.
@@ -430,8 +434,6 @@ async fn release(tx: &mut Tx<'_>, run: &RunKey, token: &str) -> Result<Vec<RunKe
             tx.execute(&sql, values![of, key.as_str(), id, token]).await?;
         }
     }
-    let sql = "DELETE FROM hapax_flow_names WHERE namespace = ? AND run_id = ? AND token = ?";
-    tx.execute(sql, values![of, id, token]).await?;
     hand_out(tx, &run.namespace, keys).await
 }
 

@@ -5,7 +5,7 @@ use crate::{
     fence::waiting,
     raw::Raw,
 };
-use hapax_core::{commit::Status, id::Namespace, limits::FLOW_PAGE};
+use hapax_core::{commit::Status, flow::Terms, id::Namespace, limits::FLOW_PAGE};
 use hapax_store::{
     Store,
     conformance::{
@@ -23,6 +23,7 @@ on_both! {
     places_are_swept_page_by_page_and_from_the_beginning_again,
     a_page_of_spread_runs_is_one_of_all_that_wait_however_few_of_them_are_spread,
     a_slot_that_a_run_is_given_while_it_leaves_its_queue_goes_to_the_next,
+    whoever_ends_a_singleton_and_whoever_starts_it_again_never_wait_for_each_other,
 }
 
 /// Makes a database one of a program that knew no flow control.
@@ -145,4 +146,23 @@ async fn a_slot_that_a_run_is_given_while_it_leaves_its_queue_goes_to_the_next(k
     let view = store.flow().key(Namespace::default(), "c".into()).await.expect("a read");
     assert_eq!(view.held.iter().map(|held| held.run.as_str()).collect::<Vec<_>>(), ["comes"]);
     assert_eq!(store.run(key("comes")).await.expect("a read").expect("it is there").status, Status::Pending);
+}
+
+/// Who starts it has its name, and wants its key.
+async fn whoever_ends_a_singleton_and_whoever_starts_it_again_never_wait_for_each_other(kind: Kind) {
+    let url = kind.database();
+    let store = kind.store(&url).await;
+    let terms = Terms { singleton: Some("nightly".into()), ..keys(&[("k", 1)]) };
+    store.create(on("ends", &terms)).await.expect("it is created");
+    let mut starter = Raw::connect(kind, &url).await;
+    starter.run("BEGIN").await;
+    let lock = |kind: &str| {
+        format!("SELECT 1 FROM hapax_flow_names WHERE namespace = 'default' AND kind = '{kind}' FOR UPDATE")
+    };
+    starter.run(&lock("singleton")).await;
+    let left = give_back(&store, "ends").await;
+    until_so_many_wait(kind, &url, 1).await;
+    starter.run(&format!("{} NOWAIT", lock("key"))).await;
+    starter.run("COMMIT").await;
+    left.await.expect("no panic");
 }
