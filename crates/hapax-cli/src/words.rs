@@ -40,6 +40,13 @@ pub(crate) fn told(entry: &Entry) -> String {
             format!("{} asks {}: {}", call(&question.scope, question.index), question.name, question.text)
         }
         Entry::Awaits(awaits) => format!("{} {} waits", call(&awaits.scope, awaits.index), awaits.name),
+        Entry::Turn(turn) => {
+            let waits = turn.due_us.map_or_else(
+                || "takes its turn".to_owned(),
+                |due_us| format!("waits until {} for its turn", time(due_us)),
+            );
+            format!("{} {waits} in {}", call(&turn.scope, turn.index), turn.bucket)
+        }
         Entry::Transaction(note) => format!("{} {}", call(&note.scope, note.index), said(&note.said)),
         Entry::Timer(timer) => {
             format!("{} sleeps until {}", call(&timer.scope, timer.index), time(timer.due_us))

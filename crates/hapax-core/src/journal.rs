@@ -101,6 +101,8 @@ pub enum Entry {
     Question(Question),
     /// The item waits for a letter; its [`Entry::Seen`] says that it came.
     Awaits(Awaits),
+    /// A call waits for its turn in a bucket, or takes it.
+    Turn(Turn),
     /// The item took a letter out of the run's mailbox; the entry that follows says what it made of it.
     Took {
         /// The letter's number.
@@ -409,6 +411,36 @@ pub struct Awaits {
     /// The hash of the letter's subject.
     pub request: Digest,
     /// When, in microseconds since 1970.
+    pub at_us: i64,
+}
+
+/// A rate-limited call's turn in a bucket. Only one that is waited for is recorded. It is no call of its own: what is
+/// committed depends on no clock, and so not on who had to wait.
+///
+/// ```
+/// use hapax_core::journal::{Entry, Recorded, Turn};
+/// let (scope, at_us) = ("".into(), 1_800_000_000_000_000);
+/// let turn = Turn { scope, index: 0, attempt: 1, bucket: "mail".into(), due_us: Some(at_us + 60_000_000), at_us };
+/// let mut recorded = Recorded::default();
+/// recorded.take(&Entry::Turn(turn.clone()));
+/// assert_eq!(recorded.turn(&"".into(), 0, "mail"), turn.due_us, "whoever wakes waits for the same");
+/// recorded.take(&Entry::Turn(Turn { due_us: None, ..turn }));
+/// assert_eq!(recorded.turn(&"".into(), 0, "mail"), None, "it is used up: a call that is repeated takes another one");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Turn {
+    /// The call's scope.
+    pub scope: Arc<str>,
+    /// Its number in that scope.
+    pub index: u32,
+    /// The attempt that waits for it, or takes it.
+    pub attempt: u32,
+    /// The bucket.
+    pub bucket: String,
+    /// When it is, in microseconds since 1970; `None`: it is taken, and the call leaves now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub due_us: Option<i64>,
+    /// When this was written, in microseconds since 1970.
     pub at_us: i64,
 }
 

@@ -84,8 +84,9 @@ pub trait Flow: Send + Sync {
     /// token by now. Answers whether it waited for them. Durable when it answers.
     fn let_go(&self, run: RunKey, token: String) -> Answer<'_, bool>;
 
-    /// A page of the runs whose slots are spread over several databases, as this database knows them, behind one of them.
-    fn spread(&self, namespace: Namespace, seen: Seen, after: Option<Spread>) -> Answer<'_, Vec<Spread>>;
+    /// The runs whose slots are spread over several databases, as this database knows them, among a page of what it has
+    /// behind one run, whosever that is.
+    fn spread(&self, namespace: Namespace, seen: Seen, behind: Option<RunId>) -> Answer<'_, SpreadPage>;
 
     /// What this database says of those runs: where they stand that live here, and under which tokens they are in its queues.
     fn standing(&self, namespace: Namespace, runs: Vec<RunId>) -> Answer<'_, Vec<(Spread, Stands)>>;
@@ -106,6 +107,20 @@ pub struct Spread {
     pub run: RunId,
     /// Its token, or one that it had.
     pub token: String,
+}
+
+/// What was found in a page.
+///
+/// ```
+/// use hapax_store::flow::SpreadPage;
+/// assert!(SpreadPage::default().until.is_none(), "there is no more");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SpreadPage {
+    /// The runs whose slots are spread, by name and token.
+    pub runs: Vec<Spread>,
+    /// The run that it ends with; `None`: to the end.
+    pub until: Option<RunId>,
 }
 
 /// As what a database knows a run whose slots are spread.

@@ -11,6 +11,7 @@ use crate::{
 };
 use hapax_core::{
     error::{Coded, code},
+    flow::Rate,
     id::{NodeId, RunId, check_name},
     journal::{ASK, EffectKind, SLEEP, VERSION},
     limits, mailbox,
@@ -180,15 +181,15 @@ impl<S: State, A: Send + Sync + 'static> Ctx<S, A> {
         E: fmt::Display + 'static,
         F: AsyncFnOnce(Call) -> Result<T, E>,
     {
-        self.effect_as(name, kind, None, request, call).await
+        self.effect_as(name, kind, Manner::default(), request, call).await
     }
 
-    /// As [`Ctx::effect`], for a call that may have a key of its own.
+    /// As [`Ctx::effect`], for a call that may have a key of its own, or wait for its turn.
     pub(crate) async fn effect_as<Q, T, E, F>(
         &mut self,
         name: &str,
         kind: EffectKind,
-        key: Option<&str>,
+        manner: Manner<'_>,
         request: &Q,
         call: F,
     ) -> Result<T, EffectError>
@@ -199,10 +200,13 @@ impl<S: State, A: Send + Sync + 'static> Ctx<S, A> {
         F: AsyncFnOnce(Call) -> Result<T, E>,
     {
         let site = next_call(&self.attempt, &self.scope, &mut self.calls, name, kind);
-        let asked_as_command = key.is_some();
-        let asked = site.ask_as(key, request)?;
+        let asked_as_command = manner.key.is_some();
+        let asked = site.ask_as(manner.key, request)?;
         if let Some(recorded) = asked.recorded {
             return site.recall(recorded).await;
+        }
+        if let Some(rate) = manner.rate {
+            site.turn(&asked, rate).await;
         }
         match site.begin(asked).await {
             Begun::Told(outcome) => site.replay(outcome),
@@ -395,6 +399,15 @@ impl<S: State, A: Send + Sync + 'static> Ctx<S, A> {
     fn seen(&mut self, name: &'static str) -> EffectFuture<'_> {
         next_call(&self.attempt, &self.scope, &mut self.calls, name, EffectKind::Read)
     }
+}
+
+/// What a call has that others haven't.
+#[derive(Default)]
+pub(crate) struct Manner<'m> {
+    /// A key of its own.
+    pub(crate) key: Option<&'m str>,
+    /// The bucket in which it waits for its turn.
+    pub(crate) rate: Option<&'m Rate>,
 }
 
 /// The lane's next call.

@@ -35,7 +35,10 @@
 //! ```
 
 use crate::{
-    Ctx, EffectError, Engine, Error, Flow, Run, StartOptions, context::Call, gate::Gate, worker::Shared,
+    Ctx, EffectError, Engine, Error, Flow, Run, StartOptions,
+    context::{Call, Manner},
+    gate::Gate,
+    worker::Shared,
 };
 use hapax_core::{
     canary,
@@ -51,14 +54,10 @@ use serde::{Serialize, de::DeserializeOwned};
 use std::{
     fmt,
     sync::{Arc, atomic::Ordering},
-    time::Duration,
 };
 
 pub use hapax_core::flow::{BadTerms, Debounce, HEAD_START, Key, Rate, Terms};
 pub use hapax_store::flow::{Holder, KeyRecord, KeyView, NameKind, NameRecord};
-
-/// How long a rate-limited call waits before it asks a store again that was out of reach.
-const AGAIN: Duration = Duration::from_millis(200);
 
 impl StartOptions {
     /// Lets at most `most` of the runs that name this key go at a time, in all processes. Those that wait cost a worker
@@ -197,8 +196,11 @@ impl<S: State, A: Send + Sync + 'static> Flow<S, A> {
 
 impl<S: State, A: Send + Sync + 'static> Ctx<S, A> {
     /// As [`Ctx::effect`], but each time that the call is really made it first takes its turn in a bucket, which all processes
-    /// share. An answer that is recorded takes none. The wait is part of the node's time: give the node a timeout that is
-    /// longer than the bucket's queue.
+    /// share. An answer that is recorded takes none.
+    ///
+    /// The turn comes before the intent: a call that waits was never sent, and leaves no doubt. One that is more than a second
+    /// away is recorded, and the run parked until then: the wait costs neither the node's time nor an attempt, and whoever goes
+    /// on with it, after a crash too, waits for that same turn.
     ///
     /// ```
     /// use hapax::{control::Rate, prelude::*};
@@ -235,17 +237,7 @@ impl<S: State, A: Send + Sync + 'static> Ctx<S, A> {
         F: AsyncFnOnce(Call) -> Result<T, E>,
     {
         rate.check().map_err(|error| EffectError::fatal(name, error.code(), error.to_string()))?;
-        let shared = self.live().map(|live| live.shared.clone());
-        let namespace = self.run_key().namespace.clone();
-        let in_turn = async |made: Call| {
-            if let Some(shared) = shared {
-                let wait = turn(&shared, &namespace, rate).await;
-                shared.counters.rate_waits.one_more();
-                tokio::time::sleep(wait).await;
-            }
-            call(made).await
-        };
-        self.effect(name, kind, request, in_turn).await
+        self.effect_as(name, kind, Manner { key: None, rate: Some(rate) }, request, call).await
     }
 }
 
@@ -290,18 +282,6 @@ impl Engine {
     /// ```
     pub async fn flow_names(&self) -> Result<Vec<NameRecord>, Error> {
         Ok(self.shared.store.flow().names(self.shared.options.namespace.clone()).await?)
-    }
-}
-
-/// Takes a turn in a bucket; answers how long it is until then.
-async fn turn(shared: &Shared, namespace: &hapax_core::id::Namespace, rate: &Rate) -> Duration {
-    let flow = shared.store.flow();
-    loop {
-        match flow.reserve(namespace.clone(), rate.clone()).await {
-            Ok(reserved) => return reserved.wait(flow.clock(&rate.name).now_us()),
-            Err(error) => tracing::warn!(%error, "cannot take a turn in a bucket; trying again"),
-        }
-        tokio::time::sleep(AGAIN).await;
     }
 }
 

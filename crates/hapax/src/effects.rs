@@ -3,6 +3,8 @@
 //! Invariant: an intent is durable, with everything before it, before the call leaves; a result is durable before
 //! the node sees it. The handle of an ended attempt is dead.
 
+mod turn;
+
 use crate::{
     error::{EffectError, NodeError},
     gate::{Halt, lock},
@@ -614,11 +616,15 @@ impl<'a> EffectFuture<'a> {
         due_us
     }
 
+    /// Whether such a wait parks the run. One that the attempt's time doesn't allow isn't part of it.
+    fn parks(&self, live: &Live, left: Duration) -> bool {
+        live.parks_for(left) || crate::clock::instant() + left >= self.attempt.deadline
+    }
+
     /// Waits until that time, in microseconds since 1970: in place when it is near, else parked.
     async fn until(&self, live: &Live, due_us: i64) {
         let left = live.left_until(due_us);
-        // A wait that the attempt's time doesn't allow isn't part of it.
-        if live.parks_for(left) || crate::clock::instant() + left >= self.attempt.deadline {
+        if self.parks(live, left) {
             let wait = Wait::Until(due_us);
             if live.shared.clock.is_manual() {
                 return self.attempt.waits.wait(wait).await;

@@ -256,8 +256,12 @@ fn carried(record: &RunRecord, onto: &Checkpoint, rows: &[JournalRow]) -> Vec<Jo
         let entry = match entry {
             // Letters are in the other run's mailbox, and what they brought is recorded beside; what was streamed was
             // shown to those who watched the other run.
-            // A transaction that hasn't ended is the other run's as well.
-            Entry::Took { .. } | Entry::Chunk(_) | Entry::Streams(_) | Entry::Transaction(_) => return None,
+            // A transaction that hasn't ended is the other run's as well, and so is a turn in a bucket.
+            Entry::Took { .. }
+            | Entry::Chunk(_)
+            | Entry::Streams(_)
+            | Entry::Transaction(_)
+            | Entry::Turn(_) => return None,
             // Its key was the other run's.
             Entry::Intent(intent) => {
                 Entry::Intent(hapax_core::journal::Intent { key: String::new(), ..intent })

@@ -249,6 +249,8 @@ impl Unasked {
                 unasked.by_age.insert((call.began, place.clone()));
             }
         }
+        let turns = recorded.turns().filter(|place| !unasked.owed.contains_key(*place));
+        unasked.waits.extend(turns.cloned());
         unasked
     }
 

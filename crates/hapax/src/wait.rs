@@ -155,17 +155,32 @@ impl Mailbox {
         take: impl AsyncFnOnce(Letter) -> T,
     ) -> Result<Option<T>, Halt> {
         let mut taken = self.taken.lock().await;
-        let after = taken.get(subject).copied().unwrap_or(0);
-        let found = loop {
-            match self.store.letter(self.run.clone(), subject.clone(), after).await {
-                Ok(found) => break found,
-                Err(error) => gate.bear(error).await?,
-            }
-        };
+        let found = self.next(gate, subject, &taken).await?;
         let Some(letter) = found else { return Ok(None) };
         let number = letter.number;
         let made = take(letter).await;
         taken.insert(subject.clone(), number);
         Ok(Some(made))
+    }
+
+    /// The next letter of a subject, which stays there.
+    pub(crate) async fn look(&self, gate: &Gate, subject: &Arc<str>) -> Result<Option<Letter>, Halt> {
+        let taken = self.taken.lock().await;
+        self.next(gate, subject, &taken).await
+    }
+
+    async fn next(
+        &self,
+        gate: &Gate,
+        subject: &Arc<str>,
+        taken: &HashMap<Arc<str>, u64>,
+    ) -> Result<Option<Letter>, Halt> {
+        let after = taken.get(subject).copied().unwrap_or(0);
+        loop {
+            match self.store.letter(self.run.clone(), subject.clone(), after).await {
+                Ok(found) => return Ok(found),
+                Err(error) => gate.bear(error).await?,
+            }
+        }
     }
 }

@@ -142,6 +142,8 @@ pub struct Recorded {
     last_calls: BTreeMap<u32, usize>,
     /// Who streamed last: the item itself, and its calls.
     streams: BTreeMap<Option<CallAt>, Execution>,
+    /// The turns in buckets that calls wait for, and haven't taken: which bucket, and when.
+    turns: BTreeMap<(Arc<str>, u32), (String, i64)>,
 }
 
 impl Recorded {
@@ -168,6 +170,17 @@ impl Recorded {
     /// The execution that streamed last: for the node itself, or for one of its calls.
     pub fn streamed_by(&self, call: Option<&CallAt>) -> Option<Execution> {
         self.streams.get(&call.cloned()).copied()
+    }
+
+    /// When a call's turn in a bucket is, if it waits for one that it hasn't taken, in microseconds since 1970.
+    pub fn turn(&self, scope: &Arc<str>, index: u32, bucket: &str) -> Option<i64> {
+        let turn = self.turns.get(&(scope.clone(), index));
+        turn.filter(|(of, _)| of == bucket).map(|(_, due_us)| *due_us)
+    }
+
+    /// The calls that wait for a turn, by scope and number.
+    pub fn turns(&self) -> impl Iterator<Item = &(Arc<str>, u32)> {
+        self.turns.keys()
     }
 
     /// Whether the attempt that saw this call end began no other afterwards: then nothing that the item did can rest
@@ -216,6 +229,13 @@ impl Recorded {
             Entry::Awaits(awaits) => {
                 let call = self.keyless(&awaits.name, awaits.request, awaits.attempt);
                 self.calls.insert((awaits.scope.clone(), awaits.index), call);
+            }
+            Entry::Turn(turn) => {
+                let place = (turn.scope.clone(), turn.index);
+                match turn.due_us {
+                    Some(due_us) => drop(self.turns.insert(place, (turn.bucket.clone(), due_us))),
+                    None => drop(self.turns.remove(&place)),
+                }
             }
             Entry::Transaction(note) => {
                 let call = self.calls.get_mut(&(note.scope.clone(), note.index));

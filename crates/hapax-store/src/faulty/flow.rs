@@ -3,7 +3,7 @@
 use super::Faulty;
 use crate::{
     clock::Clock,
-    flow::{Flow, KeyRecord, KeyView, NameKind, NameRecord, Replaced, Seen, Spread, Stands},
+    flow::{Flow, KeyRecord, KeyView, NameKind, NameRecord, Replaced, Seen, Spread, SpreadPage, Stands},
     store::{Answer, NewRun},
 };
 use hapax_core::{
@@ -56,8 +56,8 @@ impl Flow for Faulty {
         Box::pin(self.counted(async move { self.inner.flow().let_go(run, token).await }))
     }
 
-    fn spread(&self, namespace: Namespace, seen: Seen, after: Option<Spread>) -> Answer<'_, Vec<Spread>> {
-        Box::pin(self.uncounted(async move { self.inner.flow().spread(namespace, seen, after).await }))
+    fn spread(&self, namespace: Namespace, seen: Seen, behind: Option<RunId>) -> Answer<'_, SpreadPage> {
+        Box::pin(self.uncounted(async move { self.inner.flow().spread(namespace, seen, behind).await }))
     }
 
     fn standing(&self, namespace: Namespace, runs: Vec<RunId>) -> Answer<'_, Vec<(Spread, Stands)>> {

@@ -6,9 +6,9 @@ use crate::{
     clock::Clock,
     error::StoreError,
     flow::{
-        Flow, Holder, KeyRecord, KeyView, NameKind, NameRecord, RESTED_US, Replaced, Seen, Spread, Stands,
-        bucket, is_spread, keeps_name, let_go, may_be_replaced, moved_in, names_of, next_token, stands,
-        waits_anew, waits_for_key, walks,
+        Flow, Holder, KeyRecord, KeyView, NameKind, NameRecord, RESTED_US, Replaced, Seen, Spread,
+        SpreadPage, Stands, bucket, is_spread, keeps_name, let_go, may_be_replaced, moved_in, names_of,
+        next_token, stands, waits_anew, waits_for_key, walks,
     },
     store::{Answer, NewRun, RunRecord},
 };
@@ -396,7 +396,7 @@ impl Tables {
         }
     }
 
-    fn spread(&self, namespace: &Namespace, seen: Seen, after: Option<&Spread>) -> Vec<Spread> {
+    fn spread(&self, namespace: &Namespace, seen: Seen, behind: Option<&RunId>) -> SpreadPage {
         let one = |run: &RunId, token: &String| Spread { run: run.clone(), token: token.clone() };
         let found: BTreeSet<Spread> = match seen {
             Seen::Walking => {
@@ -410,7 +410,11 @@ impl Tables {
                 here.map(|(_, run, token)| one(run, token)).collect()
             }
         };
-        found.into_iter().filter(|one| after.is_none_or(|after| one > after)).take(FLOW_PAGE).collect()
+        let mut runs: Vec<_> =
+            found.into_iter().filter(|one| behind.is_none_or(|behind| one.run > *behind)).collect();
+        let until = runs.get(FLOW_PAGE - 1).map(|last| last.run.clone());
+        runs.retain(|one| until.as_ref().is_none_or(|until| one.run <= *until));
+        SpreadPage { runs, until }
     }
 
     fn standing(&self, namespace: &Namespace, runs: &[RunId]) -> Vec<(Spread, Stands)> {
@@ -506,8 +510,8 @@ impl Flow for MemoryStore {
         Box::pin(async move { Ok(self.tables().arrived(&run, &token)) })
     }
 
-    fn spread(&self, namespace: Namespace, seen: Seen, after: Option<Spread>) -> Answer<'_, Vec<Spread>> {
-        Box::pin(async move { Ok(self.tables().spread(&namespace, seen, after.as_ref())) })
+    fn spread(&self, namespace: Namespace, seen: Seen, behind: Option<RunId>) -> Answer<'_, SpreadPage> {
+        Box::pin(async move { Ok(self.tables().spread(&namespace, seen, behind.as_ref())) })
     }
 
     fn standing(&self, namespace: Namespace, runs: Vec<RunId>) -> Answer<'_, Vec<(Spread, Stands)>> {

@@ -1,15 +1,18 @@
 //! Flow control: slots, queues and names, and the transaction that hands them on.
 //!
 //! Invariant: a slot's primary key is its concurrency key and its number. Whoever changes a key's slots or its queue holds the
-//! key's own row, so that a run that comes and a slot that goes never miss each other; a key's row is locked before that of
-//! any run that waits for it.
+//! key's own row, so that a run that comes and a slot that goes never miss each other. Names are locked before keys, and a
+//! key's row before that of any run that waits for it.
 
+mod left;
+
+use self::left::{left_behind, spread, standing};
 use super::{
     ServerStore, ask, blobs, call,
     commit::{NewCheckpoint, insert_checkpoint},
     error::{Halt, Outcome, all_runs},
     look, read, runs,
-    sql::{Fault, Row, Session, Value, one, places, values},
+    sql::{Fault, Row, Session, one, values},
     writer::Tx,
 };
 use crate::{
@@ -17,14 +20,15 @@ use crate::{
     clock::Clock,
     error::StoreError,
     flow::{
-        Flow, Holder, KeyRecord, KeyView, NameKind, NameRecord, RESTED_US, Replaced, Seen, Spread, Stands,
-        WALK, bucket, is_spread, keeps_name, let_go, may_be_replaced, moved_in, names_of, next_token,
-        read_terms, stored_terms, waits_anew, waits_for_key, walks,
+        Flow, Holder, KeyRecord, KeyView, NameKind, NameRecord, RESTED_US, Replaced, Seen, Spread,
+        SpreadPage, Stands, WALK, bucket, is_spread, keeps_name, let_go, may_be_replaced, moved_in, names_of,
+        next_token, read_terms, stored_terms, waits_anew, waits_for_key, walks,
     },
     prepare::Birth,
     store::{Answer, Created, Hint, NewRun, RunRecord},
 };
 use hapax_core::{
+    canary,
     commit::Status,
     flow::{Key, Rate, Reservation, Terms},
     id::{Namespace, RunId, RunKey},
@@ -34,9 +38,6 @@ use std::collections::BTreeSet;
 
 /// The kind of a row that stands for a concurrency key: whoever holds it may change the key's slots and its queue.
 const KEY: &str = "key";
-
-/// Runs that are asked for in one statement.
-const TOGETHER: usize = 100;
 
 /// Of a run `r` and what `h` has: the run isn't over, and it is its own, not that of an earlier life under the same name.
 const LIVES: &str = "r.status NOT IN ('succeeded', 'failed', 'cancelled', 'moved') \
@@ -170,12 +171,13 @@ pub(super) async fn readmit(tx: &mut Tx<'_>, record: &RunRecord) -> Outcome<()> 
     if !record.terms.holds() {
         return Ok(());
     }
-    free_all(tx, &record.key).await?;
     let terms = record.terms.clone().again(next_token(&record.terms.token));
+    // Before any key, as whoever starts a run.
     if let Some(holder) = take_names(tx, &record.key, &terms).await? {
         let name = terms.singleton.unwrap_or_default();
         return Err(StoreError::NameTaken { name, holder: holder.key.run }.into());
     }
+    free_all(tx, &record.key).await?;
     Ok(admit(tx, &record.key, &terms).await?)
 }
 
@@ -209,10 +211,10 @@ pub(super) async fn move_in(tx: &mut Tx<'_>, run: &RunKey) -> Result<(), Fault> 
     if record.status.is_final() || !record.terms.holds() {
         return Ok(());
     }
-    free_all(tx, run).await?;
     let terms = moved_in(record.terms);
     // Whoever has the name keeps it.
     take_names(tx, run, &terms).await?;
+    free_all(tx, run).await?;
     let json = stored_terms(&terms);
     tx.execute(
         "UPDATE hapax_runs SET terms = ? WHERE namespace = ? AND run_id = ?",
@@ -416,24 +418,45 @@ async fn arrived(tx: &mut Tx<'_>, run: &RunKey, token: &str) -> Outcome<bool> {
     Ok(record.status == waits_for_key())
 }
 
-/// Frees what a run has taken under a token, and hands it on.
+/// Frees what a run has taken under a token, and hands it on. Names first, since whoever starts a run takes them before its
+/// keys: a singleton that is started again just as it ends waits for this, and not this for it.
 async fn release(tx: &mut Tx<'_>, run: &RunKey, token: &str) -> Result<Vec<RunKey>, Fault> {
+    let (of, id) = (run.namespace.as_str(), run.run.as_str());
+    let sql = "DELETE FROM hapax_flow_names WHERE namespace = ? AND run_id = ? AND token = ?";
+    tx.execute(sql, values![of, id, token]).await?;
+    let keys = lock_keys(tx, run, token).await?;
+    for key in &keys {
+        // Of the keys that are locked, and no other: nobody would look who waits for that one.
+        for table in ["hapax_flow_slots", "hapax_flow_queue"] {
+            let sql = format!(
+                "DELETE FROM {table} WHERE namespace = ? AND flow_key = ? AND run_id = ? AND token = ?"
+            );
+            tx.execute(&sql, values![of, key.as_str(), id, token]).await?;
+        }
+    }
+    hand_out(tx, &run.namespace, keys).await
+}
+
+/// Locks the keys of which a run has a slot or waits for one under a token. While a key was waited for, whoever had it may
+/// have given the run its slot and a place at the next one; so until there is none that isn't locked.
+async fn lock_keys(tx: &mut Tx<'_>, run: &RunKey, token: &str) -> Result<BTreeSet<String>, Fault> {
     let ours = values![run.namespace.as_str(), run.run.as_str(), token];
     let sql = "SELECT flow_key FROM hapax_flow_slots WHERE namespace = ? AND run_id = ? AND token = ? AND most > 0 \
                UNION SELECT flow_key FROM hapax_flow_queue WHERE namespace = ? AND run_id = ? AND token = ? AND most > 0";
-    let rows = tx.rows(sql, &[*ours, *ours].concat()).await?;
-    let keys = rows.iter().map(|row| Ok(row.text(0)?.to_owned())).collect::<Result<BTreeSet<_>, Fault>>()?;
-    for key in &keys {
-        lock_name(tx, &run.namespace, KEY, key).await?;
+    let mut locked = BTreeSet::new();
+    loop {
+        let rows = tx.rows(sql, &[*ours, *ours].concat()).await?;
+        let keys =
+            rows.iter().map(|row| Ok(row.text(0)?.to_owned())).collect::<Result<BTreeSet<_>, Fault>>()?;
+        let more: Vec<_> = keys.into_iter().filter(|key| !locked.contains(key)).collect();
+        if more.is_empty() || !locked.is_empty() && canary::on("keys_read_once") {
+            return Ok(locked);
+        }
+        for key in more {
+            lock_name(tx, &run.namespace, KEY, &key).await?;
+            locked.insert(key);
+        }
     }
-    for sql in [
-        "DELETE FROM hapax_flow_slots WHERE namespace = ? AND run_id = ? AND token = ? AND most > 0",
-        "DELETE FROM hapax_flow_queue WHERE namespace = ? AND run_id = ? AND token = ? AND most > 0",
-        "DELETE FROM hapax_flow_names WHERE namespace = ? AND run_id = ? AND token = ?",
-    ] {
-        tx.execute(sql, ours).await?;
-    }
-    hand_out(tx, &run.namespace, keys).await
 }
 
 async fn reserve(tx: &mut Tx<'_>, namespace: &Namespace, rate: &Rate) -> Result<Reservation, Fault> {
@@ -490,61 +513,6 @@ async fn replace(tx: &mut Tx<'_>, birth: &Birth) -> Outcome<Replaced> {
     )
     .await?;
     Ok(Replaced::Done)
-}
-
-/// What runs had that are over or gone or have another token.
-struct LeftBehind {
-    of: Vec<(RunKey, String)>,
-    /// How far it was looked among places and names; `None`: to the end.
-    until: Option<String>,
-}
-
-/// Looks at all slots, and at a page of the places in queues and of the names, of runs behind one. Of slots and places that
-/// are spread this database can't tell.
-async fn left_behind(
-    session: &mut dyn Session,
-    namespace: &Namespace,
-    behind: &str,
-) -> Result<LeftBehind, Fault> {
-    let of = namespace.as_str();
-    let until = end_of_page(session, of, behind).await?;
-    let mut page = vec![Value::from(of), behind.into()];
-    page.extend(until.as_deref().map(Value::from));
-    let within = if until.is_some() {
-        "namespace = ? AND run_id > ? AND run_id <= ?"
-    } else {
-        "namespace = ? AND run_id > ?"
-    };
-    let sql = format!(
-        "SELECT h.run_id, h.token FROM \
-         (SELECT run_id, token FROM hapax_flow_slots WHERE namespace = ? AND token NOT LIKE 'spread:%' \
-          UNION SELECT run_id, token FROM hapax_flow_queue WHERE {within} AND most > 0 AND token NOT LIKE 'spread:%' \
-          UNION SELECT run_id, token FROM hapax_flow_names WHERE {within}) h \
-         LEFT JOIN hapax_runs r ON r.namespace = ? AND r.run_id = h.run_id AND {LIVES} \
-         WHERE r.run_id IS NULL LIMIT ?"
-    );
-    let all = [&values![of][..], &page[..], &page[..], &values![of, FLOW_PAGE][..]].concat();
-    let held = |row: &Row| {
-        let run = RunKey { namespace: namespace.clone(), run: RunId::new(row.text(0)?)? };
-        Ok::<_, Fault>((run, row.text(1)?.to_owned()))
-    };
-    let of = session.rows(&sql, &all).await?.iter().map(held).collect::<Result<_, _>>()?;
-    Ok(LeftBehind { of, until })
-}
-
-/// The run that a page of places or of names ends with; `None`: there are no more than that of either.
-async fn end_of_page(session: &mut dyn Session, of: &str, behind: &str) -> Result<Option<String>, Fault> {
-    let last = |table: &str| {
-        format!(
-            "SELECT run_id FROM (SELECT run_id FROM {table} AND namespace = ? AND run_id > ? \
-             ORDER BY run_id LIMIT 1 OFFSET ?) AS page"
-        )
-    };
-    let (queue, names) = ("hapax_flow_queue WHERE most > 0", "hapax_flow_names WHERE run_id IS NOT NULL");
-    let sql = format!("{} UNION ALL {} ORDER BY run_id LIMIT 1", last(queue), last(names));
-    let page = values![of, behind, FLOW_PAGE - 1];
-    let end = one(session, &sql, &[*page, *page].concat()).await?;
-    end.map(|row| Ok(row.text(0)?.to_owned())).transpose()
 }
 
 /// Whether a bucket has been full for long.
@@ -618,66 +586,6 @@ async fn holder(
         return Ok(None);
     };
     Ok(row.maybe_text(0)?.map(RunId::new).transpose()?)
-}
-
-/// A page of the runs whose slots are spread, by name and token.
-async fn spread(
-    session: &mut dyn Session,
-    namespace: &Namespace,
-    seen: Seen,
-    after: Option<&Spread>,
-) -> Result<Vec<Spread>, Fault> {
-    let (run, token) = after.map_or(("", ""), |after| (after.run.as_str(), &*after.token));
-    let behind = "namespace = ? AND (run_id > ? OR (run_id = ? AND token > ?))";
-    let start = values![namespace.as_str(), run, run, token];
-    let (from, mut which) = match seen {
-        Seen::Walking => (format!("hapax_flow_names WHERE kind = 'walk' AND {behind}"), start.to_vec()),
-        Seen::Holding => (
-            format!(
-                "hapax_flow_slots WHERE token LIKE 'spread:%' AND most > 0 AND {behind} \
-                 UNION SELECT run_id, token FROM hapax_flow_queue WHERE token LIKE 'spread:%' AND most > 0 AND {behind}"
-            ),
-            [*start, *start].concat(),
-        ),
-    };
-    let sql = format!("SELECT DISTINCT run_id, token FROM {from} ORDER BY run_id, token LIMIT ?");
-    which.extend(*values![FLOW_PAGE]);
-    let rows = session.rows(&sql, &which).await?;
-    rows.iter().map(spread_run).collect()
-}
-
-fn spread_run(row: &Row) -> Result<Spread, Fault> {
-    Ok(Spread { run: RunId::new(row.text(0)?)?, token: row.text(1)?.to_owned() })
-}
-
-/// Where runs stand that live here, and under which tokens they wait.
-async fn standing(
-    session: &mut dyn Session,
-    namespace: &Namespace,
-    runs: &[RunId],
-) -> Result<Vec<(Spread, Stands)>, Fault> {
-    let mut found = vec![];
-    for some in runs.chunks(TOGETHER) {
-        // As many places each time, so that there is one statement to keep.
-        let names = some.iter().chain(std::iter::repeat(&some[0])).take(TOGETHER).map(RunId::as_str);
-        let mut which = values![namespace.as_str()].to_vec();
-        which.extend(names.map(Value::from));
-        let places = places(TOGETHER);
-        let sql =
-            format!("SELECT {} FROM hapax_runs WHERE namespace = ? AND run_id IN {places}", read::RECORD);
-        for row in session.rows(&sql, &which).await? {
-            let record = read::record(&row, namespace)?;
-            let one = Spread { run: record.key.run, token: record.terms.token };
-            found.push((one, crate::flow::stands(&record.status)));
-        }
-        let sql = format!(
-            "SELECT run_id, token FROM hapax_flow_queue WHERE namespace = ? AND run_id IN {places} AND most > 0"
-        );
-        for row in session.rows(&sql, &which).await? {
-            found.push((spread_run(&row)?, Stands::Queued));
-        }
-    }
-    Ok(found)
 }
 
 impl ServerStore {
@@ -774,10 +682,11 @@ impl Flow for ServerStore {
         Box::pin(async move { call!(self, &run, |tx| arrived(tx, &run, &token)) })
     }
 
-    fn spread(&self, namespace: Namespace, seen: Seen, after: Option<Spread>) -> Answer<'_, Vec<Spread>> {
+    fn spread(&self, namespace: Namespace, seen: Seen, behind: Option<RunId>) -> Answer<'_, SpreadPage> {
         Box::pin(async move {
             let about = all_runs(&namespace);
-            ask!(self, &about, |session| spread(session, &namespace, seen, after.as_ref()))
+            let behind = behind.as_ref().map_or("", RunId::as_str);
+            ask!(self, &about, |session| spread(session, &namespace, seen, behind))
         })
     }
 

@@ -8,6 +8,7 @@
 //! | `sql`, `pool`, `address`, `tls`, `options` | what is known of a server: sessions, values, rows, faults; its address; encryption |
 //! | `chain`, `writer` | writes that follow each other, and the lanes on which those of many runs share a transaction |
 //! | `commit`, `flow`, `house`, `journal`, `lease`, `mailbox`, `outbox`, `runs`, `schedules` | what is done in a transaction |
+//! | `flow::left` | what sweeps look at |
 //! | `within` | an append as statements for another's transaction |
 //! | `read` | what is read, checked against its digests |
 

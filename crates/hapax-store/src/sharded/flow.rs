@@ -7,7 +7,9 @@ use super::{ShardedStore, walk::Away};
 use crate::{
     clock::Clock,
     error::StoreError,
-    flow::{Flow, KeyRecord, KeyView, NameKind, NameRecord, Replaced, Seen, Spread, Stands, is_spread},
+    flow::{
+        Flow, KeyRecord, KeyView, NameKind, NameRecord, Replaced, Seen, Spread, SpreadPage, Stands, is_spread,
+    },
     store::{Answer, NewRun},
 };
 use futures::future::join_all;
@@ -148,14 +150,16 @@ impl Flow for ShardedStore {
         self.home(&run).flow().let_go(run, token)
     }
 
-    fn spread(&self, namespace: Namespace, seen: Seen, after: Option<Spread>) -> Answer<'_, Vec<Spread>> {
+    fn spread(&self, namespace: Namespace, seen: Seen, behind: Option<RunId>) -> Answer<'_, SpreadPage> {
         Box::pin(async move {
-            let mut runs =
-                self.all(|shard| shard.flow().spread(namespace.clone(), seen, after.clone())).await?.concat();
+            let pages =
+                self.all(|shard| shard.flow().spread(namespace.clone(), seen, behind.clone())).await?;
+            let until = pages.iter().filter_map(|page| page.until.clone()).min();
+            let mut runs: Vec<_> = pages.into_iter().flat_map(|page| page.runs).collect();
+            runs.retain(|one| until.as_ref().is_none_or(|until| one.run <= *until));
             runs.sort();
             runs.dedup();
-            runs.truncate(hapax_core::limits::FLOW_PAGE);
-            Ok(runs)
+            Ok(SpreadPage { runs, until })
         })
     }
 

@@ -6,14 +6,15 @@
 
 use super::{ShardedStore, walk::Away};
 use crate::flow::{Seen, Spread, Stands};
-use hapax_core::{
-    id::{Namespace, RunId, RunKey},
-    limits::FLOW_PAGE,
-};
+use hapax_core::id::{Namespace, RunId, RunKey};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Where the next sweep goes on.
-pub(super) type Cursors = HashMap<(Namespace, usize, Seen), Spread>;
+/// Runs that a database is asked for in one call. The more databases there are, the more each is asked for; and what is asked
+/// at once must be answered while the others wait for it.
+const TOGETHER: usize = 100;
+
+/// The run behind which the next sweep goes on.
+pub(super) type Cursors = HashMap<(Namespace, usize, Seen), RunId>;
 
 /// What one sweep has found.
 struct Found {
@@ -56,14 +57,14 @@ impl ShardedStore {
     /// The next page of one database; nothing of one that doesn't answer.
     async fn page(&self, namespace: &Namespace, shard: usize, seen: Seen, away: &mut Away) -> Vec<Spread> {
         let place = (namespace.clone(), shard, seen);
-        let after = self.cursors().get(&place).cloned();
-        let page = self.ask(shard, away, |store| store.flow().spread(namespace.clone(), seen, after)).await;
+        let behind = self.cursors().get(&place).cloned();
+        let page = self.ask(shard, away, |store| store.flow().spread(namespace.clone(), seen, behind)).await;
         let Ok(page) = page else { return vec![] };
-        match page.last().filter(|_| page.len() == FLOW_PAGE) {
-            Some(last) => drop(self.cursors().insert(place, last.clone())),
+        match page.until {
+            Some(until) => drop(self.cursors().insert(place, until)),
             None => drop(self.cursors().remove(&place)),
         }
-        page
+        page.runs
     }
 
     /// What the databases of runs that hold something say of them.
@@ -111,11 +112,13 @@ impl ShardedStore {
         runs: &BTreeSet<RunId>,
         away: &mut Away,
     ) -> Vec<(Spread, Stands)> {
-        if runs.is_empty() {
-            return vec![];
+        let runs: Vec<_> = runs.iter().cloned().collect();
+        let mut said = vec![];
+        for some in runs.chunks(TOGETHER) {
+            let runs = some.to_vec();
+            let here = self.ask(shard, away, |store| store.flow().standing(namespace.clone(), runs)).await;
+            said.extend(here.unwrap_or_default());
         }
-        let runs = runs.iter().cloned().collect();
-        let said = self.ask(shard, away, |store| store.flow().standing(namespace.clone(), runs)).await;
-        said.unwrap_or_default()
+        said
     }
 }

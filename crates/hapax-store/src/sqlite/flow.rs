@@ -15,9 +15,9 @@ use crate::{
     clock::Clock,
     error::StoreError,
     flow::{
-        Flow, Holder, KeyRecord, KeyView, NameKind, NameRecord, RESTED_US, Replaced, Seen, Spread, Stands,
-        WALK, bucket, is_spread, keeps_name, let_go, may_be_replaced, moved_in, names_of, next_token,
-        read_terms, stored_terms, waits_anew, waits_for_key, walks,
+        Flow, Holder, KeyRecord, KeyView, NameKind, NameRecord, RESTED_US, Replaced, Seen, Spread,
+        SpreadPage, Stands, WALK, bucket, is_spread, keeps_name, let_go, may_be_replaced, moved_in, names_of,
+        next_token, read_terms, stored_terms, waits_anew, waits_for_key, walks,
     },
     prepare::Birth,
     store::{Answer, Created, NewRun, RunRecord},
@@ -432,7 +432,7 @@ struct LeftBehind {
 /// Looks at all slots, and at a page of the places in queues and of the names, of runs behind one. Of slots and places that
 /// are spread this database can't tell.
 fn left_behind(connection: &Connection, namespace: &Namespace, behind: &str) -> rusqlite::Result<LeftBehind> {
-    let until = end_of_page(connection, namespace, behind)?;
+    let until = end_of_page(connection, namespace, behind, ["hapax_flow_queue", "hapax_flow_names"])?;
     let within = match until {
         Some(_) => "namespace = ?1 AND run_id > ?3 AND run_id <= ?4",
         None => "namespace = ?1 AND run_id > ?3 AND ?4 IS NULL",
@@ -453,11 +453,12 @@ fn left_behind(connection: &Connection, namespace: &Namespace, behind: &str) -> 
     Ok(LeftBehind { of, until })
 }
 
-/// The run that a page of places or of names ends with; `None`: there are no more than that of either.
+/// The run that a page of either table ends with; `None`: there are no more rows than that in either.
 fn end_of_page(
     connection: &Connection,
     namespace: &Namespace,
     behind: &str,
+    tables: [&str; 2],
 ) -> rusqlite::Result<Option<String>> {
     let last = |table: &str| {
         format!(
@@ -465,11 +466,7 @@ fn end_of_page(
              ORDER BY run_id LIMIT 1 OFFSET ?3)"
         )
     };
-    let sql = format!(
-        "SELECT min(run_id) FROM ({} UNION ALL {})",
-        last("hapax_flow_queue"),
-        last("hapax_flow_names")
-    );
+    let sql = format!("SELECT min(run_id) FROM ({} UNION ALL {})", last(tables[0]), last(tables[1]));
     let page = params![namespace.as_str(), behind, FLOW_PAGE as i64 - 1];
     connection.prepare_cached(&sql)?.query_row(page, |row| row.get(0))
 }
@@ -549,27 +546,46 @@ fn holder(
     run.flatten().map(RunId::new).transpose().map_err(|error| damaged(error.to_string()))
 }
 
-/// A page of the runs whose slots are spread, by name and token.
+/// The runs whose slots are spread, in a page of all that there are behind one.
 fn spread(
     connection: &Connection,
     namespace: &Namespace,
     seen: Seen,
-    after: Option<&Spread>,
-) -> rusqlite::Result<Vec<Spread>> {
-    let (run, token) = after.map_or(("", ""), |after| (after.run.as_str(), &*after.token));
-    let behind = "namespace = ?1 AND (run_id > ?2 OR (run_id = ?2 AND token > ?3))";
-    let from = match seen {
-        Seen::Walking => format!("hapax_flow_names WHERE kind = 'walk' AND {behind}"),
-        Seen::Holding => format!(
-            "hapax_flow_slots WHERE token LIKE 'spread:%' AND {behind} \
-             UNION SELECT run_id, token FROM hapax_flow_queue WHERE token LIKE 'spread:%' AND {behind}"
-        ),
+    behind: &str,
+) -> rusqlite::Result<SpreadPage> {
+    match seen {
+        Seen::Walking => walking(connection, namespace, behind),
+        Seen::Holding => holding(connection, namespace, behind),
+    }
+}
+
+/// A run that walks has a row of its own name.
+fn walking(connection: &Connection, namespace: &Namespace, behind: &str) -> rusqlite::Result<SpreadPage> {
+    let mut statement = connection.prepare_cached(
+        "SELECT name, token FROM hapax_flow_names WHERE namespace = ?1 AND kind = ?2 AND name > ?3 \
+         ORDER BY name LIMIT ?4",
+    )?;
+    let which = params![namespace.as_str(), WALK, behind, FLOW_PAGE as i64];
+    let runs = statement.query_map(which, spread_run)?.collect::<rusqlite::Result<Vec<_>>>()?;
+    let until = runs.get(FLOW_PAGE - 1).map(|last| last.run.clone());
+    Ok(SpreadPage { runs, until })
+}
+
+/// The page is one of all slots and places: those that are spread may be few, and behind many others.
+fn holding(connection: &Connection, namespace: &Namespace, behind: &str) -> rusqlite::Result<SpreadPage> {
+    let tables = ["hapax_flow_slots", "hapax_flow_queue"];
+    let until = end_of_page(connection, namespace, behind, tables)?;
+    let within = match until {
+        Some(_) => "namespace = ?1 AND run_id > ?2 AND run_id <= ?3",
+        None => "namespace = ?1 AND run_id > ?2 AND ?3 IS NULL",
     };
-    let mut statement = connection.prepare_cached(&format!(
-        "SELECT DISTINCT run_id, token FROM {from} ORDER BY run_id, token LIMIT ?4"
-    ))?;
-    let rows = statement.query_map(params![namespace.as_str(), run, token, FLOW_PAGE as i64], spread_run)?;
-    rows.collect()
+    let here = |table| format!("SELECT run_id, token FROM {table} WHERE {within} AND token LIKE 'spread:%'");
+    let sql = format!("{} UNION {} ORDER BY run_id, token", here(tables[0]), here(tables[1]));
+    let mut statement = connection.prepare_cached(&sql)?;
+    let rows = statement.query_map(params![namespace.as_str(), behind, until], spread_run)?;
+    let runs = rows.collect::<rusqlite::Result<_>>()?;
+    let until = until.map(RunId::new).transpose().map_err(|error| damaged(error.to_string()))?;
+    Ok(SpreadPage { runs, until })
 }
 
 fn spread_run(row: &rusqlite::Row<'_>) -> rusqlite::Result<Spread> {
@@ -691,9 +707,10 @@ impl Flow for SqliteStore {
         Box::pin(async move { self.queue.call(run.clone(), move |tx| Ok(arrived(tx, &run, &token)?)).await })
     }
 
-    fn spread(&self, namespace: Namespace, seen: Seen, after: Option<Spread>) -> Answer<'_, Vec<Spread>> {
-        let read =
-            move |connection: &Connection, of: &Namespace| spread(connection, of, seen, after.as_ref());
+    fn spread(&self, namespace: Namespace, seen: Seen, behind: Option<RunId>) -> Answer<'_, SpreadPage> {
+        let read = move |connection: &Connection, of: &Namespace| {
+            spread(connection, of, seen, behind.as_ref().map_or("", RunId::as_str))
+        };
         Box::pin(self.read_flow(namespace, read))
     }
 

@@ -30,7 +30,7 @@ on_both! {
 }
 
 /// How many sessions of this database wait for a lock.
-fn waiting(kind: Kind, url: &str) -> u32 {
+pub(crate) fn waiting(kind: Kind, url: &str) -> u32 {
     let statement = kind.pick(
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
             .to_owned(),

@@ -17,7 +17,7 @@ use super::{
     receipt::Receipt,
     workspace::Snapshot,
 };
-use crate::{Call, Ctx, EffectError, NodeError, clock, gate::lock};
+use crate::{Call, Ctx, EffectError, NodeError, clock, context::Manner, gate::lock};
 use hapax_core::{
     canary,
     canonical::CanonicalError,
@@ -328,7 +328,8 @@ impl<S: State, A: Send + Sync + 'static> Ctx<S, A> {
             let sent = protocol::Command { idempotency_key, traceparent, ..sent };
             ask(agent, sent, patience, &call).await.map_err(Error::into_node_error)
         };
-        self.effect_as(&command.action, EffectKind::Write, Some(&key), &request, send).await
+        let manner = Manner { key: Some(&key), rate: None };
+        self.effect_as(&command.action, EffectKind::Write, manner, &request, send).await
     }
 
     /// Whether an earlier attempt recorded an answer to the next call that is no use for good. Then somebody has it tried

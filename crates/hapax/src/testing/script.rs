@@ -139,6 +139,11 @@ fn failure(message: &str, retryable: bool, unsent: bool) -> EffectOutcome {
 }
 
 impl Script {
+    /// Whether an effect is scripted.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        lock(&self.0).contains_key(name)
+    }
+
     /// The answer to a call, if its effect is scripted.
     pub(crate) fn answer(
         &self,

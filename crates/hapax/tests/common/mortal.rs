@@ -16,7 +16,7 @@ use hapax::{
         ListFilter, Loaded, NewRun, Outlook, Pace, ReadyFilter, Renewal, RunRecord, Store, StoreError,
         StoreStats, Ticket,
         db::Statement,
-        flow::{Flow, KeyRecord, KeyView, NameKind, NameRecord, Replaced, Seen, Spread, Stands},
+        flow::{Flow, KeyRecord, KeyView, NameKind, NameRecord, Replaced, Seen, Spread, SpreadPage, Stands},
         house::House,
         outbox::Outbox,
         schedules::Schedules,
@@ -27,6 +27,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 type Meanwhile = Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
+type Before = Box<dyn Fn() -> BoxFuture<'static, Result<(), StoreError>> + Send + Sync>;
 type Fatal = Box<dyn Fn(&Write) -> bool + Send + Sync>;
 
 /// Passes everything on while it lives. Its leases end at once, so a successor never waits for them; in return it
@@ -39,6 +40,7 @@ pub(crate) struct Mortal {
     late: Option<mpsc::UnboundedSender<(Arc<Write>, Reply)>>,
     meanwhile: Meanwhile,
     before_post: Meanwhile,
+    before_turn: Before,
     takes_up: bool,
     gives_back: bool,
 }
@@ -58,8 +60,9 @@ impl Mortal {
         let (dead, fatal) = (CancellationToken::new(), Box::new(fatal));
         let nothing = || -> Meanwhile { Box::new(|| Box::pin(async {})) };
         let (meanwhile, before_post) = (nothing(), nothing());
-        let (takes_up, gives_back) = (false, true);
-        Self { inner, dead, fatal, slow: None, late: None, meanwhile, before_post, takes_up, gives_back }
+        let before_turn: Before = Box::new(|| Box::pin(async { Ok(()) }));
+        let (slow, late, takes_up, gives_back) = (None, None, false, true);
+        Self { inner, dead, fatal, slow, late, meanwhile, before_post, before_turn, takes_up, gives_back }
     }
 
     /// The writes that satisfy the predicate are made at once, but nobody hears of it before the signal.
@@ -103,6 +106,14 @@ impl Mortal {
         before_post: impl Fn() -> BoxFuture<'static, ()> + Send + Sync + 'static,
     ) -> Self {
         Self { before_post: Box::new(before_post), ..Self::new(inner) }
+    }
+
+    /// Something happens before each turn that is taken in a bucket, which may not be given.
+    pub(crate) fn reserving_after(
+        inner: Arc<dyn Store>,
+        before: impl Fn() -> BoxFuture<'static, Result<(), StoreError>> + Send + Sync + 'static,
+    ) -> Self {
+        Self { before_turn: Box::new(before), ..Self::new(inner) }
     }
 
     /// It takes up work all the same.
@@ -166,7 +177,6 @@ macro_rules! pass_on_flow {
 impl Flow for Mortal {
     pass_on_flow! {
         enrol(run: RunKey, terms: Terms) -> Vec<RunKey>;
-        reserve(namespace: Namespace, rate: Rate) -> Reservation;
         replace(run: NewRun) -> Replaced;
         sweep(namespace: Namespace) -> u64;
         keys(namespace: Namespace) -> Vec<KeyRecord>;
@@ -174,8 +184,15 @@ impl Flow for Mortal {
         names(namespace: Namespace) -> Vec<NameRecord>;
         holder(namespace: Namespace, kind: NameKind, name: String) -> Option<RunId>;
         let_go(run: RunKey, token: String) -> bool;
-        spread(namespace: Namespace, seen: Seen, after: Option<Spread>) -> Vec<Spread>;
+        spread(namespace: Namespace, seen: Seen, behind: Option<RunId>) -> SpreadPage;
         standing(namespace: Namespace, runs: Vec<RunId>) -> Vec<(Spread, Stands)>;
+    }
+
+    fn reserve(&self, namespace: Namespace, rate: Rate) -> Answer<'_, Reservation> {
+        Box::pin(async move {
+            (self.before_turn)().await?;
+            self.inner.flow().reserve(namespace, rate).await
+        })
     }
 
     fn clock(&self, bucket: &str) -> Clock {

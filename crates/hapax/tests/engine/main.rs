@@ -25,4 +25,5 @@ mod randomness;
 mod replay;
 mod retries;
 mod streams;
+mod turns;
 mod waiting;
