@@ -106,6 +106,10 @@ pub struct From {
     pub(crate) namespace: String,
     pub(crate) run: String,
     pub(crate) hash: Vec<u8>,
+    /// No object is left whose time is over.
+    pub(crate) ended: bool,
+    /// All payloads have been looked at, and only objects are left to end.
+    pub(crate) moved: bool,
 }
 
 /// What a look at the payloads that may rest came to.

@@ -13,7 +13,10 @@ use hapax_core::{
 };
 use hapax_store::{
     BoxFuture, GcPolicy, MemoryStore, Store, StoreError,
-    conformance::sample::{json, message, shape},
+    conformance::{
+        Sample,
+        sample::{json, message, shape},
+    },
     depot::{BadObjectName, Depot, Folder, From, Rested, Resting},
     error::Source,
     house::Mover,
@@ -272,6 +275,29 @@ pub(crate) async fn objects_that_cannot_be_deleted_stand_in_no_others_way(place:
     place.attic.stuck.lock().expect("nobody panics").clear();
     rest_all(&store).await;
     assert_eq!(place.attic.objects(), 0);
+}
+
+/// A run that is gone, of which that many objects are left, and more.
+async fn gone(place: &Place, store: &Arc<dyn Store>, objects: u64) {
+    let mut holder = Sample::run("gone").hold(store).await;
+    let sent = (0..objects).map(|n| message(&noise(n * 2 + 1, 6_000))).collect();
+    holder.commit(holder.next_with("sends", 1, 0, sent)).await.expect("a step");
+    holder.commit(holder.last("end")).await.expect("its end");
+    place.inner.run(SENT);
+    while place.beside() > 0 {
+        assert_eq!(rest(store).await.failed, Vec::<String>::new());
+    }
+    store.delete(holder.key).await.expect("it is over");
+}
+
+pub(crate) async fn all_objects_whose_time_is_over_end_in_one_pass(place: Place) {
+    let store = place.plain();
+    // More than two batches.
+    gone(&place, &store, 150).await;
+    let all = place.attic.objects();
+    assert!(all >= 150, "{all}");
+    assert_eq!(rest(&store).await.deleted, all);
+    assert_eq!((place.attic.objects(), place.count("SELECT count(*) FROM hapax_objects")), (0, 0));
 }
 
 pub(crate) async fn an_object_goes_with_its_run(place: Place) {
