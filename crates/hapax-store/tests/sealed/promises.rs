@@ -92,6 +92,7 @@ macro_rules! promises {
             a_message_that_comes_meanwhile_stays_in_the_database,
             objects_that_cannot_be_deleted_stand_in_no_others_way,
             all_objects_whose_time_is_over_end_in_one_pass,
+            an_object_that_is_on_its_way_again_is_not_ended,
             an_object_goes_with_its_run,
             an_object_goes_when_nothing_refers_to_it,
             what_is_written_again_rests_once,

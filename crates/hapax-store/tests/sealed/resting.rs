@@ -57,6 +57,8 @@ struct Attic {
     /// Whoever has put something waits here while it is shut.
     door: Semaphore,
     shut: AtomicBool,
+    /// Whoever is to delete something waits there first.
+    kept_shut: AtomicBool,
     /// Somebody stands at the door.
     knock: Notify,
 }
@@ -66,9 +68,9 @@ impl Attic {
         let kept = tempfile::tempdir().expect("a temporary folder");
         let place = kept.path().to_owned();
         let folder = Folder::open(&place).expect("it opens");
-        let [away, deaf, full, shut] = [(); 4].map(|()| AtomicBool::new(false));
+        let [away, deaf, full, shut, kept_shut] = [(); 5].map(|()| AtomicBool::new(false));
         let (stuck, door, knock) = (Mutex::default(), Semaphore::new(0), Notify::new());
-        Self { folder, place, _kept: kept, away, deaf, full, stuck, door, shut, knock }
+        Self { folder, place, _kept: kept, away, deaf, full, stuck, door, shut, kept_shut, knock }
     }
 
     fn objects(&self) -> u64 {
@@ -109,6 +111,10 @@ impl Depot for Attic {
             self.is_there()?;
             if self.stuck.lock().expect("nobody panics").iter().any(|why| why.contains(name)) {
                 return Err("it is stuck".into());
+            }
+            if self.kept_shut.load(SeqCst) {
+                self.knock.notify_one();
+                self.door.acquire().await?.forget();
             }
             self.folder.delete(name).await
         })
@@ -298,6 +304,32 @@ pub(crate) async fn all_objects_whose_time_is_over_end_in_one_pass(place: Place)
     assert!(all >= 150, "{all}");
     assert_eq!(rest(&store).await.deleted, all);
     assert_eq!((place.attic.objects(), place.count("SELECT count(*) FROM hapax_objects")), (0, 0));
+}
+
+pub(crate) async fn an_object_that_is_on_its_way_again_is_not_ended(place: Place) {
+    place.patient.store(true, SeqCst);
+    let store = place.plain();
+    // More than are ended at the same time.
+    gone(&place, &store, 12).await;
+    let before = place.attic.objects();
+    large_run(&store, "r").await;
+    place.attic.deaf.store(true, SeqCst);
+    rest(&store).await;
+    place.attic.deaf.store(false, SeqCst);
+    let on_their_way = place.attic.objects() - before;
+    assert!(on_their_way > 0);
+    place.inner.run("UPDATE hapax_objects SET since = CASE WHEN state = 0 THEN 1 ELSE 0 END");
+    place.attic.full.store(true, SeqCst);
+    place.attic.kept_shut.store(true, SeqCst);
+    let still = store.clone();
+    let sweeper = tokio::spawn(async move { still.rest(From::default()).await });
+    place.attic.knock.notified().await;
+    // Their mover tries again, while the others end.
+    place.inner.run("UPDATE hapax_objects SET since = 9000000000000000 WHERE state = 0");
+    place.attic.kept_shut.store(false, SeqCst);
+    place.attic.door.add_permits(100);
+    sweeper.await.expect("it goes on").expect("a look");
+    assert_eq!(place.attic.objects(), on_their_way);
 }
 
 pub(crate) async fn an_object_goes_with_its_run(place: Place) {
