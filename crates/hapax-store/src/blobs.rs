@@ -165,10 +165,11 @@ pub(crate) fn sweep_sql(now: &str) -> [(String, usize); 2] {
     ];
     let kept = if canary::on("blob_deleted_while_referred") { &columns[..6] } else { &columns };
     let hash = |column| format!("substr({column}, {HASH_AT}, 32)");
-    // A subquery for each column, so that an index over the run's rows serves it.
+    // A subquery for each column, so that an index over the run's rows serves it. None may answer a NULL, as SQLite does for a part of
+    // what is empty: nothing would be "not in" it.
     let unless = kept.iter().map(|(table, column)| {
         format!(
-            " AND hash NOT IN (SELECT {} FROM {table} WHERE namespace = ? AND run_id = ? AND {column} IS NOT NULL)",
+            " AND hash NOT IN (SELECT {} FROM {table} WHERE namespace = ? AND run_id = ? AND length({column}) > 0)",
             hash(column)
         )
     });

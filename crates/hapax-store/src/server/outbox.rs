@@ -456,7 +456,9 @@ async fn retry_dead(tx: &mut Tx<'_>, run: &RunKey) -> Outcome<usize> {
 async fn drop_dead(tx: &mut Tx<'_>, run: &RunKey) -> Outcome<usize> {
     sender(tx, run).await?;
     let sql = "DELETE FROM hapax_outbox WHERE namespace = ? AND run_id = ? AND status = 'dead'";
-    Ok(tx.execute(sql, values![run.namespace.as_str(), run.run.as_str()]).await? as usize)
+    let dropped = tx.execute(sql, values![run.namespace.as_str(), run.run.as_str()]).await?;
+    blobs::sweep(tx, run).await?;
+    Ok(dropped as usize)
 }
 
 impl Outbox for ServerStore {

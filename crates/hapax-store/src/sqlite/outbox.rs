@@ -445,10 +445,12 @@ fn retry_dead(tx: &Tx<'_>, run: &RunKey) -> Outcome<usize> {
 
 fn drop_dead(tx: &Tx<'_>, run: &RunKey) -> Outcome<usize> {
     sender(tx, run)?;
-    Ok(tx.execute(
+    let dropped = tx.execute(
         "DELETE FROM hapax_outbox WHERE namespace = ?1 AND run_id = ?2 AND status <> 'sent' AND status = 'dead'",
         params![run.namespace.as_str(), run.run.as_str()],
-    )?)
+    )?;
+    blobs::sweep(tx, run)?;
+    Ok(dropped)
 }
 
 impl Outbox for SqliteStore {

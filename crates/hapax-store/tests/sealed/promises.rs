@@ -81,6 +81,7 @@ macro_rules! promises {
             what_is_large_lies_beside_its_row_and_is_read_as_ever,
             what_is_large_goes_with_its_run,
             a_fresh_history_keeps_what_is_referred_to_and_nothing_else,
+            bytes_that_nothing_refers_to_any_more_outlast_no_rotation,
             what_is_missing_or_damaged_is_told_with_its_run,
             a_write_that_comes_to_nothing_leaves_no_bytes_and_is_written_whole_again,
         ]);
