@@ -32,7 +32,7 @@ use hapax_core::{
 /// Payloads of one look.
 const BATCH: usize = 64;
 /// Payloads on their way at the same time.
-const AT_A_TIME: usize = 8;
+pub(crate) const AT_A_TIME: usize = 8;
 
 /// Bytes beside their row, by what identifies them.
 struct Bytes {

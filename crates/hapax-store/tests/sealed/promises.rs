@@ -98,6 +98,7 @@ macro_rules! promises {
             an_object_goes_when_nothing_refers_to_it,
             what_is_written_again_rests_once,
             an_object_store_that_is_away_stops_nobody,
+            an_object_store_that_says_nothing_holds_up_nobody_else,
             a_run_parks_and_wakes_without_a_look_at_what_its_letter_says,
             whoever_has_no_object_store_is_told_so,
             a_forged_name_of_an_object_reaches_no_other_file,

@@ -15,7 +15,7 @@ use hapax_store::{
     BoxFuture, GcPolicy, MemoryStore, Store, StoreError,
     conformance::{
         Sample,
-        sample::{json, message, shape},
+        sample::{LONG, claimant, json, message, shape},
     },
     depot::{BadObjectName, Depot, Folder, From, Rested, Resting},
     error::Source,
@@ -35,7 +35,7 @@ use std::{
 use tempfile::TempDir;
 use tokio::{
     sync::{Notify, Semaphore},
-    task::JoinHandle,
+    task::{JoinHandle, JoinSet},
 };
 
 /// Where payloads rest, each time that a store is opened.
@@ -57,6 +57,9 @@ struct Attic {
     /// Whoever has put something waits here while it is shut.
     door: Semaphore,
     shut: AtomicBool,
+    /// Whoever asks for something waits there first, and is counted.
+    mute: AtomicBool,
+    asked: Semaphore,
     /// Whoever is to delete something waits there first.
     kept_shut: AtomicBool,
     /// Somebody stands at the door.
@@ -68,9 +71,24 @@ impl Attic {
         let kept = tempfile::tempdir().expect("a temporary folder");
         let place = kept.path().to_owned();
         let folder = Folder::open(&place).expect("it opens");
-        let [away, deaf, full, shut, kept_shut] = [(); 5].map(|()| AtomicBool::new(false));
-        let (stuck, door, knock) = (Mutex::default(), Semaphore::new(0), Notify::new());
-        Self { folder, place, _kept: kept, away, deaf, full, stuck, door, shut, kept_shut, knock }
+        let [away, deaf, full, shut, kept_shut, mute] = [(); 6].map(|()| AtomicBool::new(false));
+        let (stuck, knock) = (Mutex::default(), Notify::new());
+        let [door, asked] = [(); 2].map(|()| Semaphore::new(0));
+        Self {
+            folder,
+            place,
+            _kept: kept,
+            away,
+            deaf,
+            full,
+            stuck,
+            door,
+            shut,
+            mute,
+            asked,
+            kept_shut,
+            knock,
+        }
     }
 
     fn objects(&self) -> u64 {
@@ -102,6 +120,10 @@ impl Depot for Attic {
     fn get<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Vec<u8>>, Source>> {
         Box::pin(async move {
             self.is_there()?;
+            if self.mute.load(SeqCst) {
+                self.asked.add_permits(1);
+                self.door.acquire().await?.forget();
+            }
             self.folder.get(name).await
         })
     }
@@ -418,6 +440,33 @@ pub(crate) async fn an_object_store_that_is_away_stops_nobody(place: Place) {
     place.attic.away.store(false, SeqCst);
     let loaded = place.plain().load(holder.key).await.expect("it is back");
     assert_eq!(&*loaded.checkpoint.state, json(&noise(8, LARGE)).as_bytes());
+}
+
+/// More than a server has sessions for, and more than a file has readers.
+const MANY: u32 = 20;
+
+pub(crate) async fn an_object_store_that_says_nothing_holds_up_nobody_else(place: Place) {
+    let store = place.plain();
+    let run = large_run(&store, "r").await.key;
+    rest_all(&store).await;
+    let mut other = Sample::run("other").hold(&store).await;
+    place.attic.mute.store(true, SeqCst);
+    let mut loads = JoinSet::new();
+    for _ in 0..MANY {
+        let (store, run) = (store.clone(), run.clone());
+        loads.spawn(async move { store.load(run).await });
+    }
+    tokio::select! {
+        asked = place.attic.asked.acquire_many(MANY) => asked.expect("it is open").forget(),
+        ended = loads.join_next() => panic!("some wait until others have waited in vain: {ended:?}"),
+    }
+    other.commit(other.next("goes on")).await.expect("a step");
+    let leases = vec![(other.key.clone(), other.epoch)];
+    store.renew(leases, claimant("a", LONG)).await.expect("its lease goes on");
+    store.load(other.key).await.expect("nothing of it rests");
+    place.attic.mute.store(false, SeqCst);
+    place.attic.door.add_permits(MANY as usize);
+    store.load(run).await.expect("it is whole");
 }
 
 pub(crate) async fn a_run_parks_and_wakes_without_a_look_at_what_its_letter_says(place: Place) {
