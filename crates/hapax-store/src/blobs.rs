@@ -8,8 +8,8 @@
 //! which key they are without a look at them.
 
 use crate::{
-    codec::Codec,
-    error::Source,
+    codec::{Codec, payload::key_id_of},
+    error::{Locked, Source},
     prepare::{CheckpointParts, Parts},
 };
 use hapax_core::{
@@ -24,6 +24,8 @@ const HEAD: usize = 96;
 /// Where in a reference, counted from 1, that is, the hash and the first bytes stand.
 pub(crate) const HASH_AT: usize = 17;
 pub(crate) const HEAD_AT: usize = 49;
+/// So many of the first bytes of what a row holds tell under which key it is, wherever it lies.
+pub(crate) const BEGINS: usize = HEAD_AT - 1 + HEAD;
 /// Bytes of one row: far below what any server's packets may hold.
 pub(crate) const PART: usize = 1024 * 1024;
 
@@ -49,6 +51,18 @@ impl Codec {
             return stored;
         }
         refer(stored, blobs)
+    }
+
+    /// Whoever has no keys must not write in plain into a run that is encrypted: those who have them would refuse the whole run
+    /// from then on. `begins` are the first [`BEGINS`] bytes of what it holds.
+    pub(crate) fn demand_key(&self, begins: &[u8]) -> Result<(), Locked> {
+        let begins = Reference::of(begins).map_or(begins, |reference| reference.head);
+        match key_id_of(begins) {
+            Some(key_id) if self.hook.is_none() && !canary::on("plain_into_sealed") => {
+                Err(Locked::KeyMissing { key_id })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Sets aside what is large of a checkpoint.
@@ -151,10 +165,11 @@ pub(crate) fn sweep_sql(now: &str) -> [(String, usize); 2] {
     ];
     let kept = if canary::on("blob_deleted_while_referred") { &columns[..6] } else { &columns };
     let hash = |column| format!("substr({column}, {HASH_AT}, 32)");
-    // A subquery for each column, so that an index over the run's rows serves it.
+    // A subquery for each column, so that an index over the run's rows serves it. None may answer a NULL, as SQLite does for a part of
+    // what is empty: nothing would be "not in" it.
     let unless = kept.iter().map(|(table, column)| {
         format!(
-            " AND hash NOT IN (SELECT {} FROM {table} WHERE namespace = ? AND run_id = ? AND {column} IS NOT NULL)",
+            " AND hash NOT IN (SELECT {} FROM {table} WHERE namespace = ? AND run_id = ? AND length({column}) > 0)",
             hash(column)
         )
     });

@@ -16,7 +16,7 @@ pub use keyring::{BadKeyring, Keyring};
 pub use payload::{Part, PayloadCodec, Place, Stale};
 
 use crate::{
-    depot::Resting,
+    depot::{Hand, Resting},
     error::{Locked, Source},
 };
 use hapax_core::{commit::Epoch, id::RunKey, limits::MAX_STATE_BYTES};
@@ -49,6 +49,8 @@ pub(crate) struct Codec {
     pub(crate) aside: Option<usize>,
     /// Where what lies beside its row rests.
     pub(crate) resting: Option<Resting>,
+    /// What a look has at hand of what rests there.
+    pub(crate) hand: Option<Hand>,
 }
 
 /// What lies beside its row where payloads rest and nobody has said otherwise.

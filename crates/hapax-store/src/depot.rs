@@ -18,6 +18,8 @@ mod bucket;
 mod fetch;
 mod folder;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+mod hand;
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod resting;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod terms;
@@ -26,13 +28,11 @@ mod terms;
 pub use bucket::Bucket;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub(crate) use fetch::Away;
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(crate) use fetch::fetch;
-#[cfg(feature = "sqlite")]
-pub(crate) use fetch::fetch_now;
 pub use folder::Folder;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
-pub(crate) use resting::rest;
+pub(crate) use hand::Hand;
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+pub(crate) use resting::{AT_A_TIME, rest};
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub use terms::{BadDepot, Resting};
 
@@ -106,6 +106,10 @@ pub struct From {
     pub(crate) namespace: String,
     pub(crate) run: String,
     pub(crate) hash: Vec<u8>,
+    /// No object is left whose time is over.
+    pub(crate) ended: bool,
+    /// All payloads have been looked at, and only objects are left to end.
+    pub(crate) moved: bool,
 }
 
 /// What a look at the payloads that may rest came to.

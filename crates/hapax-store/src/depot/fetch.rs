@@ -1,11 +1,13 @@
 //! The way to an object store, for those who wait for it and those who stand still.
 
-use super::{BadObjectName, Depot, Resting};
+use super::{BadObjectName, Depot, Resting, resting::AT_A_TIME};
 use crate::error::{Source, StoreError};
+use futures::stream::{self, StreamExt};
 use hapax_core::{id::RunKey, key::Digest, limits::OBJECT_PATIENCE};
 #[cfg(feature = "sqlite")]
 use std::sync::mpsc;
 use std::{
+    collections::BTreeSet,
     sync::{Arc, OnceLock},
     thread,
 };
@@ -18,6 +20,8 @@ pub(crate) enum Away {
     NotGiven,
     #[error("the object store is out of reach: {0}")]
     OutOfReach(#[source] Source),
+    #[error("they rest in an object store, and have yet to be fetched")]
+    Wanted,
 }
 
 impl Away {
@@ -25,7 +29,7 @@ impl Away {
     pub(crate) fn of(self, run: &RunKey) -> StoreError {
         match self {
             Away::NotGiven => StoreError::NoDepot { run: run.clone() },
-            away @ Away::OutOfReach(_) => StoreError::Retry(away.into()),
+            away @ (Away::OutOfReach(_) | Away::Wanted) => StoreError::Retry(away.into()),
         }
     }
 
@@ -33,6 +37,7 @@ impl Away {
     pub(crate) fn for_another(&self) -> Self {
         match self {
             Away::NotGiven => Away::NotGiven,
+            Away::Wanted => Away::Wanted,
             Away::OutOfReach(source) => Away::OutOfReach(source.to_string().into()),
         }
     }
@@ -43,16 +48,24 @@ pub(super) fn name_of(hash: &Digest) -> String {
     format!("{hash}-{}", uuid::Uuid::new_v4().simple())
 }
 
+/// The bytes of objects by name, a few at a time; or why they can't be had.
+pub(super) async fn fetch_all(
+    resting: Option<&Resting>,
+    names: BTreeSet<String>,
+) -> Vec<(String, Result<Vec<u8>, Source>)> {
+    let one = |name: String| async { (name.clone(), fetch(resting, name).await) };
+    stream::iter(names).map(one).buffer_unordered(AT_A_TIME).collect().await
+}
+
 /// The bytes of an object.
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(crate) async fn fetch(resting: Option<&Resting>, name: String) -> Result<Vec<u8>, Source> {
+pub(super) async fn fetch(resting: Option<&Resting>, name: String) -> Result<Vec<u8>, Source> {
     let found = here()?.spawn(get(resting.ok_or(Away::NotGiven)?.depot.clone(), name)).await;
     found_or_away(found.unwrap_or_else(|error| Err(error.into())))
 }
 
 /// The same for whoever can't wait otherwise than by standing still.
 #[cfg(feature = "sqlite")]
-pub(crate) fn fetch_now(resting: Option<&Resting>, name: String) -> Result<Vec<u8>, Source> {
+pub(super) fn fetch_now(resting: Option<&Resting>, name: String) -> Result<Vec<u8>, Source> {
     let get = get(resting.ok_or(Away::NotGiven)?.depot.clone(), name);
     let (tell, told) = mpsc::channel();
     here()?.spawn(async move { tell.send(get.await) });

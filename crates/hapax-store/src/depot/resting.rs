@@ -32,7 +32,7 @@ use hapax_core::{
 /// Payloads of one look.
 const BATCH: usize = 64;
 /// Payloads on their way at the same time.
-const AT_A_TIME: usize = 8;
+pub(crate) const AT_A_TIME: usize = 8;
 
 /// Bytes beside their row, by what identifies them.
 struct Bytes {
@@ -51,19 +51,34 @@ enum Became {
     Stayed(String),
 }
 
-/// Brings the next payloads to rest, and ends objects whose time is over.
+/// Brings the next payloads to rest, and ends the next objects whose time is over. Neither waits for the end of the other, however
+/// many there are.
 pub(crate) async fn rest(shelf: &dyn Shelf, from: From) -> Result<Rested, StoreError> {
     let Some(resting) = &shelf.codec().resting else { return Ok(Rested::default()) };
     let mut done = Rested::default();
-    if from == From::default() {
-        end_objects(shelf, resting, &mut done).await?;
-    }
-    let found = find(shelf, resting, &from).await?;
-    done.next = found.last().filter(|_| found.len() == BATCH).map(|last| From {
-        shard: from.shard,
+    let ended = from.ended || !end_objects(shelf, resting, &mut done).await?;
+    let next = if from.moved { None } else { move_some(shelf, resting, &from, &mut done).await? };
+    done.next = match next {
+        Some(next) => Some(From { ended, ..next }),
+        None if ended => None,
+        None => Some(From { moved: true, shard: from.shard, ..From::default() }),
+    };
+    Ok(done)
+}
+
+/// Brings the next payloads to rest; answers from where to go on.
+async fn move_some(
+    shelf: &dyn Shelf,
+    resting: &Resting,
+    from: &From,
+    done: &mut Rested,
+) -> Result<Option<From>, StoreError> {
+    let found = find(shelf, resting, from).await?;
+    let next = found.last().filter(|_| found.len() == BATCH).map(|last| From {
         namespace: last.run.namespace.to_string(),
         run: last.run.run.to_string(),
         hash: last.hash.0.to_vec(),
+        ..*from
     });
     let mut is_away = false;
     let became = stream::iter(found).map(|bytes| move_out(shelf, resting, bytes)).buffered(AT_A_TIME);
@@ -78,10 +93,7 @@ pub(crate) async fn rest(shelf: &dyn Shelf, from: From) -> Result<Rested, StoreE
             }
         }
     }
-    if is_away && done.rested == 0 {
-        done.next = None;
-    }
-    Ok(done)
+    Ok(next.filter(|_| !is_away || done.rested > 0))
 }
 
 /// What may rest: bytes of runs in which nothing has changed for a while, but for messages that are yet to be sent.
@@ -193,10 +205,9 @@ async fn forget(shelf: &dyn Shelf, bytes: &Bytes) -> Result<bool, StoreError> {
     is_met(shelf, bytes, vec![Statement { sql, values, must_meet: true }]).await
 }
 
-/// Deletes objects to which no run refers, when their time is over. Each is then at the end of the queue: one that can't be
-/// deleted stands in no other's way.
-async fn end_objects(shelf: &dyn Shelf, resting: &Resting, done: &mut Rested) -> Result<(), StoreError> {
-    let grace = i64::try_from(resting.grace.as_micros()).unwrap_or(i64::MAX);
+/// Deletes objects to which no run refers, when their time is over; answers whether there may be more of them. Each is then at the
+/// end of the queue: one that can't be deleted stands in no other's way.
+async fn end_objects(shelf: &dyn Shelf, resting: &Resting, done: &mut Rested) -> Result<bool, StoreError> {
     let sql = format!(
         "SELECT namespace, run_id, hash, name FROM hapax_objects WHERE state <> 1 AND since <= {} - ? \
          ORDER BY since LIMIT {BATCH}",
@@ -206,7 +217,7 @@ async fn end_objects(shelf: &dyn Shelf, resting: &Resting, done: &mut Rested) ->
         let run = about(&text(row.value(0)?)?, &text(row.value(1)?)?);
         Some((Bytes { run, hash: Digest(bytes_of(row, 2)?.try_into().ok()?) }, text(row.value(3)?)?))
     };
-    let rows = shelf.ask(sql, vec![Value::Int(grace)]).await?;
+    let rows = shelf.ask(sql, vec![grace(resting)]).await?;
     let objects = rows.iter().map(object).collect::<Option<Vec<_>>>();
     let objects = objects.ok_or_else(|| odd(&From::default(), "what identifies an object"))?;
     let end = |(bytes, name)| end_object(shelf, resting, bytes, name);
@@ -216,7 +227,11 @@ async fn end_objects(shelf: &dyn Shelf, resting: &Resting, done: &mut Rested) ->
             Err(why) => done.failed.push(why),
         }
     }
-    Ok(())
+    Ok(rows.len() == BATCH && done.deleted > 0)
+}
+
+fn grace(resting: &Resting) -> Value {
+    Value::Int(i64::try_from(resting.grace.as_micros()).unwrap_or(i64::MAX))
 }
 
 /// Deletes an object; answers whether it was to be, or why it is still there.
@@ -226,7 +241,7 @@ async fn end_object(
     bytes: Bytes,
     name: String,
 ) -> Result<Result<bool, String>, StoreError> {
-    if !is_met(shelf, &bytes, vec![bytes.condemned(&name, &shelf.now())]).await? {
+    if !is_met(shelf, &bytes, vec![bytes.condemned(&name, resting, &shelf.now())]).await? {
         return Ok(Ok(false));
     }
     if let Err(error) = delete(resting, name.clone()).await {
@@ -278,10 +293,15 @@ impl Bytes {
         vec![object, bytes]
     }
 
-    /// Nobody may refer to the object any more.
-    fn condemned(&self, name: &str, now: &str) -> Statement {
+    /// Nobody may refer to the object any more, unless it was announced again since it was found: then it is on its way once more.
+    fn condemned(&self, name: &str, resting: &Resting, now: &str) -> Statement {
+        let last = if canary::on("condemned_anyway") { "9223372036854775807" } else { now };
         let which = "WHERE namespace = ? AND run_id = ? AND hash = ? AND name = ? AND state <> 1";
-        self.of(name, format!("UPDATE hapax_objects SET state = 2, since = {now} {which}"))
+        let sql =
+            format!("UPDATE hapax_objects SET state = 2, since = {now} {which} AND since <= {last} - ?");
+        let Statement { mut values, must_meet, .. } = self.of(name, "");
+        values.push(grace(resting));
+        Statement { sql, values, must_meet }
     }
 
     /// The object is gone.

@@ -6,7 +6,7 @@
 
 use super::{From, PayloadKeys, Recoded};
 use crate::{
-    blobs::{Blob, HEAD_AT, MARK, Reference, refer},
+    blobs::{Blob, HEAD_AT, MARK, Reference, refer, sweep_sql},
     codec::{Codec, Part, Place, Stale, payload},
     db::{Row, Statement, ToValue, Value},
     error::StoreError,
@@ -124,12 +124,13 @@ impl Display for Cell {
     }
 }
 
-/// Encodes the next batch anew.
+/// Encodes the next batch anew; behind the last one, deletes what no row refers to any more: it is as it was written.
 pub(crate) async fn recode(shelf: &dyn Shelf, from: From) -> Result<Recoded, StoreError> {
     let stale = stale(shelf.codec());
-    let Some(column) = COLUMNS.get(from.column).filter(|_| stale != Stale::Nothing) else {
+    if stale == Stale::Nothing {
         return Ok(Recoded::default());
-    };
+    }
+    let Some(column) = COLUMNS.get(from.column) else { return sweep(shelf, from).await };
     let cells = find(shelf, column, &stale, &from).await?;
     let (mut done, mut last) = (Recoded::default(), None);
     let (mut changes, mut bytes) = (vec![], 0);
@@ -166,6 +167,36 @@ pub(crate) async fn recode(shelf: &dyn Shelf, from: From) -> Result<Recoded, Sto
         Some(Cell { namespace, owner, keys }) => From { namespace, owner, keys, again: 0, ..from },
     });
     Ok(done)
+}
+
+/// Sweeps the next runs that have something beside their rows.
+async fn sweep(shelf: &dyn Shelf, from: From) -> Result<Recoded, StoreError> {
+    if canary::on("orphans_stay") {
+        return Ok(Recoded::default());
+    }
+    let behind = "namespace > ? OR (namespace = ? AND run_id > ?)";
+    let sql = format!(
+        "SELECT namespace, run_id FROM hapax_blobs WHERE {behind} \
+         UNION SELECT namespace, run_id FROM hapax_objects WHERE {behind} \
+         ORDER BY namespace, run_id LIMIT {BATCH}"
+    );
+    let at = [from.namespace.to_value(), from.namespace.to_value(), from.owner.to_value()];
+    let rows = shelf.ask(sql, [at.clone(), at].concat()).await?;
+    let mut next = None;
+    for row in &rows {
+        let name = |at| row.value(at).and_then(text);
+        let (Some(namespace), Some(owner)) = (name(0), name(1)) else {
+            return Err(odd(&from.namespace, &from.owner, "what identifies a large payload"));
+        };
+        let values = [namespace.to_value(), owner.to_value()];
+        let statement = |(sql, times): (String, usize)| {
+            let values = values.iter().cloned().cycle().take(2 * times).collect();
+            Statement { sql, values, must_meet: false }
+        };
+        shelf.all_or_none(about(&namespace, &owner), sweep_sql(&shelf.now()).map(statement).into()).await?;
+        next = Some(From { shard: from.shard, column: from.column, namespace, owner, ..From::default() });
+    }
+    Ok(Recoded { next: next.filter(|_| rows.len() == BATCH), ..Recoded::default() })
 }
 
 fn stale(codec: &Codec) -> Stale {

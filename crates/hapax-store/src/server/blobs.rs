@@ -9,7 +9,6 @@ use super::{
 use crate::{
     blobs::{Blob, OBJECT, Reference, is_new, sweep_sql},
     codec::Codec,
-    depot::fetch,
 };
 use hapax_core::id::RunKey;
 use std::borrow::Cow;
@@ -57,7 +56,7 @@ pub(super) async fn whole<'s>(
         false => None,
     };
     let parts = match resting {
-        Some(row) => vec![fetch(codec.resting.as_ref(), row.text(0)?.to_owned()).await.map_err(damaged)?],
+        Some(row) => vec![codec.object(row.text(0)?.to_owned()).await.map_err(damaged)?],
         None => parts,
     };
     Ok(reference.whole(&parts).map_err(damaged)?.into())
@@ -71,12 +70,20 @@ pub(super) async fn fill(
     row: &mut Row,
     columns: &[usize],
 ) -> Result<(), Fault> {
+    let mut wanting = Ok(());
     for column in columns {
-        if let Some(Cell::Blob(stored)) = row.0.get_mut(*column)
-            && let Cow::Owned(whole) = whole(session, codec, run, stored).await?
-        {
-            *stored = whole;
-        }
+        let Some(Cell::Blob(stored)) = row.0.get_mut(*column) else { continue };
+        let found = match whole(session, codec, run, stored).await {
+            Ok(Cow::Owned(found)) => found,
+            Ok(Cow::Borrowed(_)) => continue,
+            // So that all of it is fetched together.
+            Err(fault) if codec.wants() => {
+                wanting = Err(fault);
+                continue;
+            }
+            Err(fault) => return Err(fault),
+        };
+        *stored = found;
     }
-    Ok(())
+    wanting
 }

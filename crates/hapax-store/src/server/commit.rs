@@ -159,8 +159,9 @@ async fn begin_anew(tx: &mut Tx<'_>, commit: &StepCommit, shape: &Digest) -> Res
 /// Tells those whom the end of a run concerns.
 async fn ended(tx: &mut Tx<'_>, run: &RunKey, status: &Status) -> Outcome<Written> {
     match mailbox::over(tx, run, status).await {
+        Ok(()) => Ok(Written::Committed),
+        Err(Halt::Settle(answer)) => Err(Halt::Settle(answer.map(|()| Written::Committed))),
         Err(Halt::Fault(fault)) => Err(Halt::Fault(fault)),
-        _ => Ok(Written::Committed),
     }
 }
 

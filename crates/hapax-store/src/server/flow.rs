@@ -482,6 +482,7 @@ async fn replace(tx: &mut Tx<'_>, birth: &Birth) -> Outcome<Replaced> {
     if !may_be_replaced(&record, new)? {
         return Err(Halt::Settle(Ok(Replaced::TooLate)));
     }
+    runs::demand_key(tx, &record).await?;
     let due = calm.due_us(named.at_us, named.now_us);
     let terms = stored_terms(&Terms { not_before_us: Some(due), ..record.terms });
     let (namespace, id) = (key.namespace.as_str(), key.run.as_str());

@@ -128,15 +128,19 @@ pub(super) async fn read(
     from_seq: u64,
     limit: usize,
 ) -> Result<Vec<JournalRow>, Fault> {
-    let mut found: Vec<JournalRow> = vec![];
+    let (mut found, mut next) = (vec![], None);
     for row in page(session, run, from_seq, limit).await? {
         let stored = Stored::of(&row)?;
-        if let Some(before) = found.last().filter(|before| before.seq + 1 != stored.seq) {
-            let what = format!("row {} of the journal is missing", before.seq + 1);
+        if let Some(next) = next.filter(|next| *next != stored.seq) {
+            let what = format!("row {next} of the journal is missing");
             return Err(Fault::Damage(Some(stored.step), what));
         }
-        let entry = stored.unpacked(session, codec, run).await?;
-        found.push(stored.read(&entry)?);
+        next = Some(stored.seq + 1);
+        match stored.unpacked(session, codec, run).await {
+            // So that all of it is fetched together.
+            Err(_) if codec.wants() => {}
+            entry => found.push(stored.read(&entry?)?),
+        }
     }
     Ok(found)
 }
@@ -180,7 +184,11 @@ pub(super) async fn read_based_on(
                 return Err(missing());
             }
             next += 1;
-            let entry = stored.unpacked(session, codec, &record.key).await?;
+            let entry = match stored.unpacked(session, codec, &record.key).await {
+                // So that all of it is fetched together.
+                Err(_) if codec.wants() => continue,
+                entry => entry?,
+            };
             if stored.base == record.digest && !entry.starts_with(Entry::CHUNK_TAG) {
                 found.push(stored.read(&entry)?);
             }

@@ -6,13 +6,14 @@
 use super::{
     blobs,
     error::{Halt, Outcome},
-    runs::{found_locked, wrong_status},
+    runs::{demand_key, found_locked, wrong_status},
     sql::{Fault, Row, Session, one, values},
     writer::Tx,
 };
 use crate::{
     check::end_letter,
     codec::{Codec, Part, Place},
+    error::StoreError,
     house::Parcel,
     prepare::{self, LetterParts},
     store::Hint,
@@ -50,6 +51,7 @@ pub(super) async fn post(
     if record.status.is_final() || record.status.is_moving() {
         return Err(wrong_status(record).into());
     }
+    demand_key(tx, &record).await?;
     let latest = tx
         .one(
             "SELECT coalesce(max(number), 0) FROM hapax_letters WHERE namespace = ? AND run_id = ?",
@@ -87,6 +89,7 @@ pub(super) async fn over(tx: &mut Tx<'_>, run: &RunKey, status: &Status) -> Outc
         let parent = RunKey { namespace: run.namespace.clone(), run: parent };
         let payload = prepare::letter(&parent, &letter, tx.codec)?;
         match Box::pin(post(tx, &parent, &letter, &payload)).await {
+            Err(Halt::Settle(Err(locked @ StoreError::Locked { .. }))) => return Err(locked.into()),
             // A parent that is gone or over needs no word.
             Ok(_) | Err(Halt::Settle(_)) => {}
             Err(Halt::Fault(fault)) => return Err(Halt::Fault(fault)),

@@ -187,6 +187,20 @@ macro_rules! look {
 }
 pub(crate) use look;
 
+/// Does `$look` with a codec, and again with what it wanted of what rests elsewhere: no session is held while that is fetched.
+macro_rules! with_hand {
+    ($store:expr, |$codec:ident| $look:expr) => {{
+        let $codec = &$store.codec.with_hand();
+        loop {
+            let answer = $look;
+            if !$codec.fetch_wanted().await {
+                break answer;
+            }
+        }
+    }};
+}
+pub(crate) use with_hand;
+
 /// Asks one question, which is a snapshot by itself.
 macro_rules! ask {
     ($store:expr, $about:expr, |$session:ident| $read:expr) => {{
@@ -401,53 +415,44 @@ impl<T: OnServer> Store for T {
 
     fn load(&self, run: RunKey) -> Answer<'_, Loaded> {
         Box::pin(async move {
-            look!(self.server(), &run, |session| read::load(session, &self.server().codec, &run))
+            with_hand!(self.server(), |codec| look!(self.server(), &run, |session| read::load(
+                session, codec, &run
+            )))
         })
     }
 
     fn checkpoint(&self, run: RunKey, step: u64) -> Answer<'_, Option<Checkpoint>> {
         Box::pin(async move {
-            Ok(look!(self.server(), &run, |session| read::checkpoint(
-                session,
-                &self.server().codec,
-                &run,
-                step
-            ))?
-            .map(|(checkpoint, _)| checkpoint))
+            let found = with_hand!(self.server(), |codec| look!(self.server(), &run, |session| {
+                read::checkpoint(session, codec, &run, step)
+            }));
+            Ok(found?.map(|(checkpoint, _)| checkpoint))
         })
     }
 
     fn checkpoints(&self, run: RunKey, from_step: u64, limit: usize) -> Answer<'_, Vec<Checkpoint>> {
         Box::pin(async move {
-            look!(self.server(), &run, |session| read::checkpoints(
-                session,
-                &self.server().codec,
-                &run,
-                from_step,
-                limit
-            ))
+            with_hand!(self.server(), |codec| look!(self.server(), &run, |session| {
+                read::checkpoints(session, codec, &run, from_step, limit)
+            }))
         })
     }
 
     fn frontier_page(&self, run: RunKey, step: u64, page: u32) -> Answer<'_, Vec<WorkItem>> {
         Box::pin(async move {
-            look!(self.server(), &run, |session| read::frontier_page(
-                session,
-                &self.server().codec,
-                &run,
-                step,
-                page
-            ))
+            with_hand!(self.server(), |codec| look!(self.server(), &run, |session| {
+                read::frontier_page(session, codec, &run, step, page)
+            }))
         })
     }
 
     fn journal(&self, run: RunKey, from_seq: u64, limit: usize) -> Answer<'_, Vec<JournalRow>> {
         Box::pin(async move {
             // A snapshot, since what is large lies in another table.
-            look!(self.server(), &run, |session| async {
-                let rows = journal::read(session, &self.server().codec, &run, from_seq, limit).await;
+            with_hand!(self.server(), |codec| look!(self.server(), &run, |session| async {
+                let rows = journal::read(session, codec, &run, from_seq, limit).await;
                 rows.map_err(|fault| undone(fault, &run))
-            })
+            }))
         })
     }
 
@@ -479,10 +484,10 @@ impl<T: OnServer> Store for T {
 
     fn letter(&self, run: RunKey, subject: Arc<str>, after: u64) -> Answer<'_, Option<Letter>> {
         Box::pin(async move {
-            look!(self.server(), &run, |session| async {
-                let letter = mailbox::waiting(session, &self.server().codec, &run, &subject, after).await;
+            with_hand!(self.server(), |codec| look!(self.server(), &run, |session| async {
+                let letter = mailbox::waiting(session, codec, &run, &subject, after).await;
                 letter.map_err(|fault| undone(fault, &run))
-            })
+            }))
         })
     }
 

@@ -9,6 +9,7 @@ use super::{
     look,
     runs::{found_locked, wrong_status},
     sql::{Fault, GROUP_BYTES, Row, Session, Value, groups, one, place_rows, places, values},
+    with_hand,
     writer::Tx,
 };
 use crate::{
@@ -361,6 +362,10 @@ async fn list(
         let stored = Stored::read(row, &filter.namespace).map_err(failed)?;
         let (run, step) = (stored.record.run.clone(), Some(stored.record.place.step));
         let record = stored.unpack(session, codec).await.map_err(failed)?;
+        if codec.wants() {
+            // So that all of it is fetched together.
+            continue;
+        }
         found.push(record.map_err(|error| StoreError::undecoded(run, step, "a message", error))?);
     }
     Ok(found)
@@ -456,7 +461,9 @@ async fn retry_dead(tx: &mut Tx<'_>, run: &RunKey) -> Outcome<usize> {
 async fn drop_dead(tx: &mut Tx<'_>, run: &RunKey) -> Outcome<usize> {
     sender(tx, run).await?;
     let sql = "DELETE FROM hapax_outbox WHERE namespace = ? AND run_id = ? AND status = 'dead'";
-    Ok(tx.execute(sql, values![run.namespace.as_str(), run.run.as_str()]).await? as usize)
+    let dropped = tx.execute(sql, values![run.namespace.as_str(), run.run.as_str()]).await?;
+    blobs::sweep(tx, run).await?;
+    Ok(dropped as usize)
 }
 
 impl Outbox for ServerStore {
@@ -481,7 +488,7 @@ impl Outbox for ServerStore {
     fn list(&self, filter: OutboxFilter) -> Answer<'_, Vec<OutboxRecord>> {
         Box::pin(async move {
             let about = all_runs(&filter.namespace);
-            look!(self, &about, |session| list(session, &self.codec, &filter))
+            with_hand!(self, |codec| look!(self, &about, |session| list(session, codec, &filter)))
         })
     }
 

@@ -2,8 +2,9 @@
 
 use super::{
     ServerStore, ask, blobs, call,
-    error::{Halt, Outcome, all_runs, undone},
+    error::{Halt, Outcome, all_runs},
     sql::{Cell, Fault, Row, Value, values},
+    with_hand,
     writer::Tx,
 };
 use crate::{
@@ -33,9 +34,10 @@ impl Shelf for ServerStore {
 
     fn whole(&self, run: RunKey, stored: Vec<u8>) -> Answer<'_, Vec<u8>> {
         Box::pin(async move {
-            let mut lent = self.sessions.lend().await?;
-            let whole = blobs::whole(&mut **lent, &self.codec, &run, &stored).await;
-            Ok(whole.map_err(|fault| undone(fault, &run))?.into_owned())
+            let whole = with_hand!(self, |codec| ask!(self, &run, |session| blobs::whole(
+                session, codec, &run, &stored
+            )));
+            Ok(whole?.into_owned())
         })
     }
 

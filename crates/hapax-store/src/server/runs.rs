@@ -13,7 +13,7 @@ use super::{
     writer::Tx,
 };
 use crate::{
-    blobs::end_objects_sql,
+    blobs::{BEGINS, end_objects_sql},
     check::{is_elsewhere, is_over},
     clock::micros,
     error::StoreError,
@@ -184,6 +184,17 @@ pub(super) fn wrong_status(record: RunRecord) -> StoreError {
     StoreError::of_status(record.key, record.status)
 }
 
+/// Refuses to write into an encrypted run without keys.
+pub(super) async fn demand_key<T>(tx: &mut Tx<'_>, record: &RunRecord) -> Result<(), Halt<T>> {
+    let run = &record.key;
+    let sql = format!(
+        "SELECT substr(state, 1, {BEGINS}) FROM hapax_checkpoints WHERE namespace = ? AND run_id = ? AND step_id = ?"
+    );
+    let row = tx.one(&sql, values![run.namespace.as_str(), run.run.as_str(), record.step]).await?;
+    let demanded = row.map_or(Ok(Ok(())), |row| Ok::<_, Fault>(tx.codec.demand_key(row.blob(0)?)))?;
+    demanded.map_err(|locked| StoreError::Locked { run: run.clone(), locked }.into())
+}
+
 /// Asks for a cancel.
 pub(super) async fn request_cancel(tx: &mut Tx<'_>, key: &RunKey) -> Outcome<()> {
     let record = found_locked(tx, key).await?;
@@ -209,6 +220,7 @@ pub(super) async fn retry(tx: &mut Tx<'_>, key: &RunKey) -> Outcome<()> {
     if !matches!(record.status, Status::Failed { .. }) {
         return Err(wrong_status(record).into());
     }
+    demand_key(tx, &record).await?;
     tx.execute(
         "UPDATE hapax_runs SET status = 'pending', status_json = ?, next_seq = next_seq + 1, used_us = 0, \
          epoch = epoch + 1, nonce = ?, ready_at = {now} - head_start, updated_at = {now} \

@@ -6,7 +6,6 @@ use super::{error::undecoded, writer::Tx};
 use crate::{
     blobs::{Blob, OBJECT, Reference, is_new, sweep_sql},
     codec::Codec,
-    depot::fetch_now,
 };
 use hapax_core::id::RunKey;
 use rusqlite::{Connection, OptionalExtension, params, params_from_iter};
@@ -51,7 +50,7 @@ pub(super) fn whole<'s>(
     let damaged = |error| undecoded(None, "a large payload", error);
     let parts = match parts.is_empty().then(|| resting_as(connection, run, &reference)).transpose()?.flatten()
     {
-        Some(name) => vec![fetch_now(codec.resting.as_ref(), name).map_err(damaged)?],
+        Some(name) => vec![codec.object_now(name).map_err(damaged)?],
         None => parts,
     };
     Ok(reference.whole(&parts).map_err(damaged)?.into())

@@ -156,8 +156,9 @@ fn begin_anew(tx: &Tx<'_>, commit: &StepCommit, shape: &Digest) -> rusqlite::Res
 /// Tells those whom the end of a run concerns.
 fn ended(tx: &Tx<'_>, run: &RunKey, status: &Status) -> Outcome<Written> {
     match mailbox::over(tx, run, status) {
+        Ok(()) => Ok(Written::Committed),
+        Err(Halt::Settle(answer)) => Err(Halt::Settle(answer.map(|()| Written::Committed))),
         Err(Halt::Sql(error)) => Err(Halt::Sql(error)),
-        _ => Ok(Written::Committed),
     }
 }
 

@@ -7,7 +7,7 @@ use super::{
     SqliteStore, blobs,
     commit::insert_checkpoint,
     error::{all_runs, damaged, unreadable},
-    read,
+    read, runs,
     writer::{Halt, Outcome, Tx},
 };
 use crate::{
@@ -393,6 +393,7 @@ fn replace(tx: &Tx<'_>, birth: &Birth) -> Outcome<Replaced> {
     if !may_be_replaced(&record, new)? {
         return Ok(Replaced::TooLate);
     }
+    runs::demand_key(tx, &record)?;
     let due = calm.due_us(first, tx.now);
     let terms = Terms { not_before_us: Some(due), ..record.terms };
     for sql in [

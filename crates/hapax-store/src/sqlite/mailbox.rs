@@ -7,12 +7,13 @@ use super::{
     blobs,
     commit::fence_sql,
     error::{damaged, undecoded},
-    runs::{found, wrong_status},
+    runs::{demand_key, found, wrong_status},
     writer::{Halt, Outcome, Tx},
 };
 use crate::{
     check::end_letter,
     codec::{Codec, Part, Place},
+    error::StoreError,
     house::Parcel,
     prepare::{self, LetterParts},
 };
@@ -40,6 +41,7 @@ pub(super) fn post(tx: &Tx<'_>, run: &RunKey, letter: &NewLetter, payload: &Lett
     if record.status.is_final() || record.status.is_moving() {
         return Err(wrong_status(record).into());
     }
+    demand_key(tx, &record)?;
     tx.execute(
         "INSERT INTO hapax_letters (namespace, run_id, number, letter_id, subject, payload, sent_at, taken) \
          SELECT ?1, ?2, coalesce(max(number), 0) + 1, ?3, ?4, ?5, ?6, 0 FROM hapax_letters \
@@ -67,6 +69,7 @@ pub(super) fn over(tx: &Tx<'_>, run: &RunKey, status: &Status) -> Outcome<()> {
         let parent = RunKey { namespace: run.namespace.clone(), run: parent };
         let payload = prepare::letter(&parent, &letter, tx.codec)?;
         match post(tx, &parent, &letter, &payload) {
+            Err(Halt::Settle(Err(locked @ StoreError::Locked { .. }))) => return Err(locked.into()),
             // A parent that is gone or over needs no word.
             Ok(_) | Err(Halt::Settle(_)) => {}
             Err(Halt::Sql(error)) => return Err(Halt::Sql(error)),

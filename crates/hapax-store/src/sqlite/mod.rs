@@ -210,11 +210,11 @@ impl SqliteStore {
         let shared = Arc::<Shared>::default();
         let encoders = Arc::new(Encoders::new(codec.clone()));
         let turns = Turns::of(&place.file).map_err(|error| StoreError::Retry(error.into()))?;
-        let writer = Writer {
+        let mut writer = Writer {
             place: place.clone(),
             turns,
             turn: None,
-            connection: Some(connection),
+            connection: None,
             shared: shared.clone(),
             encoders: encoders.clone(),
             codec: codec.clone(),
@@ -222,6 +222,8 @@ impl SqliteStore {
             broken: std::collections::HashMap::new(),
             begun: false,
         };
+        let refused = |error| connection::cannot_be_set_up(&writer.place, &error);
+        writer.connection = Some(writer.set_up(connection).map_err(refused)?);
         Ok(Arc::new(Self {
             queue: Queue::start(writer).map_err(|error| StoreError::Retry(error.into()))?,
             readers: Arc::new(Readers::new(place.clone())),
@@ -243,6 +245,24 @@ impl SqliteStore {
     ) -> Result<T, StoreError> {
         let (codec, run) = (self.codec.clone(), about.clone());
         self.readers.read(about, move |connection| read(connection, &codec, &run)).await
+    }
+
+    /// Reads payloads, each time in one snapshot: again with what it wanted of what rests elsewhere. No turn is held while that is
+    /// fetched.
+    async fn read_payloads<T: Send + 'static>(
+        &self,
+        about: RunKey,
+        read: impl Fn(&Connection, &Codec, &RunKey) -> Result<T, StoreError> + Send + Sync + 'static,
+    ) -> Result<T, StoreError> {
+        let (codec, read) = (self.codec.with_hand(), Arc::new(read));
+        loop {
+            let (with, run, read) = (codec.clone(), about.clone(), read.clone());
+            let answer =
+                self.readers.read(about.clone(), move |connection| read(connection, &with, &run)).await;
+            if !codec.fetch_wanted().await {
+                return answer;
+            }
+        }
     }
 
     async fn create_run(&self, run: NewRun) -> Result<Created, StoreError> {
@@ -392,14 +412,14 @@ impl Store for SqliteStore {
     }
 
     fn load(&self, run: RunKey) -> Answer<'_, Loaded> {
-        Box::pin(self.read(run, read::load))
+        Box::pin(self.read_payloads(run, read::load))
     }
 
     fn checkpoint(&self, run: RunKey, step: u64) -> Answer<'_, Option<Checkpoint>> {
         Box::pin(async move {
             let read =
                 move |connection: &_, codec: &_, run: &_| read::checkpoint(connection, codec, run, step);
-            Ok(self.read(run, read).await?.map(|(checkpoint, _)| checkpoint))
+            Ok(self.read_payloads(run, read).await?.map(|(checkpoint, _)| checkpoint))
         })
     }
 
@@ -408,7 +428,7 @@ impl Store for SqliteStore {
             let read = move |connection: &_, codec: &_, run: &_| {
                 read::checkpoints(connection, codec, run, from_step, limit)
             };
-            self.read(run, read).await
+            self.read_payloads(run, read).await
         })
     }
 
@@ -417,7 +437,7 @@ impl Store for SqliteStore {
             let read = move |connection: &_, codec: &_, run: &_| {
                 read::frontier_page(connection, codec, run, step, page)
             };
-            self.read(run, read).await
+            self.read_payloads(run, read).await
         })
     }
 
@@ -426,7 +446,7 @@ impl Store for SqliteStore {
             let read = move |connection: &_, codec: &_, run: &_| {
                 journal::read(connection, codec, run, from_seq, limit).map_err(|error| unreadable(error, run))
             };
-            self.read(run, read).await
+            self.read_payloads(run, read).await
         })
     }
 
@@ -470,7 +490,7 @@ impl Store for SqliteStore {
                 mailbox::waiting(connection, codec, run, &subject, after)
                     .map_err(|error| unreadable(error, run))
             };
-            self.read(run, read).await
+            self.read_payloads(run, read).await
         })
     }
 

@@ -344,7 +344,8 @@ fn list(
         let (run, step) = (stored.record.run.clone(), Some(stored.record.place.step));
         stored.unpack(connection, codec).map_err(|error| StoreError::undecoded(run, step, "a message", error))
     };
-    stored.into_iter().map(unpack).collect()
+    // What is wanted is passed over, so that all of it is fetched together.
+    stored.into_iter().map(unpack).filter(|record| record.is_ok() || !codec.wants()).collect()
 }
 
 /// A run's messages behind a place.
@@ -445,10 +446,12 @@ fn retry_dead(tx: &Tx<'_>, run: &RunKey) -> Outcome<usize> {
 
 fn drop_dead(tx: &Tx<'_>, run: &RunKey) -> Outcome<usize> {
     sender(tx, run)?;
-    Ok(tx.execute(
+    let dropped = tx.execute(
         "DELETE FROM hapax_outbox WHERE namespace = ?1 AND run_id = ?2 AND status <> 'sent' AND status = 'dead'",
         params![run.namespace.as_str(), run.run.as_str()],
-    )?)
+    )?;
+    blobs::sweep(tx, run)?;
+    Ok(dropped)
 }
 
 impl Outbox for SqliteStore {
@@ -479,7 +482,7 @@ impl Outbox for SqliteStore {
         Box::pin(async move {
             let about = all_runs(&filter.namespace);
             let read = move |connection: &_, codec: &_, _: &_| list(connection, codec, &filter);
-            self.read(about, read).await
+            self.read_payloads(about, read).await
         })
     }
 

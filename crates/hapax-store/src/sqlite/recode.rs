@@ -36,7 +36,7 @@ impl Shelf for SqliteStore {
             let whole = blobs::whole(connection, codec, run, &stored);
             whole.map(Cow::into_owned).map_err(|error| unreadable(error, run))
         };
-        Box::pin(self.read(run, read))
+        Box::pin(self.read_payloads(run, read))
     }
 
     fn change(&self, about: RunKey, changes: Vec<Change>) -> Answer<'_, u64> {

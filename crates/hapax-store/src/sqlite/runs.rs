@@ -9,10 +9,10 @@ use super::{
     flow, journal,
     lease::{first_term, new_nonce},
     read::{self, RECORD},
-    writer::{Outcome, Tx},
+    writer::{Halt, Outcome, Tx},
 };
 use crate::{
-    blobs::end_objects_sql,
+    blobs::{BEGINS, end_objects_sql},
     check::{is_elsewhere, is_over},
     error::StoreError,
     prepare::{self, Birth},
@@ -174,7 +174,7 @@ impl From<rusqlite::Error> for Missing {
     }
 }
 
-impl<T> From<Missing> for super::writer::Halt<T> {
+impl<T> From<Missing> for Halt<T> {
     fn from(missing: Missing) -> Self {
         match missing {
             Missing::Run(error) => error.into(),
@@ -185,6 +185,18 @@ impl<T> From<Missing> for super::writer::Halt<T> {
 
 pub(super) fn wrong_status(record: RunRecord) -> StoreError {
     StoreError::of_status(record.key, record.status)
+}
+
+/// Refuses to write into an encrypted run without keys.
+pub(super) fn demand_key<T>(tx: &Tx<'_>, record: &RunRecord) -> Result<(), Halt<T>> {
+    let run = &record.key;
+    let sql = format!(
+        "SELECT substr(state, 1, {BEGINS}) FROM hapax_checkpoints WHERE namespace = ?1 AND run_id = ?2 AND step_id = ?3"
+    );
+    let which = params![run.namespace.as_str(), run.run.as_str(), record.step.cast_signed()];
+    let begins = tx.one(&sql, which, |row| row.get::<_, Vec<u8>>(0))?;
+    let demanded = begins.map_or(Ok(()), |begins| tx.codec.demand_key(&begins));
+    demanded.map_err(|locked| StoreError::Locked { run: run.clone(), locked }.into())
 }
 
 /// Asks for a cancel.
@@ -206,6 +218,7 @@ pub(super) fn retry(tx: &Tx<'_>, key: &RunKey) -> Outcome<()> {
     if !matches!(record.status, Status::Failed { .. }) {
         return Err(wrong_status(record).into());
     }
+    demand_key(tx, &record)?;
     tx.execute(
         "UPDATE hapax_runs SET status = 'pending', status_json = ?3, next_seq = next_seq + 1, used_us = 0, \
          updated_at = ?4, epoch = epoch + 1, nonce = ?5 WHERE namespace = ?1 AND run_id = ?2",

@@ -1,10 +1,14 @@
 //! What is promised of payloads that lie beside their rows, on every store that has them.
 
-use super::promises::Place;
+use super::{
+    NEW,
+    promises::{Place, rotate},
+};
 use hapax_core::{
-    commit::{Epoch, StepCommit},
+    commit::{Epoch, StepCommit, Write},
     error::Coded,
     id::Namespace,
+    journal::Entry,
     mailbox::{NewLetter, signal},
 };
 use hapax_store::{
@@ -100,6 +104,25 @@ pub(crate) async fn a_fresh_history_keeps_what_is_referred_to_and_nothing_else(p
     assert_eq!(messages(&store).await[0], json(&noise(7, 10_000)).as_str());
     let letter = store.letter(holder.key.clone(), signal("s"), 0).await.expect("a look").expect("a letter");
     assert_eq!(letter.payload, json(&noise(9, 10_000)));
+}
+
+pub(crate) async fn bytes_that_nothing_refers_to_any_more_outlast_no_rotation(place: Place) {
+    let store = place.plain();
+    let mut holder = Sample::run("r").hold(&store).await;
+    let sent = vec![message(&noise(7, 10_000))];
+    holder.commit(holder.next_with("sends", 1, 0, sent)).await.expect("a step");
+    let letter = NewLetter { id: "l".into(), subject: signal("s"), payload: json(&noise(9, 10_000)) };
+    store.post(holder.key.clone(), letter).await.expect("a letter");
+    assert_eq!(rows(&place), 2);
+    place.run("UPDATE hapax_outbox SET status = 'dead'");
+    assert_eq!(store.outbox().drop_dead(holder.key.clone()).await.expect("it is dropped"), 1);
+    assert_eq!(rows(&place), 1, "a message takes its bytes along");
+    let mut took = holder.append(1);
+    took.rows[0].entry = Entry::Took { letter: 1 };
+    holder.write(Write::Append(took)).await.expect("its letter is taken");
+    rotate(&place.with(&format!("{NEW} plain"))).await;
+    assert_eq!(rows(&place), 0, "they would lie there in plain");
+    place.with(NEW).load(holder.key).await.expect("it is whole");
 }
 
 pub(crate) async fn what_is_missing_or_damaged_is_told_with_its_run(place: Place) {

@@ -2,17 +2,19 @@
 
 use super::{NEW, OLD, codec, keys};
 use hapax_core::{
+    commit::Write,
     error::Coded,
+    flow::{Debounce, Terms},
     id::RunKey,
     limits::FRONTIER_PAGE,
     mailbox::{NewLetter, signal},
 };
 use hapax_store::{
-    Store, StoreError,
+    NewRun, Store, StoreError,
     codec::{Encrypted, Part, PayloadCodec, Place as Where, Stale},
     conformance::{
         Holder, Picture, Sample,
-        sample::{json, key, message, submit},
+        sample::{self, json, key, message, submit},
         schedules::{added, nightly},
     },
     error::Source,
@@ -23,6 +25,7 @@ use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex},
     thread,
+    time::Duration,
 };
 
 pub(crate) type Codec = Arc<dyn PayloadCodec>;
@@ -78,6 +81,7 @@ macro_rules! promises {
             what_is_large_lies_beside_its_row_and_is_read_as_ever,
             what_is_large_goes_with_its_run,
             a_fresh_history_keeps_what_is_referred_to_and_nothing_else,
+            bytes_that_nothing_refers_to_any_more_outlast_no_rotation,
             what_is_missing_or_damaged_is_told_with_its_run,
             a_write_that_comes_to_nothing_leaves_no_bytes_and_is_written_whole_again,
         ]);
@@ -88,10 +92,13 @@ macro_rules! promises {
             messages_rest_when_they_are_sent,
             a_message_that_comes_meanwhile_stays_in_the_database,
             objects_that_cannot_be_deleted_stand_in_no_others_way,
+            all_objects_whose_time_is_over_end_in_one_pass,
+            an_object_that_is_on_its_way_again_is_not_ended,
             an_object_goes_with_its_run,
             an_object_goes_when_nothing_refers_to_it,
             what_is_written_again_rests_once,
             an_object_store_that_is_away_stops_nobody,
+            an_object_store_that_says_nothing_holds_up_nobody_else,
             a_run_parks_and_wakes_without_a_look_at_what_its_letter_says,
             whoever_has_no_object_store_is_told_so,
             a_forged_name_of_an_object_reaches_no_other_file,
@@ -105,6 +112,7 @@ macro_rules! promises {
     (keys, $module:ident, $place:expr) => {
         $crate::sealed::promises::promises!($module, $place, promises, [
             whoever_lacks_a_key_is_told_which,
+            whoever_lacks_a_key_writes_nothing_into_what_is_encrypted,
             rotation_changes_the_key_and_no_word,
             a_run_goes_on_while_its_payloads_are_rotated,
             rotation_does_not_overwrite_what_changed_meanwhile,
@@ -127,7 +135,7 @@ pub(crate) async fn fill(store: &Arc<dyn Store>, name: &str) -> Holder {
     for n in 0..4 {
         holder.commit(holder.next(&format!("{n} {}", "large ".repeat(500)))).await.expect("a step");
     }
-    submit(store, hapax_core::commit::Write::Append(holder.append(2))).await.expect("rows");
+    submit(store, Write::Append(holder.append(2))).await.expect("rows");
     holder.next_seq += 2;
     for id in ["a", "b"] {
         let letter = NewLetter { id: id.into(), subject: signal(id), payload: json(id) };
@@ -199,6 +207,36 @@ pub(crate) async fn whoever_lacks_a_key_is_told_which(place: Place) {
     let refused = place.with(OLD).load(plain.clone()).await.unwrap_err();
     assert_eq!(refused.code(), "HX0192", "{refused}");
     place.with(&format!("{OLD} plain")).load(plain).await.expect("both are read");
+}
+
+/// Those who have the keys would refuse the whole run from then on.
+pub(crate) async fn whoever_lacks_a_key_writes_nothing_into_what_is_encrypted(place: Place) {
+    let (keyed, keyless) = (place.with(OLD), place.plain());
+    let mut failed = fill(&keyed, "failed").await;
+    let mut child = Sample::run("failed/child").child_of(&failed.key).hold(&keyless).await;
+    let letter = || NewLetter { id: "c".into(), subject: signal("c"), payload: json("c") };
+    let signalled = keyless.post(failed.key.clone(), letter()).await.map(drop);
+    let ended = child.commit(child.last("end")).await.map(drop);
+    failed.write(Write::Status(failed.status(sample::failed(), true))).await.expect("it fails");
+    let retried = keyless.retry(failed.key.clone()).await;
+    let calm = Debounce::new("calm", Duration::from_secs(60));
+    let waiting = |items| {
+        let terms = Terms { debounce: Some(calm.clone()), ..Terms::default() };
+        NewRun { terms, ..Sample::run("waiting").items(items).build() }
+    };
+    keyed.create(waiting(1)).await.expect("it waits");
+    let replaced = keyless.flow().replace(waiting(2)).await.map(drop);
+    for refused in [signalled, ended, retried, replaced] {
+        let refused = refused.expect_err("it would lie there in plain");
+        assert!(matches!(&refused, StoreError::Locked { run, .. } if *run != child.key), "{refused}");
+        assert_eq!(refused.code(), "HX0190", "{refused}");
+    }
+    assert_eq!(used(&keyed).await.plain, 2, "what the child was created with");
+    keyed.load(key("waiting")).await.expect("it is whole");
+    keyed.post(failed.key.clone(), letter()).await.expect_err("it has failed");
+    keyed.retry(failed.key.clone()).await.expect("whoever has the key may");
+    keyed.post(failed.key.clone(), letter()).await.expect("whoever has the key may");
+    keyed.load(failed.key).await.expect("it is whole");
 }
 
 pub(crate) async fn rotation_changes_the_key_and_no_word(place: Place) {

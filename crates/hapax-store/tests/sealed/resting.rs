@@ -13,7 +13,10 @@ use hapax_core::{
 };
 use hapax_store::{
     BoxFuture, GcPolicy, MemoryStore, Store, StoreError,
-    conformance::sample::{json, message, shape},
+    conformance::{
+        Sample,
+        sample::{LONG, claimant, json, message, shape},
+    },
     depot::{BadObjectName, Depot, Folder, From, Rested, Resting},
     error::Source,
     house::Mover,
@@ -32,7 +35,7 @@ use std::{
 use tempfile::TempDir;
 use tokio::{
     sync::{Notify, Semaphore},
-    task::JoinHandle,
+    task::{JoinHandle, JoinSet},
 };
 
 /// Where payloads rest, each time that a store is opened.
@@ -54,6 +57,11 @@ struct Attic {
     /// Whoever has put something waits here while it is shut.
     door: Semaphore,
     shut: AtomicBool,
+    /// Whoever asks for something waits there first, and is counted.
+    mute: AtomicBool,
+    asked: Semaphore,
+    /// Whoever is to delete something waits there first.
+    kept_shut: AtomicBool,
     /// Somebody stands at the door.
     knock: Notify,
 }
@@ -63,9 +71,24 @@ impl Attic {
         let kept = tempfile::tempdir().expect("a temporary folder");
         let place = kept.path().to_owned();
         let folder = Folder::open(&place).expect("it opens");
-        let [away, deaf, full, shut] = [(); 4].map(|()| AtomicBool::new(false));
-        let (stuck, door, knock) = (Mutex::default(), Semaphore::new(0), Notify::new());
-        Self { folder, place, _kept: kept, away, deaf, full, stuck, door, shut, knock }
+        let [away, deaf, full, shut, kept_shut, mute] = [(); 6].map(|()| AtomicBool::new(false));
+        let (stuck, knock) = (Mutex::default(), Notify::new());
+        let [door, asked] = [(); 2].map(|()| Semaphore::new(0));
+        Self {
+            folder,
+            place,
+            _kept: kept,
+            away,
+            deaf,
+            full,
+            stuck,
+            door,
+            shut,
+            mute,
+            asked,
+            kept_shut,
+            knock,
+        }
     }
 
     fn objects(&self) -> u64 {
@@ -97,6 +120,10 @@ impl Depot for Attic {
     fn get<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Vec<u8>>, Source>> {
         Box::pin(async move {
             self.is_there()?;
+            if self.mute.load(SeqCst) {
+                self.asked.add_permits(1);
+                self.door.acquire().await?.forget();
+            }
             self.folder.get(name).await
         })
     }
@@ -106,6 +133,10 @@ impl Depot for Attic {
             self.is_there()?;
             if self.stuck.lock().expect("nobody panics").iter().any(|why| why.contains(name)) {
                 return Err("it is stuck".into());
+            }
+            if self.kept_shut.load(SeqCst) {
+                self.knock.notify_one();
+                self.door.acquire().await?.forget();
             }
             self.folder.delete(name).await
         })
@@ -274,6 +305,55 @@ pub(crate) async fn objects_that_cannot_be_deleted_stand_in_no_others_way(place:
     assert_eq!(place.attic.objects(), 0);
 }
 
+/// A run that is gone, of which that many objects are left, and more.
+async fn gone(place: &Place, store: &Arc<dyn Store>, objects: u64) {
+    let mut holder = Sample::run("gone").hold(store).await;
+    let sent = (0..objects).map(|n| message(&noise(n * 2 + 1, 6_000))).collect();
+    holder.commit(holder.next_with("sends", 1, 0, sent)).await.expect("a step");
+    holder.commit(holder.last("end")).await.expect("its end");
+    place.inner.run(SENT);
+    while place.beside() > 0 {
+        assert_eq!(rest(store).await.failed, Vec::<String>::new());
+    }
+    store.delete(holder.key).await.expect("it is over");
+}
+
+pub(crate) async fn all_objects_whose_time_is_over_end_in_one_pass(place: Place) {
+    let store = place.plain();
+    // More than two batches.
+    gone(&place, &store, 150).await;
+    let all = place.attic.objects();
+    assert!(all >= 150, "{all}");
+    assert_eq!(rest(&store).await.deleted, all);
+    assert_eq!((place.attic.objects(), place.count("SELECT count(*) FROM hapax_objects")), (0, 0));
+}
+
+pub(crate) async fn an_object_that_is_on_its_way_again_is_not_ended(place: Place) {
+    place.patient.store(true, SeqCst);
+    let store = place.plain();
+    // More than are ended at the same time.
+    gone(&place, &store, 12).await;
+    let before = place.attic.objects();
+    large_run(&store, "r").await;
+    place.attic.deaf.store(true, SeqCst);
+    rest(&store).await;
+    place.attic.deaf.store(false, SeqCst);
+    let on_their_way = place.attic.objects() - before;
+    assert!(on_their_way > 0);
+    place.inner.run("UPDATE hapax_objects SET since = CASE WHEN state = 0 THEN 1 ELSE 0 END");
+    place.attic.full.store(true, SeqCst);
+    place.attic.kept_shut.store(true, SeqCst);
+    let still = store.clone();
+    let sweeper = tokio::spawn(async move { still.rest(From::default()).await });
+    place.attic.knock.notified().await;
+    // Their mover tries again, while the others end.
+    place.inner.run("UPDATE hapax_objects SET since = 9000000000000000 WHERE state = 0");
+    place.attic.kept_shut.store(false, SeqCst);
+    place.attic.door.add_permits(100);
+    sweeper.await.expect("it goes on").expect("a look");
+    assert_eq!(place.attic.objects(), on_their_way);
+}
+
 pub(crate) async fn an_object_goes_with_its_run(place: Place) {
     let store = place.plain();
     for name in ["a", "b"] {
@@ -360,6 +440,33 @@ pub(crate) async fn an_object_store_that_is_away_stops_nobody(place: Place) {
     place.attic.away.store(false, SeqCst);
     let loaded = place.plain().load(holder.key).await.expect("it is back");
     assert_eq!(&*loaded.checkpoint.state, json(&noise(8, LARGE)).as_bytes());
+}
+
+/// More than a server has sessions for, and more than a file has readers.
+const MANY: u32 = 20;
+
+pub(crate) async fn an_object_store_that_says_nothing_holds_up_nobody_else(place: Place) {
+    let store = place.plain();
+    let run = large_run(&store, "r").await.key;
+    rest_all(&store).await;
+    let mut other = Sample::run("other").hold(&store).await;
+    place.attic.mute.store(true, SeqCst);
+    let mut loads = JoinSet::new();
+    for _ in 0..MANY {
+        let (store, run) = (store.clone(), run.clone());
+        loads.spawn(async move { store.load(run).await });
+    }
+    tokio::select! {
+        asked = place.attic.asked.acquire_many(MANY) => asked.expect("it is open").forget(),
+        ended = loads.join_next() => panic!("some wait until others have waited in vain: {ended:?}"),
+    }
+    other.commit(other.next("goes on")).await.expect("a step");
+    let leases = vec![(other.key.clone(), other.epoch)];
+    store.renew(leases, claimant("a", LONG)).await.expect("its lease goes on");
+    store.load(other.key).await.expect("nothing of it rests");
+    place.attic.mute.store(false, SeqCst);
+    place.attic.door.add_permits(MANY as usize);
+    store.load(run).await.expect("it is whole");
 }
 
 pub(crate) async fn a_run_parks_and_wakes_without_a_look_at_what_its_letter_says(place: Place) {
