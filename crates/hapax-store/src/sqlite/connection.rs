@@ -209,6 +209,16 @@ pub(super) fn open_writer(place: &Place) -> Result<Connection, Refusal> {
     Ok(connection)
 }
 
+/// A connection that can't be made what it must be.
+pub(super) fn cannot_be_set_up(place: &Place, error: &rusqlite::Error) -> Refusal {
+    cannot_open(&place.shown(), error)
+}
+
+/// What is deleted or replaced from now on is overwritten in the file: whoever encrypts wants nothing of it left behind.
+pub(super) fn overwrite_deleted(connection: &Connection) -> rusqlite::Result<()> {
+    connection.pragma_update_and_check(None, "secure_delete", true, |_| Ok(()))
+}
+
 fn set_up_writer(connection: &Connection) -> rusqlite::Result<(String, i64)> {
     connection.busy_timeout(BUSY_TIMEOUT)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS);

@@ -210,11 +210,11 @@ impl SqliteStore {
         let shared = Arc::<Shared>::default();
         let encoders = Arc::new(Encoders::new(codec.clone()));
         let turns = Turns::of(&place.file).map_err(|error| StoreError::Retry(error.into()))?;
-        let writer = Writer {
+        let mut writer = Writer {
             place: place.clone(),
             turns,
             turn: None,
-            connection: Some(connection),
+            connection: None,
             shared: shared.clone(),
             encoders: encoders.clone(),
             codec: codec.clone(),
@@ -222,6 +222,8 @@ impl SqliteStore {
             broken: std::collections::HashMap::new(),
             begun: false,
         };
+        let refused = |error| connection::cannot_be_set_up(&writer.place, &error);
+        writer.connection = Some(writer.set_up(connection).map_err(refused)?);
         Ok(Arc::new(Self {
             queue: Queue::start(writer).map_err(|error| StoreError::Retry(error.into()))?,
             readers: Arc::new(Readers::new(place.clone())),

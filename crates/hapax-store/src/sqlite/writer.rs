@@ -383,13 +383,22 @@ impl Writer {
         outcome
     }
 
+    /// A connection as the store's codec wants it.
+    pub(super) fn set_up(&self, connection: Connection) -> rusqlite::Result<Connection> {
+        if self.codec.hook.is_some() {
+            connection::overwrite_deleted(&connection)?;
+        }
+        Ok(connection)
+    }
+
     fn attempt_transaction(&mut self, batch: &mut [Job]) -> Result<(), Abort> {
         let abort = |stage| move |error| Abort { error: Arc::new(error), stage };
         if self.connection.is_none() {
-            self.connection = Some(connection::open_writer(&self.place).map_err(|refusal| {
+            let opened = connection::open_writer(&self.place).map_err(|refusal| {
                 let source = StoreError::from(refusal).into();
                 abort(Stage::Begin)(rusqlite::Error::ToSqlConversionFailure(source))
-            })?);
+            })?;
+            self.connection = Some(self.set_up(opened).map_err(abort(Stage::Begin))?);
         }
         let connection = self.connection.as_ref().expect("it was opened just now");
         if !std::mem::take(&mut self.begun) {
