@@ -5,7 +5,7 @@ mod sealed;
 use hapax_core::id::RunKey;
 use hapax_store::{
     Store,
-    conformance::{Damage, Fixture, Sample},
+    conformance::{Damage, Fixture, Sample, sample::key},
     sqlite::{SqliteOptions, SqliteStore},
     store_conformance,
 };
@@ -83,7 +83,7 @@ fn keyed_as(blobs_over: Option<usize>, resting: sealed::resting::Where) -> seale
     })
 }
 
-/// What is replaced is overwritten.
+/// What is replaced or deleted is overwritten.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_rotation_the_file_holds_nothing_in_plain() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -94,14 +94,18 @@ async fn after_a_rotation_the_file_holds_nothing_in_plain() {
         file.windows(secret.len()).any(|window| window == secret.as_bytes())
     };
     let plain: Arc<dyn Store> = open(&path, SqliteOptions::default());
-    let mut holder = Sample::run("r").hold(&plain).await;
-    for n in 0..100 {
-        holder.commit(holder.next(&format!("{secret} {n}"))).await.expect("a step");
+    for run in ["rotated", "deleted"] {
+        let mut holder = Sample::run(run).hold(&plain).await;
+        for n in 0..100 {
+            holder.commit(holder.next(&format!("{secret} {n}"))).await.expect("a step");
+        }
+        holder.finish().await;
     }
     plain.close().await;
     assert!(is_there());
     let codec = sealed::codec(&format!("{} plain", sealed::NEW));
     let keyed: Arc<dyn Store> = open(&path, SqliteOptions::default().payload_codec(codec));
+    keyed.delete(key("deleted")).await.expect("it is over");
     assert!(sealed::promises::rotate(&keyed).await > 100);
     keyed.close().await;
     assert!(!is_there());
