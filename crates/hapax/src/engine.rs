@@ -374,7 +374,8 @@ impl Engine {
         self.shared.options.finds_work
     }
 
-    /// Deletes finished runs by age and count, with the markers that their transactions have left.
+    /// Deletes finished runs by age and count, with the markers that their transactions have left. A run whose journal can't be read
+    /// now, since a key is missing or an object store is away, is an error: nobody else knows of its markers.
     pub async fn gc(&self, mut policy: GcPolicy) -> Result<GcReport, Error> {
         policy.namespace = self.shared.options.namespace.clone();
         let store = &self.shared.store;
@@ -382,7 +383,7 @@ impl Engine {
             return Ok(store.gc(policy).await?);
         }
         let about_to_go = store.gc(GcPolicy { dry_run: true, ..policy.clone() }).await?.deleted;
-        let mut markers = transaction::left_by(&self.shared, &about_to_go).await;
+        let mut markers = transaction::left_by(&self.shared, &about_to_go).await?;
         let report = store.gc(policy).await?;
         markers.retain(|left| report.deleted.contains(left.run()));
         transaction::forget(&self.shared, markers).await;

@@ -75,52 +75,52 @@ impl Markers {
     }
 }
 
-/// The markers that these runs have left, as their journals tell: whoever left them may be gone.
-pub(crate) async fn left_by(shared: &Shared, runs: &[RunKey]) -> Vec<Left> {
+/// The markers that these runs have left, as their journals tell: whoever left them may be gone. One that nobody will ever read
+/// tells nothing, and its markers stay. One that can't be read now, for lack of a key say, is an error: its run must not go before.
+pub(crate) async fn left_by(shared: &Shared, runs: &[RunKey]) -> Result<Vec<Left>, StoreError> {
     let mut left = vec![];
     for run in runs {
-        let journal = match journal(shared, run).await {
-            Ok(journal) => journal,
-            Err(error) => {
+        let marked = match marked(shared, run).await {
+            Ok(marked) => marked.into_iter(),
+            Err(error) if matches!(error, StoreError::Corrupt { .. }) || canary::on("gone_unread") => {
                 tracing::warn!(run = run.run.as_str(), %error, "its journal can't be read, so its markers stay");
                 continue;
             }
+            Err(error) => return Err(error),
         };
-        let (marked, at) = (marked(&journal).into_iter(), clock::since_boot());
+        let at = clock::since_boot();
         left.extend(marked.map(|(database, id, step)| Left { database, id, run: run.clone(), step, at }));
     }
-    left
+    Ok(left)
 }
 
-/// All of a run's journal, without what it streamed.
-async fn journal(shared: &Shared, run: &RunKey) -> Result<Vec<JournalRow>, StoreError> {
-    let (mut journal, mut next_seq) = (vec![], 0);
+/// The database, the id and the step of each marker that a run's journal tells of.
+async fn marked(shared: &Shared, run: &RunKey) -> Result<Vec<(Arc<str>, String, u64)>, StoreError> {
+    let mut items = BTreeMap::<_, Recorded>::new();
+    let (mut marked, mut next_seq, mut latest) = (vec![], 0, 0);
     loop {
         let rows = shared.store.journal(run.clone(), next_seq, BATCH).await?;
-        let Some(last) = rows.last() else { return Ok(journal) };
+        let Some(last) = rows.last() else { return Ok(marked) };
         next_seq = last.seq + 1;
-        journal.extend(rows.into_iter().filter(|row| !matches!(row.entry, Entry::Chunk(_))));
+        for row in rows.iter().filter(|row| !matches!(row.entry, Entry::Chunk(_))) {
+            if row.step > latest {
+                // Rows behind it ask for nothing that earlier steps have recorded.
+                items.clear();
+                latest = row.step;
+            }
+            let recorded = items.entry((row.step, row.path_hash)).or_default();
+            marked.extend(row.entries().iter().filter_map(|entry| marker(recorded, row, entry)));
+        }
     }
 }
 
-/// The database, the id and the step of each marker that a journal tells of.
-fn marked(journal: &[JournalRow]) -> Vec<(Arc<str>, String, u64)> {
-    let mut items = BTreeMap::<_, Recorded>::new();
-    let mut marked = vec![];
-    for row in journal {
-        let recorded = items.entry((row.step, row.path_hash)).or_default();
-        for entry in row.entries() {
-            recorded.take(entry);
-            if let Entry::Transaction(note) = entry
-                && let TxSaid::Begins { database, strategy } = &note.said
-                && *strategy == word(Strategy::Marker)
-                && let Some(call) = recorded.call(&note.scope, note.index)
-            {
-                marked.push((database.as_str().into(), marker_id(&call.key, call), row.step));
-            }
-        }
-    }
-    marked
+/// The marker that an entry tells of, once the entries of its item before it are taken.
+fn marker(recorded: &mut Recorded, row: &JournalRow, entry: &Entry) -> Option<(Arc<str>, String, u64)> {
+    recorded.take(entry);
+    let Entry::Transaction(note) = entry else { return None };
+    let TxSaid::Begins { database, strategy } = &note.said else { return None };
+    let call = recorded.call(&note.scope, note.index).filter(|_| *strategy == word(Strategy::Marker))?;
+    Some((database.as_str().into(), marker_id(&call.key, call), row.step))
 }
 
 /// Deletes the markers of runs that are deleted; those that a zombie may still meet later.

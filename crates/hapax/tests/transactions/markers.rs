@@ -4,8 +4,19 @@ use crate::{
     common::*,
     shop::{Kind, MARKER, PAY, Runs, SHOP, Shop, Way, finish, paying},
 };
-use hapax::{Graph, Node, NodeError, Options, State, core::id::Namespace, store::GcPolicy};
-use std::{env, time::Duration};
+use hapax::{
+    Graph, Node, NodeError, Options, State,
+    core::{
+        error::{Coded, code},
+        id::Namespace,
+    },
+    store::{
+        GcPolicy, SqliteOptions, SqliteStore, Store,
+        codec::{Encrypted, Keyring},
+    },
+};
+use std::{env, sync::Arc, time::Duration};
+use tokio::runtime::Runtime;
 
 #[test]
 fn row_09_a_marker_is_deleted_once_its_step_is_durable_on_sqlite() {
@@ -94,6 +105,35 @@ fn a_run_with_a_damaged_journal_is_deleted_all_the_same() {
         assert_eq!(engine.gc(all).await.unwrap().deleted.len(), 1);
     });
     assert_eq!(shop.markers(), "1");
+}
+
+/// It can be read one day, with the key, and nobody else knows of its markers.
+#[test]
+fn a_run_whose_journal_cannot_be_read_now_is_not_deleted() {
+    let (shop, folder) = (Shop::open(Kind::Sqlite, MARKER), tempfile::tempdir().unwrap());
+    let (file, beyond) = (folder.path().join("runs.db"), Runtime::new().unwrap());
+    let open = |options| -> Arc<dyn Store> { beyond.block_on(SqliteStore::open(&file, options)).unwrap() };
+    let keys = Keyring::parse("k:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=").unwrap();
+    let keyed = open(SqliteOptions::default().payload_codec(Arc::new(Encrypted::new(keys))));
+    let doomed = Process::doomed(&keyed);
+    doomed.run(async {
+        let flow = doomed.build(shop.builder()).register(paying(&shop, &Way::default()), ()).await.unwrap();
+        flow.start("run", Board::default()).await.unwrap().wait().await.unwrap();
+    });
+    doomed.crash();
+    let gc = |store| {
+        let process = Process::healthy(&store);
+        process.run(async {
+            let hasty = Options::default().marker_retention(Duration::ZERO);
+            let namespace = Namespace::default();
+            let all = GcPolicy { namespace, older_than: None, keep_newest: 0, limit: 10, dry_run: false };
+            process.build(shop.builder().options(hasty)).gc(all).await
+        })
+    };
+    let refused = gc(open(SqliteOptions::default())).unwrap_err();
+    assert_eq!((refused.code(), shop.markers()), (code::KEY_MISSING, "1".to_owned()), "{refused}");
+    assert_eq!(gc(keyed).unwrap().deleted.len(), 1);
+    assert_eq!(shop.markers(), "0");
 }
 
 /// The run fails behind the node: what that saw is nowhere but in the marker. The other one's is deleted afterwards.
