@@ -616,9 +616,11 @@ impl<'a> EffectFuture<'a> {
         due_us
     }
 
-    /// Whether such a wait parks the run. One that the attempt's time doesn't allow isn't part of it.
+    /// Whether such a wait parks the run. One that the attempt's time doesn't allow isn't part of it; a time that has come is no
+    /// wait, however long the store has stood still meanwhile.
     fn parks(&self, live: &Live, left: Duration) -> bool {
-        live.parks_for(left) || crate::clock::instant() + left >= self.attempt.deadline
+        let too_late = crate::clock::instant() + left >= self.attempt.deadline;
+        live.parks_for(left) || too_late && !left.is_zero()
     }
 
     /// Waits until that time, in microseconds since 1970: in place when it is near, else parked.
