@@ -5,7 +5,12 @@ use crate::{
     fence::waiting,
     raw::Raw,
 };
-use hapax_core::{commit::Status, flow::Terms, id::Namespace, limits::FLOW_PAGE};
+use hapax_core::{
+    commit::Status,
+    flow::Terms,
+    id::{Namespace, RunId},
+    limits::FLOW_PAGE,
+};
 use hapax_store::{
     Store,
     conformance::{
@@ -84,7 +89,7 @@ async fn a_page_of_spread_runs_is_one_of_all_that_wait_however_few_of_them_are_s
     places(&url, "spread:t", ["then".into()]);
     let page = async |behind| store.flow().spread(Namespace::default(), Seen::Holding, behind).await;
     let first = page(None).await.expect("an answer");
-    assert_eq!((first.runs, first.until.as_ref().map(|run| run.as_str())), (vec![], Some("here-00999")));
+    assert_eq!((first.runs, first.until.as_ref().map(RunId::as_str)), (vec![], Some("here-00999")));
     let then = Spread { run: key("then").run, token: "spread:t".into() };
     let second = page(first.until).await.expect("an answer");
     assert_eq!(second, SpreadPage { runs: vec![then], until: None });
