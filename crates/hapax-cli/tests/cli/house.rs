@@ -3,7 +3,7 @@
 use crate::common::{Said, Shop, said, stock};
 use hapax::{
     Engine, Error, Options,
-    core::{commit::Epoch, error::Coded as _, json::Json, key::sha256},
+    core::{commit::Epoch, error::Coded as _, id::RunKey, json::Json, key::sha256},
 };
 use hapax_store::conformance::Sample;
 use serde_json::{Value, json};
@@ -269,18 +269,24 @@ async fn what_is_on_its_way_can_be_called_back() {
     assert!(new.record("order-1").await.is_err());
 }
 
-#[tokio::test]
-async fn what_was_swept_in_its_new_home_needs_a_word() {
-    let shop = Shop::with_history().await;
-    let folder = tempfile::tempdir().unwrap();
-    let new = folder.path().join("new.db");
-    migrate(&shop, &new, &["--create", "--run", "order-2"]).ok();
+/// The old store has closed `order-1`, and the new one doesn't have it: only a person knows why.
+async fn closed_and_gone(shop: &Shop, new: &Path) -> RunKey {
+    migrate(shop, new, &["--create", "--run", "order-2"]).ok();
     let there = format!("sqlite:{}", new.canonicalize().unwrap().display());
     let (store, key) = (shop.engine.store(), shop.engine.record("order-1").await.unwrap().key);
     let left = store.house().leave(key.clone(), there.clone().into()).await.unwrap();
     store.house().close(left, there.into()).await.unwrap();
-    let refused = migrate(&shop, &new, &[]);
+    let refused = migrate(shop, new, &[]);
     assert!(refused.code == 1 && refused.out.contains("HX0182"), "{refused:?}");
+    assert!(!refused.err.contains("nothing is lost"), "{refused:?}");
+    key
+}
+
+#[tokio::test]
+async fn what_was_swept_in_its_new_home_needs_a_word() {
+    let (shop, folder) = (Shop::with_history().await, tempfile::tempdir().unwrap());
+    let new = folder.path().join("new.db");
+    let (store, key) = (shop.engine.store(), closed_and_gone(&shop, &new).await);
     assert!(migrate(&shop, &new, &["--swept"]).fails(2).contains("--run"), "they must be named");
     assert_eq!(store.checkpoints(key.clone(), 0, 9).await.unwrap().len(), 5, "they are kept so far");
     migrate(&shop, &new, &["--swept", "--run", "order-1"]).ok();
@@ -290,17 +296,9 @@ async fn what_was_swept_in_its_new_home_needs_a_word() {
 
 #[tokio::test]
 async fn what_its_new_home_has_lost_arrives_anew_on_demand() {
-    let shop = Shop::with_history().await;
-    let folder = tempfile::tempdir().unwrap();
+    let (shop, folder) = (Shop::with_history().await, tempfile::tempdir().unwrap());
     let new = folder.path().join("new.db");
-    migrate(&shop, &new, &["--create", "--run", "order-2"]).ok();
-    let there = format!("sqlite:{}", new.canonicalize().unwrap().display());
-    let (store, key) = (shop.engine.store(), shop.engine.record("order-1").await.unwrap().key);
-    let left = store.house().leave(key.clone(), there.clone().into()).await.unwrap();
-    store.house().close(left, there.into()).await.unwrap();
-    let refused = migrate(&shop, &new, &[]);
-    assert!(refused.code == 1 && refused.out.contains("HX0182"), "{refused:?}");
-    assert!(!refused.err.contains("nothing is lost"), "{refused:?}");
+    let (store, key) = (shop.engine.store(), closed_and_gone(&shop, &new).await);
     assert!(migrate(&shop, &new, &["--lost"]).fails(2).contains("--run"), "they must be named");
     let told = migrate(&shop, &new, &["--lost", "--run", "order-1"]).ok();
     assert!(told.starts_with("moved 1 run with 5 steps: "), "{told}");
