@@ -5,7 +5,7 @@ use crate::{
     output::{BAD, BUSY, FAINT, GOOD, clean},
     session::Session,
     table::{Cell, Table},
-    view::{counted, parse_count, time},
+    view::{counted, time},
 };
 use anstyle::Style;
 use clap::{Args, Subcommand, ValueEnum};
@@ -127,9 +127,10 @@ struct Names {
 struct Next {
     /// The schedule
     name: String,
-    /// How many times
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 5, value_parser = parse_count)]
-    count: usize,
+    /// How many times, 10,000 at the most
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 5)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    count: u16,
 }
 
 /// A schedule for programs.
@@ -320,7 +321,7 @@ async fn list(session: &Session<'_>) -> Result<(), Failure> {
 impl Next {
     async fn show(&self, session: &Session<'_>) -> Result<(), Failure> {
         let record = session.engine.schedule(&self.name).await?;
-        let times = session.engine.upcoming(&self.name, self.count).await?;
+        let times = session.engine.upcoming(&self.name, self.count.into()).await?;
         let schedule = &record.schedule;
         let shown = |at_us: &i64| Time { at: Timetable::shown(*at_us), local: local(schedule, *at_us) };
         let times: Vec<Time> = times.iter().map(shown).collect();

@@ -37,6 +37,8 @@ async fn schedules_are_added_listed_paused_resumed_and_removed() {
         next,
         "2099-01-05T09:00:00+01:00  2099-01-05T08:00:00Z\n2099-01-12T09:00:00+01:00  2099-01-12T08:00:00Z\n"
     );
+    let endless = desk.hapax(&["schedule", "next", "opening", "-n", "99999999999"]).fails(2);
+    assert!(endless.contains("HX0060") && endless.contains("1..=10000"), "{endless}");
     assert_eq!(desk.hapax(&["schedule", "pause", "opening"]).ok(), "opening is paused\n");
     let listed = desk.hapax(&["schedule", "list", "--json"]).json();
     assert_eq!(
