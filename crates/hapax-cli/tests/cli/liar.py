@@ -50,6 +50,10 @@ def go_on_behind_the_answer(agent, event, correlation_id):
 def take_half_lines(lines):
     for line in read_lines(lines):
         is_torn = isinstance(line, kit.ProtocolError) and "ended within" in str(line)
+        if is_torn:
+            # What waits behind other work is never begun once the input has ended, and the lie would not be seen.
+            with agent._idle:
+                agent._idle.wait_for(lambda: not agent._running)
         yield line.line if is_torn else line
 
 
